@@ -49,17 +49,14 @@ def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: arg
     text = prompt_text(arguments.text, arguments.file)
     if text.strip():
         return session.ask(text, arguments.image)
-    if arguments.json or arguments.schema or not _is_terminal():
+    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if arguments.json or arguments.schema or not is_terminal:
         parser.print_usage(sys.stderr)
         report(NO_PROMPT)
         return USAGE
     from .terminal.chat import chat
 
     return chat(session, arguments.image)
-
-
-def _is_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _report_retry(number: int, delay_s: float, error: LocalChatError) -> None:

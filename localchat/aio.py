@@ -149,12 +149,9 @@ class AsyncClient(BaseClient):
         self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
     ) -> Embeddings[list[float]]: ...
 
-    async def embed(
-        self, text: str | Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
-    ) -> Embeddings[float] | Embeddings[list[float]]:
+    async def embed(self, text: Any, /, **options: Unpack[EmbeddingKeywords]) -> Any:
         """The vector of a text, or the vectors of several texts; see Client.embed."""
-        vectors: Embeddings[Any] = await self._run(self._embed, text, options)
-        return vectors
+        return await self._run(self._embed, text, options)
 
     async def _run(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """The result of this coroutine function, which gets a driver and the arguments."""

@@ -405,14 +405,9 @@ class Client(BaseClient):
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
 
-        Args:
-            method: GET or POST, for example.
-            path: Relative to the base URL (`rerank`), or absolute if it begins with / (`/health`).
-            json: The body, which is sent as JSON; None sends no body.
-            options: `timeout`, `max_retries` and `extra_headers`, as for `stream`.
-
-        Returns:
-            The parsed JSON of the response, its text if it is not JSON, None if it is empty.
+        The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is sent as
+        the body; None sends no body. Returns the parsed JSON of the response, its text if it is not JSON, None if it is
+        empty.
         """
         return self._run(self._request, method, path, json, options)
 
@@ -464,9 +459,7 @@ class Client(BaseClient):
         self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
     ) -> Embeddings[list[float]]: ...
 
-    def embed(
-        self, text: str | Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
-    ) -> Embeddings[float] | Embeddings[list[float]]:
+    def embed(self, text: Any, /, **options: Unpack[EmbeddingKeywords]) -> Any:
         """The vector of a text, or the vectors of several texts (/embeddings).
 
         A request has at most `batch_size` (256) texts. The result is a list with `usage` and `model`.
@@ -475,8 +468,7 @@ class Client(BaseClient):
             ModelNotNamed: No model is named, and the server has several.
             ProtocolError: The response does not contain one vector for each text.
         """
-        vectors: Embeddings[Any] = self._run(self._embed, text, options)
-        return vectors
+        return self._run(self._embed, text, options)
 
     def _run(self, method: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         """The result of this coroutine function, which gets a driver and the arguments."""

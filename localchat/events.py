@@ -106,36 +106,33 @@ class MessageStart(Frozen):
     raw: Any = None
 
 
-class ContentDelta(Frozen):
-    """A piece of the text of the completion, never empty."""
-
-    type: ClassVar[Literal["content_delta"]] = "content_delta"
+class _TextDelta(Frozen):
     delta: str
     choice_index: int = 0
     raw: Any = None
 
     def __init__(self, delta: str, choice_index: int = 0, raw: Any = None) -> None:
-        # Written out, as most events are of this class: the general __init__ takes several times as long.
+        # Written out, as most events are of these classes: the general __init__ takes several times as long.
         fields = self.__dict__
         fields["delta"], fields["choice_index"], fields["raw"] = delta, choice_index, raw
 
 
-class ReasoningDelta(Frozen):
+class ContentDelta(_TextDelta):
+    """A piece of the text of the completion, never empty."""
+
+    type: ClassVar[Literal["content_delta"]] = "content_delta"
+
+
+class ReasoningDelta(_TextDelta):
     """A piece of the reasoning, never empty."""
 
     type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
-    delta: str
-    choice_index: int = 0
-    raw: Any = None
 
 
-class RefusalDelta(Frozen):
+class RefusalDelta(_TextDelta):
     """A piece of the text in which the model refuses the request, never empty."""
 
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
-    delta: str
-    choice_index: int = 0
-    raw: Any = None
 
 
 class ToolCallDelta(Frozen):

@@ -145,7 +145,7 @@ class SSEDecoder:
             value = value[1:]
         if self._in_json or (name != b"data" and self._takes_json and line.startswith((b"{", b"["))):
             is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
-            if is_field or not self._in_json:
+            if self._data and (is_field or not self._in_json):
                 self._dispatch()
             self._in_json = not is_field
         if self._in_json:

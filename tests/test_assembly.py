@@ -73,6 +73,17 @@ def test_message_after_deltas_may_leave_out_the_reasoning_and_have_a_longer_refu
     assert (reply.text, reply.reasoning, reply.refusal) == ("Hello", "hm", "I cannot")
 
 
+def test_message_after_deltas_may_have_its_content_in_parts():
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    whole = [thinking, {"type": "text", "text": "a"}, {"type": "text", "text": "bc"}]
+    deltas: list[Any] = [[thinking], "a", [{"type": "text", "text": "b"}]]
+    chunks: list[Any] = [{"choices": [{"delta": {"content": content}}]} for content in deltas]
+    for n in (0, 3):
+        reply = accumulated(*chunks[:n], {"choices": [{"message": {"content": whole}}]})[1].reply()
+        assert (reply.text, reply.reasoning) == ("abc", "Hm.")
+        assert reply.message["content"] == [thinking, {"type": "text", "text": "abc"}]
+
+
 def test_message_beside_each_delta_repeats_its_fields():
     fields: list[dict[str, Any]] = [{"content": "a", "reasoning": "x", "refusal": "n"}] * 2 + [{"content": "b"}]
     reply = accumulated(*({"choices": [{"delta": one, "message": one}]} for one in fields))[1].reply()

@@ -183,7 +183,7 @@ def test_content_begins_a_new_line_after_reasoning():
         ("response_format=5", "5"),
         ("timeout=[]", "timeout is a number"),
         ("api_key=sk-1", "no field"),
-        ("extra_body=x", "mapping"),
+        ("extra_body=x", "extra_body is a Mapping, not a str"),
     ],
 )
 def test_wrong_value_of_an_option_is_reported(option, words):

@@ -119,6 +119,7 @@ LENIENT = {
         JSON,
         [event("1"), event('{"a":\n  2}'), event("3")],
     ),
+    "json-after-a-name": (b'event: error\n{"a": 2}\n\n', False, JSON, [event('{"a": 2}', "error")]),
     "json-before-a-blank": (b"[1\n:]\n]\n\n{\n}", True, JSON, [event("[1"), event("{\n}")]),
     "json-is-unknown-when-strict": (b'{"a": 2}\n\n', False, {}, []),
     "error-field": (b'error: {"code": 400}\n\n', False, ERROR, [event('{"code": 400}', "error")]),

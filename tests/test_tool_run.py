@@ -89,6 +89,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "unknown name": ({"temprature": 0}, "no option 'temprature': is temperature meant"),
     "on_done": ({"on_done": print}, "no option 'on_done'"),
     "header": ({"extra_headers": {"a b": "c"}}, "a b"),
+    **{name: ({name: 5}, f"{name} is a .*, not a int") for name in ("extra_headers", "extra_body", "model")},
     "schema": ({"response_format": complex}, "no counterpart"),
     "retries": ({"max_retries": -1}, "max_retries is a whole number"),
 }

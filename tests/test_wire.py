@@ -145,6 +145,12 @@ def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
     return options.body(CHAT_PATH, options.model)
 
 
+def test_tools_from_a_generator_are_in_every_request():
+    tools = [{"type": "function"}]
+    options = CallOptions(Settings(api_key=""), "hi", {"tools": iter(tools)}, StreamKeywords, "stream")
+    assert [options.body(CHAT_PATH, None)["tools"] for _ in range(2)] == [tools] * 2
+
+
 def test_request_from_messages_does_not_change_them():
     """A function as a tool is not JSON, and only `run` calls it. Messages as a field would replace the prompt."""
     messages = [{"role": "user", "content": "hi"}]
@@ -177,9 +183,9 @@ def test_usage_is_requested_unless_stream_options_are_given():
         assert build_request("hi", stream_options=given).get("stream_options") == sent
 
 
-@pytest.mark.parametrize("data", ["oh no", "{}"])
+@pytest.mark.parametrize("data", ["oh no", "{}", ""])
 def test_error_event_may_be_any_text(data):
-    assert parse_frame("error", data) == {"error": data}
+    assert parse_frame("error", data) == {"error": data or "no reason given"}
 
 
 @pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])

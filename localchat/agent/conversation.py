@@ -63,14 +63,7 @@ class _BaseConversation:
     def load(
         cls: type[_AnyConversation], path: str | os.PathLike[str], client: Any, **options: Any
     ) -> _AnyConversation:
-        """A conversation with the messages of a file, which `save` wrote or which holds a list of messages as JSON.
-
-        Args:
-            options: As for a new conversation.
-
-        Raises:
-            ValueError: The file is not a saved conversation.
-        """
+        """A conversation with the messages of a file; see `read_messages`. The options are those of a new one."""
         return cls(client, messages=read_messages(path), **options)
 
 
@@ -78,14 +71,8 @@ class Conversation(_BaseConversation):
     """A list of messages, all of which are sent with every request. For one thread at a time.
 
     A turn is added to `messages` when it is complete: after an error or a cancel the list is unchanged. Between turns
-    the caller may change the list.
-
-    Args:
-        client: The client that sends the requests.
-        system: The content of the system message.
-        tools: Functions that the model may call.
-        messages: The messages of an earlier conversation.
-        options: Options of every turn: those of Client.run and Client.stream.
+    the caller may change the list. `system` is the content of a system message, `messages` are those of an earlier
+    conversation, and the options are those of Client.run and Client.stream, for every turn.
     """
 
     def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:

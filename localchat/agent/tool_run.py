@@ -15,7 +15,7 @@ from ..client import check_complete
 from ..errors import DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
-from ..transport.keywords import RunKeywords
+from ..transport.keywords import RunKeywords, check_count
 from ..transport.options import take_media
 from ..transport.streams import AsyncEvents, BlockingEvents
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
@@ -32,16 +32,9 @@ RunEvent = Union[StreamEvent, ToolResult]
 class _BaseRun:
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
-    Args:
-        client: The client whose `stream` is called.
-        prompt: Text, or a list of messages.
-        tools: The functions that the model may call.
-        max_rounds: The largest number of requests.
-        on_call: The approval hook; see `Toolbox`, which also describes `parallel` and `raise_errors`.
-        allow_truncated: Whether `finish` returns a reply that a limit or a filter cut.
-        _on_done: Called with the run when `done` is set.
-        options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
-            model generate a response without tool calls.
+    `Toolbox` describes `on_call`, `parallel` and `raise_errors`. With `allow_truncated`, `finish` returns a reply that
+    was cut. `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first
+    request only: `required` would never let the model stop calling tools.
     """
 
     # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
@@ -61,8 +54,7 @@ class _BaseRun:
         _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(max_rounds, int) or max_rounds < 1:
-            raise ValueError(f"max_rounds must be a whole number of at least 1, not {max_rounds!r}")
+        check_count("max_rounds", max_rounds)
         if options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._client = client

@@ -115,7 +115,6 @@ class Toolbox:
     """Tools by name. Validates and runs the calls of a response.
 
     Args:
-        tools: Functions or Tools.
         on_call: The approval hook; see OnCall. It is called for all calls of a response before the first of them runs.
         parallel: Run the calls of one response in threads; a number limits how many run at a time.
         raise_errors: Raise the exceptions of tools. Otherwise an exception is logged and its text sent to the model.
@@ -152,10 +151,9 @@ class Toolbox:
     ) -> AsyncGenerator[ToolResult, None]:
         """Run the calls and yield their results in the same order.
 
-        Args:
-            is_closed: Called before each function. True means that the run was closed: the function is not called.
-            in_loop: Whether an event loop runs this generator. Then coroutine functions are awaited, and other
-                functions run in threads. Otherwise nothing suspends the generator.
+        `is_closed` is called before each function, which is not called if the run was closed. With `in_loop` an event
+        loop runs this generator: coroutine functions are awaited, and other functions run in threads. Otherwise nothing
+        suspends the generator.
         """
         ready = []
         for call in calls:

@@ -20,6 +20,7 @@ from typing import Any, Literal, Union
 from ..events import Choice, StreamEvent, ToolCall
 from ..reply.payloads import Json, normal_reason
 from ..schema.shapes import to_plain_json
+from ..schema.validator import TYPE_NAMES
 from . import media
 
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
@@ -118,15 +119,7 @@ def chat_logprobs(items: Iterable[Any] | None) -> Maps | None:
 
 # Tool definitions
 
-_TYPES = {
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "str": "string",
-    "list": "array",
-    "dict": "object",
-    "none": "null",
-}
+_TYPES = {**{kind.__name__: name for kind, name in TYPE_NAMES.items()}, "none": "null"}
 
 
 def type_schema(name: str) -> Json:

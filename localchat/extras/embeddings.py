@@ -9,6 +9,7 @@ from ..errors import ProtocolError
 from ..events import Usage
 from ..reply.payloads import as_integer, as_list, find_usage, parse_usage
 from ..transport.call import Call
+from ..transport.keywords import check_count
 from ..transport.options import CallOptions, Settings
 from ..transport.retries import read_json
 
@@ -33,10 +34,8 @@ async def embed(settings: Settings, call: Call, options: CallOptions, model: str
     Raises TypeError or ValueError for wrong arguments, StreamError if a response reports an error, and ProtocolError if
     it does not have one vector of the same length for each text.
     """
-    texts, size = _checked_texts(text), options.batch_size
-    size = DEFAULT_BATCH_SIZE if size is None else size
-    if size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {size}")
+    texts, size = _checked_texts(text), DEFAULT_BATCH_SIZE if options.batch_size is None else options.batch_size
+    check_count("batch_size", size)
     vectors, usages = Embeddings[Any](), []
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
@@ -71,15 +70,10 @@ def _checked_texts(texts: object) -> list[Any]:
 
 
 def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list[float]]:
-    """The vectors of a response of /embeddings, in the order of the texts.
+    """The vectors of the JSON of /embeddings, in the order of the texts.
 
-    Args:
-        body: The parsed JSON.
-        n: The number of texts.
-        base64: Whether a vector may be little-endian 32-bit floats in base64, as with encoding_format "base64".
-
-    Raises:
-        ProtocolError: The response does not have `n` vectors, each with an index of its own.
+    With `base64` a vector may be little-endian 32-bit floats in base64. Raises ProtocolError if there are not `n`
+    vectors, each with an index of its own.
     """
     data = body.get("data") if isinstance(body, dict) else None
     items = [item for item in as_list(data) if isinstance(item, dict)]

@@ -13,7 +13,7 @@ from typing import Any, Union
 from ..errors import LocalChatError
 from ..events import Reply
 from ..reply.payloads import Prompt, check_prompt
-from ..transport.keywords import MapKeywords, check_keywords
+from ..transport.keywords import MapKeywords, check_count, check_keywords
 from ..transport.sockets import Driver, run_blocking
 from .media import reusable
 
@@ -85,10 +85,7 @@ async def _outcome(client: Any, driver: Any, prompt: Prompt, options: dict[str, 
 
 
 def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
-    """The prompts, the concurrency, the callback, and the options of each call of `chat`.
-
-    Raises TypeError or ValueError if one is wrong.
-    """
+    """The parts of `Parsed`. Raises TypeError or ValueError if one is wrong."""
     check_keywords(options, MapKeywords, "map")
     if isinstance(prompts, (str, bytes, Mapping)):
         raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
@@ -96,8 +93,7 @@ def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
     for prompt in listed:
         check_prompt(prompt)
     concurrency, on_progress = chat_options.pop("concurrency", 8), chat_options.pop("on_progress", None)
-    if not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
+    check_count("concurrency", concurrency)
     if on_progress is not None and not callable(on_progress):
         raise TypeError(f"on_progress is a function, not {on_progress!r}")
     return listed, concurrency, on_progress, chat_options

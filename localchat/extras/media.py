@@ -32,13 +32,8 @@ _AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
 def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
     """An image as a part of a message's content.
 
-    Args:
-        source: A Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
-        detail: OpenAI's hint: "low", "high" or "auto".
-
-    Raises:
-        ValueError: The format is unknown.
-        OSError: The file cannot be read.
+    The source is a Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
+    `detail` is OpenAI's hint: "low", "high" or "auto". Raises ValueError if the format is unknown.
     """
     if isinstance(source, Mapping):
         return dict(source)
@@ -53,13 +48,8 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
 def audio_part(source: Source) -> dict[str, Any]:
     """Audio, wav or mp3, as a part of a message's content.
 
-    Args:
-        source: A Path, bytes, a data: URL in base64, or a part of a message, which is returned unchanged. Other URLs
-            are refused: the protocol has no field for the URL of audio.
-
-    Raises:
-        ValueError: The format is unknown, or the source is a URL.
-        OSError: The file cannot be read.
+    The source is a Path, bytes, a data: URL in base64, or a part of a message, which is returned unchanged. Raises
+    ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
     """
     if isinstance(source, Mapping):
         return dict(source)

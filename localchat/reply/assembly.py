@@ -59,28 +59,12 @@ _CUTS = ("length", "content_filter", "error")
 _DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
 
-class _Warnings:
-    """The warnings of one response, each text once."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, None] = {}
-        self.new: list[StreamEvent] = []
-
-    def add(self, text: str, choice_index: int) -> None:
-        if text not in self.texts:
-            self.texts[text] = None
-            self.new.append(WarningEvent(text, choice_index))
-
-    def take(self) -> list[StreamEvent]:
-        """The events of the warnings added since the last call."""
-        new, self.new = self.new, []
-        return new
-
-
 class _Choice:
     """The state of one choice."""
 
-    def __init__(self, index: int, think_tags: str, tool_names: Collection[str], warnings: _Warnings) -> None:
+    def __init__(
+        self, index: int, think_tags: str, tool_names: Collection[str], warnings: dict[str, StreamEvent]
+    ) -> None:
         self.index = index
         self._warnings = warnings
         # The payload that is being added, and the events that are not returned yet.
@@ -146,11 +130,11 @@ class _Choice:
     def _take_delta(self, delta: Json, is_summary: bool = False) -> None:
         content = delta.get("content")
         if content and len(delta) == 1:  # A fast path for nearly every delta.
-            self._take_content(content)
+            self._take_content(content, is_summary)
             return
         self._take_reasoning(*_reasoning(delta))
         if content:
-            self._take_content(content)
+            self._take_content(content, is_summary)
         elif content is None and "content" in delta:
             self._content_is_null = True
         for name in _KEPT_FIELDS:
@@ -187,12 +171,16 @@ class _Choice:
                 rest[field] = _new_part(rest[field], *known)
         self._take_delta(rest, is_summary=True)
 
-    def _take_content(self, content: Any) -> None:
+    def _take_content(self, content: Any, is_summary: bool = False) -> None:
         if not isinstance(content, str):
             self._release()
-            parts = [part for part in as_list(content) if isinstance(part, dict)]
-            self._thinking = _joined(self._thinking, [part for part in parts if part.get("type") == "thinking"])
-            for kind, text in _content_parts(content):
+            thinking = [part for part in as_list(content) if isinstance(part, dict) and part.get("type") == "thinking"]
+            self._thinking = thinking if is_summary and thinking else _joined(self._thinking, thinking)
+            parts = list(_content_parts(content))
+            if is_summary and any(self.pieces.values()):
+                texts = {kind: "".join(text for one, text in parts if one == kind) for kind in self.pieces}
+                parts = [(kind, _new_part(text, self.pieces[kind])) for kind, text in texts.items()]
+            for kind, text in parts:
                 if kind == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
                 else:
@@ -207,7 +195,7 @@ class _Choice:
             self._emit(kind, text)
 
     def _warn(self, text: str) -> None:
-        self._warnings.add(text, self.index)
+        self._warnings.setdefault(text, WarningEvent(text, self.index))
 
     def _emit(self, kind: str, text: str, ended: bool = False) -> None:
         text = self._joiners[kind].feed(text, ended)
@@ -325,12 +313,8 @@ def _joined(known: Any, new: Any, is_text: bool = False) -> Any:
 
 def _continues(known: Any, item: Any) -> bool:
     """Whether an item is a piece of a known one. A signature ends an item, and encrypted `data` comes in one piece."""
-    if (
-        not isinstance(known, dict)
-        or not isinstance(item, dict)
-        or known.get("signature")
-        or "data" in {**known, **item}
-    ):
+    is_open = isinstance(known, dict) and isinstance(item, dict) and not known.get("signature")
+    if not is_open or "data" in {**known, **item}:
         return False
     same_id = item.get("id") in (None, known.get("id"))
     return same_id and all(known.get(name) == item.get(name) for name in ("type", "index"))
@@ -395,7 +379,9 @@ class Accumulator:
         # All fields of all payloads, each with its last value.
         self._fields: Json = {}
         self._n_chunks = 0
-        self._warnings = _Warnings()
+        # The events of the warnings by their texts, and how many of them were returned.
+        self._warnings: dict[str, StreamEvent] = {}
+        self._n_returned = 0
         self.error: ErrorEvent | None = None
 
     @property
@@ -439,7 +425,7 @@ class Accumulator:
         if self.error is None and (error is not None or failed is not None):
             self.error = _error_event(chunk, error, failed)
             events.append(self.error)
-        return events + self._warnings.take() if self._warnings.new else events
+        return events + self._new_warnings() if len(self._warnings) > self._n_returned else events
 
     def _find_error(self, chunk: Json) -> Any:
         """The error that a payload reports or seems to be; None if it reports none."""
@@ -452,7 +438,7 @@ class Accumulator:
             return None
         is_explicit = not is_unknown and (error is not chunk or "error" in (chunk.get("object"), chunk.get("type")))
         if not is_explicit and self.finished:
-            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
+            self._warn(f"ignored after the finish reason: {cut(dump(chunk))}")
             return None
         # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
         unknown = "the server sent JSON that is no part of a chat completion"
@@ -460,18 +446,23 @@ class Accumulator:
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
-        self._warnings.add(text, 0)
-        return self._warnings.take()
+        self._warn(text)
+        return self._new_warnings()
+
+    def _warn(self, text: str) -> None:
+        self._warnings.setdefault(text, WarningEvent(text))
+
+    def _new_warnings(self) -> list[StreamEvent]:
+        """The events of the warnings that were not returned yet."""
+        new = list(self._warnings.values())[self._n_returned :]
+        self._n_returned = len(self._warnings)
+        return new
 
     def finish(self, done: bool = False) -> list[StreamEvent]:
         """The events of the end of the stream: complete calls, then a message_stop for each choice.
 
-        Args:
-            done: Whether the response has ended: with [DONE], or as one complete JSON body.
-
-        Raises:
-            StreamError: The server reported an error.
-            IncompleteStream: `done` is false, and a choice has no finish reason.
+        `done` means that the response has ended, with [DONE] or as one complete JSON body. Raises StreamError if the
+        server reported an error, and IncompleteStream if `done` is false and a choice has no finish reason.
         """
         if self.error is not None:
             error = self.error
@@ -480,16 +471,13 @@ class Accumulator:
             raise IncompleteStream(self._cut_message(), partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if len(self._choices) < self._n:
-            self._warnings.add(f"the server sent {len(self._choices)} of the {self._n} requested choices", 0)
+            self._warn(f"the server sent {len(self._choices)} of the {self._n} requested choices")
         self._succeeded = True
         stops = [choice.stop() for choice in self._sorted()]
-        return events + self._warnings.take() + stops
+        return events + self._new_warnings() + stops
 
     def flush(self) -> list[StreamEvent]:
-        """The events of text that is held because it may be the beginning of a tag or of a surrogate pair.
-
-        Call this if the response is cut, also after `finish` has raised.
-        """
+        """The events of held text, after a response that was cut. It may be the beginning of a tag or of a pair."""
         return [event for choice in self._sorted() for event in choice.flush()]
 
     def reply(self) -> Reply[Any]:
@@ -498,7 +486,7 @@ class Accumulator:
         raw = {name: value for name, value in self._fields.items() if is_complete or name != "choices"}
         choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
         start = self._start or MessageStart()
-        return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings.texts), raw=raw)
+        return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings), raw=raw)
 
     def _choice(self, choice: Json, place: int) -> _Choice:
         index = choice.get("index")

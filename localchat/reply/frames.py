@@ -78,9 +78,8 @@ class Frames:
             return None
         if head[:1] in b"{[":
             return "lines"
-        if head.startswith(_SSE_PREFIXES):
-            return "sse"
-        if "event-stream" in self._content_type.lower() and head[:1] != b"<":
+        is_labelled = "event-stream" in self._content_type.lower() and head[:1] != b"<"
+        if is_labelled or head.startswith(_SSE_PREFIXES):
             return "sse"
         if not any(prefix.startswith(head) for prefix in _SSE_PREFIXES):
             raise self._unknown_format()
@@ -152,7 +151,7 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
         payload = payload[0]  # Google's servers report an error as a list.
     if event == "error":
         has_error = isinstance(payload, dict) and payload.get("error")
-        return payload if has_error else {"error": payload or text}
+        return payload if has_error else {"error": payload or text or "no reason given"}
     if isinstance(payload, dict):
         return payload if event == "message" or "choices" in payload or "error" in payload else None
     if event == "message":

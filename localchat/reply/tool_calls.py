@@ -115,11 +115,9 @@ class ToolCalls:
         return bool(self._calls)
 
     def take(self, delta: Json, raw: Any = None, is_summary: bool = False) -> ToolCallDelta | None:
-        """Add an element of `tool_calls` and return its event, if it has one.
+        """Add an element of `tool_calls` of the payload `raw` and return its event, if it has one.
 
-        Args:
-            raw: The payload.
-            is_summary: Whether the element is from a message at the end of a stream, which repeats the calls.
+        `is_summary`: the element is from a message at the end of a stream, which repeats the calls.
         """
         function = delta.get("function")
         if not isinstance(function, dict):
@@ -207,11 +205,7 @@ class ToolCalls:
         return call
 
     def finish(self, cut_off: bool = False) -> list[ToolCall]:
-        """The calls at the end of the stream.
-
-        Args:
-            cut_off: Whether a limit or an error ended the text, so that the last call may lack its arguments.
-        """
+        """The calls at the end of the stream. `cut_off`: it was cut, so that the last call may lack its arguments."""
         used: set[str] = set()
         return [self._finished(call, used, cut_off and call is self._calls[-1]) for call in self._calls]
 

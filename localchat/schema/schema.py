@@ -23,12 +23,7 @@ _SHOWN_ERRORS = 3
 
 
 def json_schema(target: Any, *, strict: bool = False) -> Json:
-    """The JSON Schema of a target.
-
-    Args:
-        target: One of the kinds that the docstring of this module lists.
-        strict: Follow OpenAI's rules for `strict`: all properties are required, and no others are allowed.
-    """
+    """The JSON Schema of a target. `strict` applies OpenAI's rules: all properties are required, no others allowed."""
     try:
         schema = document(_target_shape(target))
     except RecursionError as error:

@@ -123,14 +123,10 @@ class Field(NamedTuple):
 
 
 def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]) -> Shape:
-    """An object with named fields.
+    """An object with named fields. Two records with the same key share one definition, which has this name.
 
-    Args:
-        key: Identifies the record: two records with the same key share one definition.
-        name: The name of the definition.
-        doc: The description.
-        read: Returns the fields. Called at first use, since a field may refer to the record.
-        make: Called with the values of the fields as keyword arguments.
+    `read` returns the fields, and is called at first use, since a field may refer to the record. `make` is called with
+    the values of the fields as keyword arguments.
     """
     fields = functools.lru_cache(maxsize=1)(read)
 

@@ -138,9 +138,6 @@ class _Validator:
         if not any(is_same(value, option) for option in limit):
             yield ValidationError(path, f"expected one of {', '.join(map(show, limit))}, got {show(value)}")
 
-    def _const(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        return self._enum(value, [limit], path, schema)
-
     def _properties(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
         for name, part in limit.items():
             if name in value:
@@ -244,9 +241,8 @@ class _InvalidPattern(Exception):
 
 def _matches(pattern: str, text: str) -> bool:
     try:
-        return (
-            re.search(_TOKEN.sub(lambda token: _IN_PYTHON.get(token[0], token[0]), pattern), text, re.ASCII) is not None
-        )
+        in_python = _TOKEN.sub(lambda token: _IN_PYTHON.get(token[0], token[0]), pattern)
+        return re.search(in_python, text, re.ASCII) is not None
     except (re.error, ValueError, OverflowError) as error:  # ValueError: incompatible flags. OverflowError: repeats.
         raise _InvalidPattern(f"{pattern}: {error}") from error
 
@@ -256,7 +252,7 @@ _RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]
     "$ref": (object, _Validator._reference),
     "type": (object, _Validator._type),
     "enum": (object, _Validator._enum),
-    "const": (object, _Validator._const),
+    "const": (object, lambda validator, value, limit, *place: validator._enum(value, [limit], *place)),
     "required": (dict, _Validator._required),
     "properties": (dict, _Validator._properties),
     "additionalProperties": (dict, _Validator._additional_properties),

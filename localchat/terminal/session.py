@@ -23,15 +23,9 @@ Json = dict[str, Any]
 
 
 class Session:
-    """The messages of a conversation, and the options of its requests.
+    """The messages of a conversation, and the options of its requests, from the parsed command line.
 
-    Args:
-        client: The client that sends the requests.
-        arguments: The parsed command line.
-
-    Raises:
-        ValueError: The schema, an option or the conversation to continue is not valid.
-        OSError: A file cannot be read.
+    Raises ValueError if the schema, an option or the conversation to continue is not valid.
     """
 
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:

@@ -37,12 +37,8 @@ _MAX_LOOKUP_POLL_S = 0.005
 class Call:
     """One call. It may send several requests, one after another: for example for the list of models, then the chat.
 
-    Its coroutines raise ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream and Cancelled.
-
-    Args:
-        settings: The settings of the client.
-        pool: Its idle connections.
-        driver: Performs the operations; its `is_cancelled` ends the call.
+    A driver performs the operations; its `is_cancelled` ends the call. The coroutines raise ConnectError, TimedOut,
+    StatusError, ProtocolError, IncompleteStream and Cancelled.
     """
 
     def __init__(self, settings: Settings, pool: Pool, driver: Any, timeout: Timeout, max_retries: int) -> None:

@@ -187,9 +187,8 @@ class ResponseReader:
 class Inflate:
     """Decompresses a body piece by piece; a gzip body may have several members.
 
-    Args:
-        limit: `feed` returns at most one byte more than this, and drops the rest: data may inflate to a thousand times
-            its size.
+    `feed` returns at most one byte more than the limit, and drops the rest: data may inflate to a thousand times its
+    size.
     """
 
     def __init__(self, encoding: str, limit: int) -> None:
@@ -230,10 +229,6 @@ def inflate_error(body: bytes, encoding: str, limit: int) -> bytes:
     """The body of an error, at most `limit` bytes. If it cannot be decompressed, it is returned as it is: it may have
     a wrong label, and the status is reported in any case.
     """
-    if encoding in _ZLIB_ENCODINGS:
-        import zlib
-
-        for wbits in (47, -15):  # With a header of gzip or zlib, or (some servers) without one.
-            with contextlib.suppress(zlib.error):
-                return zlib.decompressobj(wbits).decompress(body, limit)
+    with contextlib.suppress(ProtocolError):
+        return Inflate(encoding, limit).feed(body)[:limit] if encoding else body
     return body

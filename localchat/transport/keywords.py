@@ -179,6 +179,12 @@ def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError if the value of an option is not a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
 def _hint(name: str, known: Any) -> str:
     """What to do about an unknown name, as the end of the message."""
     import difflib  # Late: only an error message needs it.

@@ -27,9 +27,13 @@ DEFAULT_MAX_RETRIES = 2
 # The variables of the environment that a client reads when it is made.
 _VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
 
-# The types of arguments of Client that nothing else checks.
-_TEXTS = dict.fromkeys(("base_url", "api_key", "model"), (str,))
-_TYPES: dict[str, Any] = {**_TEXTS, "on_retry": (Callable,), "headers": (Mapping,), "proxy": (str, bool)}
+# The types of arguments of Client and its methods that nothing else checks.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("base_url", "api_key", "model"), (str,)),
+    **dict.fromkeys(("headers", "extra_headers", "extra_body"), (Mapping,)),
+    "on_retry": (Callable,),
+    "proxy": (str, bool),
+}
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -52,11 +56,7 @@ class Settings:
         **options: Unpack[ClientKeywords],
     ) -> None:
         check_keywords(options, ClientKeywords, "Client")
-        named: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        for name, types in _TYPES.items():
-            if not isinstance(named.get(name), (*types, type(None))):
-                expected = " or ".join(kind.__name__ for kind in types)
-                raise TypeError(f"{name} is a {expected}, not a {type(named[name]).__name__}")
+        _check_types({"base_url": base_url, "api_key": api_key, "model": model, **options})
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.
@@ -147,6 +147,15 @@ class Settings:
         return re.sub(key, "***", text)
 
 
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Raise TypeError if one of these arguments has not its type in `_TYPES`, and is not None."""
+    for name, value in given.items():
+        types = _TYPES.get(name, (object,))
+        if value is not None and not isinstance(value, types):
+            expected = " or ".join(kind.__name__ for kind in types)
+            raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
+
+
 def _clean_key(key: str) -> str:
     """Strip blanks and line ends, with which keys from files end. The error does not show the key."""
     key = key.strip()
@@ -166,19 +175,13 @@ def _whole_number(name: str, options: Any, default: int, least: int = 0) -> int:
 class CallOptions:
     """The parsed options of one call.
 
-    Args:
-        prompt: Text or messages; for `complete` a TextPrompt.
-        given: The keyword arguments of the call.
-        keywords: The TypedDict of these arguments.
-        what: The name of the method, for messages.
-
-    Raises:
-        TypeError: An option is unknown.
-        ValueError: The value of an option is not valid.
+    `given` are the arguments of the method `what`, and `keywords` is their TypedDict. Raises TypeError for an unknown
+    option, and ValueError if the value of one is not valid.
     """
 
     def __init__(self, settings: Settings, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> None:
         check_keywords(given, keywords, what)
+        _check_types(given)
         for name, value in given.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} is {value}, which is not a finite number")
@@ -200,6 +203,9 @@ class CallOptions:
         extra_body = fields.pop("extra_body", None) or {}
         # The fields of the request, with those of `extra_body`, which replace others of the same name.
         self.fields: dict[str, Any] = {**fields, **extra_body}
+        self._tools = [getattr(tool, "definition", tool) for tool in self.fields.pop("tools", None) or ()]
+        if any(map(callable, self._tools)):
+            raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
         # The value that the completion has to contain (structured.ExpectedValue), None for any text.
         self.expected: Any = None
 
@@ -213,8 +219,7 @@ class CallOptions:
     @property
     def tool_names(self) -> set[str]:
         """The names of the tools in the request."""
-        tools = (getattr(tool, "definition", tool) for tool in self.fields.get("tools") or ())
-        functions = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
+        functions = (tool.get("function") for tool in self._tools if isinstance(tool, Mapping))
         return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
 
     def body(self, path: str, model: str | None, takes_stream_options: bool = True) -> dict[str, Any]:
@@ -222,14 +227,11 @@ class CallOptions:
 
         A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream requests
         its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream. Raises
-        ValueError if `extra_body` has messages, and TypeError if a tool is a function.
+        ValueError if `extra_body` has messages.
         """
         fields = {name: value for name, value in self.fields.items() if value is not None}
-        tools = [getattr(tool, "definition", tool) for tool in fields.pop("tools", None) or ()]
-        if any(map(callable, tools)):
-            raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
-        if tools:
-            fields["tools"] = tools
+        if self._tools:
+            fields["tools"] = self._tools
         elif fields.get("tool_choice") in ("auto", "none"):
             del fields["tool_choice"]
         body: dict[str, Any] = {} if model is None else {"model": model}

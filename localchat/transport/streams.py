@@ -30,13 +30,9 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 
 
 class Response:
-    """A response that is being received: its events, and the reply so far.
+    """A response that is being received: its events, and the reply so far. `send` sends the request with the call.
 
-    Args:
-        call: Reads the response.
-        send: Sends the request with this call.
-        accumulator: Assembles the reply.
-        expected: The value that the completion has to contain (structured.ExpectedValue), None for any text.
+    `expected` is the value that the completion has to contain (structured.ExpectedValue), None for any text.
     """
 
     def __init__(
@@ -60,14 +56,9 @@ class Response:
     def reply(self) -> Reply[Any]:
         """The reply received so far."""
         reply, headers = self._accumulator.reply(), self._call.headers
-        warnings = () if self._expected is None else self._expected.warnings
-        return changed(
-            reply,
-            request_id=headers.get("x-request-id"),
-            headers=dict(headers),
-            warnings=(*reply.warnings, *warnings),
-            parsed=self._parsed,
-        )
+        warnings = reply.warnings if self._expected is None else (*reply.warnings, *self._expected.warnings)
+        id = headers.get("x-request-id")
+        return changed(reply, request_id=id, headers=dict(headers), warnings=warnings, parsed=self._parsed)
 
     async def events(self) -> AsyncGenerator[StreamEvent | None, None]:
         """Send the request and yield None; then yield the events of the response, and release the connection."""
