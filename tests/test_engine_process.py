@@ -411,12 +411,16 @@ def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.Mon
         assert pid_of(service) == pid
 
 
-def test_stopped_engine_delays_neither_metrics_nor_the_end(monkeypatch: pytest.MonkeyPatch):
-    """Its requests end with an error response."""
+def test_stopped_engine_delays_neither_metrics_nor_the_end():
+    """Its requests end with an error response, those of clients that leave at once."""
     with started([*COMMAND, "--drain", "0"]) as running, ThreadPoolExecutor() as pool:
         pid = engine_of(running.process.pid)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
+        for path in ("/v1/chat/completions", "/v1/embeddings"):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", running.port)) as leaving:
+                leaving.request("POST", path, json.dumps({"messages": MESSAGES, "input": "a"}))
+        wait_for(lambda: sum(" 499 POST " in line for line in running.lines) == 2)
         asking = [pool.submit(ask, running, fields={"messages": MESSAGES, "n": n}) for n in (1, 2)]
         large = pool.submit(ask, running, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
         with asked(running, "/metrics", method="GET") as response:
