@@ -240,6 +240,14 @@ def test_k24_assistant_prefill(fields, prompt, opening):
         assert contents[0] == (opening or "!")
 
 
+def test_call_without_markers_is_one_unless_the_output_continues_a_prefill():
+    with serving(generating('{"name": "look", "arguments": {}}'), chat_template=CHAT_TEMPLATE, **BIG) as running:
+        _, called = running.chat(tools=TOOLS)
+        _, continued = running.chat(tools=TOOLS, messages=[ASKED, BEGUN])
+    reasons = [body["choices"][0]["finish_reason"] for body in (called, continued)]
+    assert reasons == ["tool_calls", "stop"]
+
+
 @pytest.mark.parametrize("reasoning", ["So", "So \n"])
 def test_k24_reasoning_may_be_left_open(reasoning):
     message = {"role": "assistant", "content": "", "reasoning_content": reasoning}

@@ -38,6 +38,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
         "tools": request.callable_tools,
         "prompt": parser_prompt,
         "is_constrained": request.response_format is not None,
+        "is_continued": bool(request.prefill[1]),
     }
     with wire_errors("messages"):
         sequence = model.sequence(

@@ -38,8 +38,10 @@ class ChannelParser(OutputParser):
             if header is not None:
                 yield from self._message(header)
                 continue
-            # Text without a header is content.
-            self._content(cursor.end_record() or (yield from cursor.read_one_of(START)) or "")
+            # Text without a header is content, or a call that is the whole output.
+            self._content(cursor.end_record())
+            yield from self._sole_call()
+            self._content((yield from cursor.read_one_of(START)) or "")
             yield from cursor.emit_until(Markers(START, CHANNEL), self._content, holds_space=False)
 
     def _header(self) -> Reader[str | None]:
@@ -72,6 +74,8 @@ class ChannelParser(OutputParser):
         if self._is_constrained and name == "user" and not is_reasoning:
             yield from self._cursor.emit_until(Markers(), self._content)
             return
+        if not is_reasoning:
+            yield from self._sole_call()
         markers = Markers(*self._dialect.dropped)
         end = yield from self._part(markers, is_reasoning=is_reasoning, holds_space=False)
         if end in self._openers:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
-from .call_reader import CallFound, Calls, new_call_id, read_calls
+from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
 from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class OutputParser:
         tools: Sequence[Mapping[str, Any]] = (),
         prompt: str = "",
         is_constrained: bool = False,
+        is_continued: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """
@@ -49,6 +50,7 @@ class OutputParser:
             prompt: The rendered prompt, or its end, which shows whether reasoning is open.
             is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
                 calls or content, and markers inside content have no meaning.
+            is_continued: Whether the prompt ends with the beginning of the content, so that the output is a part of it.
         """
         self.reasoning_is_open = dialect.reasoning_start(prompt) == "open"
         self.reasoning_may_open = True
@@ -59,6 +61,8 @@ class OutputParser:
         self._prompt = prompt
         self._is_constrained = is_constrained
         self._openers = dialect.openers if self._calls.schemas else ()
+        # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
+        self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
         self._reader = self._read()
 
     @property
@@ -88,7 +92,9 @@ class OutputParser:
         return events
 
     def _content(self, text: str) -> None:
-        self._events += [ContentDelta(text)] if text else []
+        if text:
+            self._events.append(ContentDelta(text))
+            self._may_be_sole_call = False
 
     def _reasoning_text(self, text: str) -> None:
         self._events += [ReasoningDelta(text)] if text else []
@@ -110,6 +116,7 @@ class OutputParser:
             is_call = yield from self._any_call(opener, *skipped)
             if self._is_constrained and not is_call:
                 yield from cursor.emit_until(Markers(), self._content)
+        yield from self._sole_call()
         yield from self._text_and_calls()
 
     # Calls
@@ -137,6 +144,17 @@ class OutputParser:
             yield from cursor.read_run()
             return True
         return False
+
+    def _sole_call(self) -> Reader[None]:
+        """Read the rest of the output if it is nothing but a call without the markers of the family."""
+        if self._may_be_sole_call and not self.has_tool_calls:
+            self._cursor.begin()
+            try:
+                around = (*self._dialect.dropped, *self._dialect.text_tags)
+                yield from read_sole_call(self._cursor, self._calls, *around)
+                self._cursor.end_record()
+            except Mismatch:
+                self._cursor.put_back()
 
     def _call(self, opener: str, emit: Emit) -> Reader[bool]:
         """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
