@@ -180,14 +180,13 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     yield from cursor.read_end(*layout.ends)
 
 
-def read_sole_call(cursor: Cursor, calls: Calls, *around: str) -> Reader[None]:
+def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
 
-    The markers `around` may be on both sides. The call is emitted at the end of the output, since any other text makes
-    all of it content. Raises Mismatch at the first other character.
+    The call is emitted at the end of the output, since any other text than the markers `ends` makes all of it content.
+    Raises Mismatch at the first other character.
     """
-    while (yield from cursor.read_end(*around)):
-        pass
+    yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")
     yield from cursor.read_run()
     yield from cursor.expect("{")
@@ -212,7 +211,7 @@ def read_sole_call(cursor: Cursor, calls: Calls, *around: str) -> Reader[None]:
         yield from cursor.expect(end)
     if fence:
         yield from cursor.read_end("```")
-    while (yield from cursor.read_end(*around)):
+    while (yield from cursor.read_end(*ends)):
         pass
     if (yield from cursor.has_text()):
         raise Mismatch

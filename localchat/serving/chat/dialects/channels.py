@@ -58,12 +58,14 @@ class ChannelParser(OutputParser):
         match = _RECIPIENT.search(header)
         name = match[1] if match and match[1] not in _ROLES else "user"
         if name in self._calls.schemas:
-            if not self._openers:
-                yield from read_arguments(self._cursor, self._calls, name, *ends)
-            elif (yield from self._any_call(None)):
-                yield from self._cursor.read_end(*ends)
-            else:
-                self._content(raw)
+            with self._text_of_call(len(raw)):
+                if not self._openers:
+                    yield from read_arguments(self._cursor, self._calls, name, *ends)
+                    return
+                if (yield from self._any_call(None)):
+                    yield from self._cursor.read_end(*ends)
+                    return
+            self._content(raw)
             return
         is_reasoning = self._dialect.is_reasoning(header)
         # The header is text if the recipient is a tool that is not offered.
