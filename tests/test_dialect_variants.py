@@ -20,6 +20,7 @@ M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke n
 M3_REST = 'P<invoke name="no">P</invoke>\nP</tool_call>'
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
+ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 
 
@@ -102,12 +103,16 @@ CASES = {
         ("recipient that is no tool (S16)", "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi", ["Hi"]),
         ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
         ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
+        ("text without a header", "Hi<|end|>", ["Hi"]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
         ("marker in a string", ' to=now<|message|>{"a": "<|end|>"}<|call|>', [("now", '{"a": "<|end|>"}')]),
     ],
     "muse": [
         ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [Reasoning("h "), NOW]),
+        ("call in a text for the user (S16)", f" to=user<|message|>So: {ATEM} Ok<|eom|>", [f"So: {ATEM} Ok"]),
+        ("call in the place of a text", f" to=user<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
+        ("text after a call", f" to=now<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
         ("text in the place of a call", " to=now<|message|>Hi<|eom|>", [" to=now<|message|>Hi<|eom|>"]),
     ],
     "functionary-3.2": [
