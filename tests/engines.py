@@ -10,7 +10,6 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Union, cast
 
-from localchat.serving.chat.dialects.dialect import ReasoningTags
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import GenerationRun, Output, PlainText
@@ -58,16 +57,11 @@ Item = Union[PromptProgress, SampledTokens, Finish]
 
 
 def output_of(
-    pieces: Sequence[bytes],
-    parser: OutputParser | None = None,
-    tags: ReasoningTags | None = None,
-    shows_tokens: bool = True,
-    **options: Any,
+    pieces: Sequence[bytes], parser: OutputParser | None = None, shows_tokens: bool = True, **options: Any
 ) -> Output:
     """An output of tokens with these bytes, whose ids are their indexes. Options are those of the request."""
     texts = TokenTexts(pieces, frozenset(), frozenset())
-    request = request_for((0,), **options)
-    return Output(request, texts, parser or PlainText(), reasoning_tags=tags, shows_tokens=shows_tokens)
+    return Output(request_for((0,), **options), texts, parser or PlainText(), shows_tokens=shows_tokens)
 
 
 def events_of(output: Output, *tokens: int, end: str | None = None) -> list[OutputEvent]:

@@ -244,6 +244,18 @@ def test_constrained_text_with_markers_is_read_exactly(name: str, tools: Any):
 
 
 @pytest.mark.parametrize("name", DIALECTS)
+def test_json_of_a_schema_is_never_in_a_code_fence(name: str):
+    """S16: neither at the start of the output nor after reasoning, so the parser needs no rule for it."""
+    dialect, template = DIALECTS[name], ChatTemplate(f"{{# {DIALECTS[name].reasoning.start} #}}")
+    template.dialect = dialect
+    constraint = constraint_for(ChatRequest(messages=MESSAGES, **CITY), template, PROMPT)
+    reasoning = f"{dialect.reasoning.start}hm{dialect.reasoning.end}"
+    for before in (dialect.text_start[0], reasoning + dialect.text_start[1]):
+        assert fits(constraint, before + '{"city": "Rome"}')
+        assert not fits(constraint, before + '```json\n{"city": "Rome"}\n```')
+
+
+@pytest.mark.parametrize("name", DIALECTS)
 def test_calls_may_follow_a_prefilled_text(name: str):
     """The grammar requires the marker that ends the text, if the family has one."""
     dialect, template = DIALECTS[name], ChatTemplate("")

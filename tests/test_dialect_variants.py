@@ -5,7 +5,7 @@ import pytest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
-from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, TOOLS, calls_of, text_of
+from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, TOOLS, WITHOUT_REASONING, calls_of, text_of
 from .test_output import Reasoning, events_of, parse, parse_every_way, parser
 
 PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
@@ -20,6 +20,7 @@ M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke n
 M3_REST = 'P<invoke name="no">P</invoke>\nP</tool_call>'
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
+ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 
 
@@ -102,12 +103,16 @@ CASES = {
         ("recipient that is no tool (S16)", "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi", ["Hi"]),
         ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
         ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
+        ("text without a header", "Hi<|end|>", ["Hi"]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
         ("marker in a string", ' to=now<|message|>{"a": "<|end|>"}<|call|>', [("now", '{"a": "<|end|>"}')]),
     ],
     "muse": [
         ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [Reasoning("h "), NOW]),
+        ("call in a text for the user (S16)", f" to=user<|message|>So: {ATEM} Ok<|eom|>", [f"So: {ATEM} Ok"]),
+        ("call in the place of a text", f" to=user<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
+        ("text after a call", f" to=now<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
         ("text in the place of a call", " to=now<|message|>Hi<|eom|>", [" to=now<|message|>Hi<|eom|>"]),
     ],
     "functionary-3.2": [
@@ -128,6 +133,16 @@ CASES = {
 }
 
 
+# Texts of outputs that are nothing but a call without the markers of the family, and the same with other text.
+SOLE_CALL = '{"name": "now", "arguments": {"a": {"b": "}"}}}'
+SOLE_CALLS = [SOLE_CALL, f"\n```json\n{SOLE_CALL}\n```\n", '```{ "parameters":{"a": {"b": "}"}},\n"name" :"now"}']
+NO_SOLE_CALLS = [
+    *(f"```python\n{SOLE_CALL}\n```", f"So: {SOLE_CALL}", f"```\n{SOLE_CALL}\n```\nSo", SOLE_CALL * 2),
+    *(SOLE_CALL.replace("now", "no"), SOLE_CALL.replace('"a"', '"a'), SOLE_CALL[:-1] + ', "id": 1}', SOLE_CALL[:-1]),
+    *('{"name": "now"}', '{"name": "now", "arguments": "{}"}', '{"name": "now", "name": "now"}'),
+]
+
+
 def markers_of(text):
     """A text with its markers, for which the tables have short forms."""
     for short, marker in (("<O>", "<|open|>"), ("<C>", "<|close|>"), ("<S>", "<|sep|>"), ("P<", "]<]minimax[>[<")):
@@ -143,6 +158,31 @@ def test_events_of_a_special_case(name, text, expected):
     tools = [*TOOLS, {"function": {"name": "get_analysis"}}]
     expected = [markers_of(item) if type(item) is str else item for item in expected]
     assert parse_every_way(markers_of(text), DIALECTS[name], tools=tools) == events_of(expected)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_output_that_is_nothing_but_an_object_with_a_name_and_arguments_is_a_call(name):
+    dialect = DIALECTS[name]
+    reasoning = "" if name in WITHOUT_REASONING else dialect.reasoning.start + "hm" + dialect.reasoning.end
+    texts = dialect.text_start if reasoning else dialect.text_start[:1]
+    for text, before in zip(SOLE_CALLS, ("", texts[0], reasoning + texts[-1])):
+        events = parse_every_way(before + text, dialect, tools=TOOLS)
+        assert (calls_of(events), text_of(events, ContentDelta)) == ([("now", {"a": {"b": "}"}})], "")
+    for options in ({"is_constrained": True}, {"is_continued": True}, {"tools": ()}):
+        assert parse([SOLE_CALLS[1]], dialect, **{"tools": TOOLS, **options}) == [ContentDelta(SOLE_CALLS[1])]
+
+
+@pytest.mark.parametrize("name", ["hermes", "harmony"])
+def test_other_objects_and_text_around_an_object_are_content(name):
+    for text in NO_SOLE_CALLS:
+        assert parse_every_way(text, DIALECTS[name], tools=TOOLS) == [ContentDelta(text)]
+
+
+@pytest.mark.parametrize("text", ["```p", '{"nam_', '{"name": "nox', '{"arguments": [', SOLE_CALL + ";"])
+def test_text_is_released_where_it_differs_from_a_call(text):
+    made = parser(tools=TOOLS)
+    assert made.feed(text[:-1]) == []
+    assert made.feed(text[-1]) == [ContentDelta(text)]
 
 
 @pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS, detect
+from localchat.serving.chat.dialects.parser import FormatText, merged
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 from localchat.serving.models.model_file import DEMO_PATH
 from tools.formats import OWN, check, main, sources
@@ -75,6 +76,10 @@ def test_damaged_output_has_the_same_events_at_any_cut(name):
         cuts = sorted(dice.choices(range(len(text) + 1), k=5))
         for pieces in (text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]):
             assert parse(pieces, dialect, **options) == whole, (text, options)
+            # A raw output has the same events, and the text between them. Only the text of calls is left out.
+            raw = parse(pieces, dialect, is_raw=True, **options)
+            assert merged([event for event in raw if not isinstance(event, FormatText)]) == whole, (text, options)
+            assert tools or text_of(raw, (ContentDelta, ReasoningDelta)) == text, options
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,35 @@ def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text:
 
 
 def test_stop_text_at_the_start_of_the_content_ends_the_tags_of_the_reasoning():
-    dialect = DIALECTS["hermes"]
-    output = output_of([b"<think>hm</think>", b"END"], OutputParser(dialect), dialect.reasoning, stop=("END",))
+    parser = OutputParser(DIALECTS["hermes"], is_raw=True)
+    output = output_of([b"<think>hm</think>", b"END"], parser, stop=("END",))
     assert shown(output, 0, 1) == "<think>hm</think>"
     assert output.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stop", [(), ("\n",)], ids=["no stop text", "stop text"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", "<think>\n hm \n\n</think>\n\n Hi\nyou"),
+        ("hermes", "<think>\n\n</think>\n\nHi"),
+        ("hermes", "\n<think> \nh\nm "),
+        ("hermes", "<think>"),
+        ("gemma-4", "<|channel>thought\n<channel|>Hi <channel|>\n<|channel>thought\nhm<channel|> \n you"),
+        ("harmony", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi<|end|>"),
+    ],
+)
+def test_raw_output_is_the_text_as_it_was_generated(name: str, text: str, stop: tuple[str, ...]):
+    """S13. Stop texts and the count of reasoning tokens do not change."""
+    pieces = [character.encode() for character in text]
+    parsers = [OutputParser(DIALECTS[name], is_raw=is_raw) for is_raw in (True, False)]
+    raw, split = (output_of(pieces, parser, stop=stop) for parser in parsers)
+    events, _ = (events_of(output, *range(len(pieces)), end="length") for output in (raw, split))
+    content = "".join(event.text for event in events if isinstance(event, ContentDelta))
+    assert text.startswith(content + "\n") if raw.finish_reason == "stop" else content == text
+    for counted in ("n_completion", "n_reasoning"):
+        assert getattr(raw.usage(), counted) == getattr(split.usage(), counted)
+    assert raw.finish_reason == split.finish_reason
 
 
 def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():

@@ -240,6 +240,14 @@ def test_k24_assistant_prefill(fields, prompt, opening):
         assert contents[0] == (opening or "!")
 
 
+def test_call_without_markers_is_one_unless_the_output_continues_a_prefill():
+    with serving(generating('{"name": "look", "arguments": {}}'), chat_template=CHAT_TEMPLATE, **BIG) as running:
+        _, called = running.chat(tools=TOOLS)
+        _, continued = running.chat(tools=TOOLS, messages=[ASKED, BEGUN])
+    reasons = [body["choices"][0]["finish_reason"] for body in (called, continued)]
+    assert reasons == ["tool_calls", "stop"]
+
+
 @pytest.mark.parametrize("reasoning", ["So", "So \n"])
 def test_k24_reasoning_may_be_left_open(reasoning):
     message = {"role": "assistant", "content": "", "reasoning_content": reasoning}
@@ -250,6 +258,33 @@ def test_k24_reasoning_may_be_left_open(reasoning):
     messages = [body["choices"][0]["message"] for body in bodies]
     assert [message["reasoning_content"] for message in messages] == [" it is", reasoning + " it is"]
     assert [message["content"] for message in messages] == ["42", "42"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "echoed"),
+    [
+        pytest.param({"messages": [ASKED, BEGUN]}, "Once", id="text"),
+        pytest.param(
+            {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}]}, "<think>\nSo\n</think>\n\nOnce", id="both"
+        ),
+        pytest.param(
+            {
+                "messages": [ASKED, {"role": "assistant", "content": "", "reasoning_content": "So "}],
+                "continue_final_message": "reasoning_content",
+            },
+            "<think>\nSo ",
+            id="open reasoning",
+        ),
+    ],
+)
+def test_echo_of_a_prefill_beside_raw_text_is_its_text_in_the_prompt(fields, echoed):
+    """S13."""
+    with serving(generating(" it</think>\n 42"), chat_template=CHAT_TEMPLATE) as running:
+        bodies = [running.chat(**fields, echo=echo, reasoning_format="none")[1] for echo in (False, True)]
+        assert running.last_prompt.endswith(echoed)
+    messages = [body["choices"][0]["message"] for body in bodies]
+    assert [message["content"] for message in messages] == [" it</think>\n 42", echoed + " it</think>\n 42"]
+    assert not any("reasoning_content" in message for message in messages)
 
 
 OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}

@@ -33,7 +33,7 @@ def start_chat(
     """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run; see
     `Engine.submit` for `check`."""
     model.check_queue(request.n_choices)
-    prompt, template = _rendered(model, request)
+    prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
     parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
@@ -41,6 +41,8 @@ def start_chat(
         "tools": request.callable_tools,
         "prompt": parser_prompt,
         "is_constrained": request.response_format is not None,
+        "is_continued": bool(request.prefill[1]),
+        "is_raw": not request.splits_reasoning,
     }
     with wire_errors("messages"):
         sequence = model.sequence(
@@ -56,7 +58,7 @@ def start_chat(
     n = request.params.n
     # All choices have the same prompt, so only the first sequence computes its log probabilities.
     sequences = _copies(sequence, n, params=replace(sequence.params, prompt_logprobs=None))
-    outputs = [_output(model, own, request, template.dialect, parsing) for own in sequences]
+    outputs = [_output(model, own, request, template.dialect, parsing, prefill) for own in sequences]
     return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="messages")
 
 
@@ -78,13 +80,13 @@ def prompt_text(model: Model, request: ChatRequest) -> str:
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
-    prompt, template = _rendered(model, request)
+    prompt, template, _ = _rendered(model, request)
     with wire_errors("messages"):
         return len(model.engine.tokenize_prompt(parts_of(prompt, template.special)))
 
 
-def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
-    """The prompt, whose user text is marked, and its template."""
+def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:
+    """The prompt, whose user text is marked, its template, and the assistant prefill at its end."""
     is_continued = bool(request.continue_final_message)
     with wire_errors("messages"):
         template = model.template_for(request.chat_template)
@@ -94,12 +96,12 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
             add_generation_prompt=request.add_generation_prompt or is_continued,
             variables=request.template_vars,
         )
-    reasoning, text = request.prefill
+    n_rendered, (reasoning, text) = len(prompt), request.prefill
     if request.continue_final_message == "reasoning_content":
         prompt = prefilled(template.dialect, prompt, reasoning, None)
     elif reasoning or text:
         prompt = prefilled(template.dialect, prompt, reasoning, text)
-    return prompt, template
+    return prompt, template, str.__str__(prompt)[n_rendered:]
 
 
 def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:
@@ -129,7 +131,12 @@ def _shows_tokens(request: TextRequest) -> bool:
 
 
 def _output(
-    model: Model, sequence: GenerationRequest, request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any]
+    model: Model,
+    sequence: GenerationRequest,
+    request: ChatRequest,
+    dialect: Dialect,
+    parsing: Mapping[str, Any],
+    prefill: str,
 ) -> Output:
     parser = OutputParser(dialect, **parsing)
     if request.continue_final_message == "reasoning_content":
@@ -139,22 +146,16 @@ def _output(
     def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
         if sequence.params.prompt_logprobs is not None:
             yield PromptLogprobs(tokens())
-        reasoning, text = request.prefill if request.echo else ("", "")
+        reasoning, text = request.prefill if request.splits_reasoning else ("", prefill)
+        if not request.echo:
+            return
         if reasoning:
             yield ReasoningDelta(reasoning)
         if text:
             yield ContentDelta(text)
 
-    # If the request does not split reasoning from the content, it is sent as content, with its tags around it.
-    tags = None if request.splits_reasoning else dialect.reasoning
-    return Output(
-        sequence,
-        model.engine.texts,
-        parser,
-        first_events=first_events,
-        reasoning_tags=tags,
-        shows_tokens=_shows_tokens(request),
-    )
+    shows_tokens = _shows_tokens(request)
+    return Output(sequence, model.engine.texts, parser, first_events=first_events, shows_tokens=shows_tokens)
 
 
 # Text completions

@@ -27,8 +27,7 @@ from ..core.events import (
     Usage,
 )
 from ..engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
-from .dialects.dialect import ReasoningTags
-from .dialects.parser import OutputParser, merged
+from .dialects.parser import FormatText, OutputParser, merged
 from .dialects.scan import Markers
 from .model import Model
 
@@ -39,7 +38,7 @@ PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
 class PlainText:
     """The parser of outputs that have no structure."""
 
-    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = False
+    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = is_raw = False
 
     def feed(self, text: str) -> list[Event]:
         return [ContentDelta(text)] if text else []
@@ -62,7 +61,6 @@ class Output:
         parser: OutputParser | PlainText,
         *,
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
-        reasoning_tags: ReasoningTags | None = None,
         shows_tokens: bool = True,
     ) -> None:
         """
@@ -71,7 +69,6 @@ class Output:
             texts: The bytes of the tokens.
             parser: A new parser, for this output alone.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
-            reasoning_tags: Emit the reasoning as content, between these tags; None: emit it as reasoning.
             shows_tokens: Emit all SampledTokens, which responses with token ids or log probabilities need. If not, only
                 the first one is emitted, without tokens, at which a stream begins.
         """
@@ -91,9 +88,6 @@ class Output:
         self._stop_ends = tuple({stop[-1] for stop in self._stop.literals})
         self._held = ""
         self._found: str | None = None
-        self._tags = reasoning_tags
-        # Whether the content so far ends inside the tags.
-        self._is_inside_tags = False
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
         self._n_reasoning = 0
         self._has_reasoning = False
@@ -215,8 +209,6 @@ class Output:
             if self._held:
                 shown.append(ContentDelta(self._held))
             events += self._shown(shown)
-        if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
-            events.append(ContentDelta(self._tags.end))
         stop: str | int | None = self._found
         token = self._token(last) if last is not None and stop is None else None
         if token is not None:
@@ -235,7 +227,7 @@ class Output:
         if was_open or self._parser.reasoning_is_open or has_reasoning:
             self._n_reasoning += self._n_pending
             self._n_pending = 0
-        elif events:
+        elif any(not isinstance(event, FormatText) for event in events):
             self._n_pending = 0
 
     def _up_to_stop(self, events: list[Event]) -> list[Event]:
@@ -264,20 +256,14 @@ class Output:
         return shown
 
     def _shown(self, events: list[Event]) -> list[Event]:
-        """The same events, but with reasoning as content between its tags if there are `reasoning_tags`."""
-        if self._tags is None:
-            return merged(events)
-        shown: list[Event] = []
-        for event in events:
-            was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
-            if was_inside != self._is_inside_tags:
-                shown.append(ContentDelta(self._tags.end if was_inside else self._tags.start))
-            shown.append(ContentDelta(event.text) if isinstance(event, ReasoningDelta) else event)
-        return merged(shown)
+        """The same events, but in a raw output with all text as content."""
+        if self._parser.is_raw:
+            events = [ContentDelta(event.text) if isinstance(event, ReasoningDelta) else event for event in events]
+        return merged(events)
 
 
 def _has_reasoning(events: Iterable[Event]) -> bool:
-    return any(isinstance(event, ReasoningDelta) for event in events)
+    return any(type(event) is ReasoningDelta for event in events)
 
 
 def _seconds(start: float | None, end: float | None) -> float:

@@ -180,6 +180,46 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     yield from cursor.read_end(*layout.ends)
 
 
+def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
+    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
+
+    The call is emitted at the end of the output, since any other text than the markers `ends` makes all of it content.
+    Raises Mismatch at the first other character.
+    """
+    yield from cursor.read_run()
+    fence = yield from cursor.read_one_of("```json", "```")
+    yield from cursor.read_run()
+    yield from cursor.expect("{")
+    names = {json.dumps(name, ensure_ascii=False): name for name in calls.schemas}
+    keys: tuple[str, ...] = ("name", "arguments", "parameters")
+    name = arguments = ""
+    for end in ",", "}":
+        yield from cursor.read_run()
+        key = yield from cursor.expect(*(f'"{key}"' for key in keys))
+        yield from cursor.read_run()
+        yield from cursor.expect(":")
+        yield from cursor.read_run()
+        if key == '"name"':
+            keys = keys[1:]
+            name = names[(yield from cursor.expect(*names))]
+        elif (yield from cursor.is_next("{")):
+            keys = keys[:1]
+            arguments = yield from read_value(cursor)
+        else:
+            raise Mismatch
+        yield from cursor.read_run()
+        yield from cursor.expect(end)
+    if fence:
+        yield from cursor.read_end("```")
+    while (yield from cursor.read_end(*ends)):
+        pass
+    if (yield from cursor.has_text()):
+        raise Mismatch
+    calls.start(name)
+    calls.arguments(arguments)
+    calls.is_open = False
+
+
 # Calls that are JSON objects
 
 

@@ -38,9 +38,12 @@ class ChannelParser(OutputParser):
             if header is not None:
                 yield from self._message(header)
                 continue
-            # Text without a header is content.
-            self._content(cursor.end_record() or (yield from cursor.read_one_of(START)) or "")
-            yield from cursor.emit_until(Markers(START, CHANNEL), self._content, holds_space=False)
+            # Text without a header is content, or a call that is the whole output.
+            self._content(cursor.end_record())
+            yield from self._sole_call()
+            self._content((yield from cursor.read_one_of(START)) or "")
+            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._content, holds_space=False)
+            yield from cursor.read_one_of(*self._dialect.also_dropped)
 
     def _header(self) -> Reader[str | None]:
         """Read a header; None if the next text is not a complete header."""
@@ -56,27 +59,34 @@ class ChannelParser(OutputParser):
         match = _RECIPIENT.search(header)
         name = match[1] if match and match[1] not in _ROLES else "user"
         if name in self._calls.schemas:
-            if not self._openers:
-                yield from read_arguments(self._cursor, self._calls, name, *ends)
-            elif (yield from self._any_call(None)):
-                yield from self._cursor.read_end(*ends)
-            else:
-                self._content(raw)
-            return
+            with self._text_of_call(len(raw)):
+                if not self._openers:
+                    yield from read_arguments(self._cursor, self._calls, name, *ends)
+                    return
+                if (yield from self._any_call(None)):
+                    yield from self._cursor.read_end(*ends)
+                    return
         is_reasoning = self._dialect.is_reasoning(header)
-        # The header is text if the recipient is a tool that is not offered.
+        # The header is text if the recipient is a tool that is not offered, or if no call follows.
         shows_header = name != "user" and not is_reasoning
         if shows_header:
             self._content(raw)
-        # Text of a response format extends to the end of the output, and may contain the texts of markers.
-        if self._is_constrained and name == "user" and not is_reasoning:
-            yield from self._cursor.emit_until(Markers(), self._content)
-            return
         markers = Markers(*self._dialect.dropped)
-        end = yield from self._part(markers, is_reasoning=is_reasoning, holds_space=False)
+        end: str | None
+        if name != "user" or is_reasoning:
+            end = yield from self._part(markers, is_reasoning=is_reasoning, holds_space=False)
+        elif self._is_constrained:
+            # Text of a response format extends to the end of the output, and may contain the texts of markers.
+            end = yield from self._cursor.emit_until(Markers(), self._content)
+        else:
+            # Calls have recipients of their own. In a text for the user, only its beginning can be a call.
+            yield from self._sole_call()
+            if self._openers:
+                yield from self._any_call(None)
+            end = yield from self._cursor.emit_until(markers, self._content, holds_space=False)
         if end in self._openers:
             yield from self._cursor.read_end(*ends)
-        elif end in ends:
+        elif end and end in ends:
             self._cursor.take(len(end))
             if shows_header:
                 self._content(end)

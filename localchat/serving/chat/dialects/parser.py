@@ -7,16 +7,22 @@ text that begins like a tool call and is not one is content.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
-from .call_reader import CallFound, Calls, new_call_id, read_calls
+from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
 from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
     from .dialect import Dialect
+
+
+class FormatText(ReasoningDelta):
+    """Text of the format in a raw output: tags, headers, and white space. It has no stop texts, like reasoning, but is
+    not counted as reasoning."""
 
 
 class OutputParser:
@@ -28,6 +34,7 @@ class OutputParser:
     Attributes:
         reasoning_is_open: Whether the text so far ends inside reasoning.
         reasoning_may_open: Whether reasoning can still begin.
+        is_raw: See `__init__`.
     """
 
     def __new__(cls, dialect: Dialect, **options: Any) -> OutputParser:
@@ -41,6 +48,8 @@ class OutputParser:
         tools: Sequence[Mapping[str, Any]] = (),
         prompt: str = "",
         is_constrained: bool = False,
+        is_continued: bool = False,
+        is_raw: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """
@@ -49,9 +58,12 @@ class OutputParser:
             prompt: The rendered prompt, or its end, which shows whether reasoning is open.
             is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
                 calls or content, and markers inside content have no meaning.
+            is_continued: Whether the prompt ends with the beginning of the content, so that the output is a part of it.
+            is_raw: Whether to emit all text outside calls, as it is: also that of the format.
         """
         self.reasoning_is_open = dialect.reasoning_start(prompt) == "open"
         self.reasoning_may_open = True
+        self.is_raw = is_raw
         self._events: list[Event] = []
         self._dialect = dialect
         self._cursor = Cursor()
@@ -59,6 +71,10 @@ class OutputParser:
         self._prompt = prompt
         self._is_constrained = is_constrained
         self._openers = dialect.openers if self._calls.schemas else ()
+        # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
+        self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
+        # Whether the next text may belong to a call.
+        self._is_in_call = False
         self._reader = self._read()
 
     @property
@@ -83,15 +99,32 @@ class OutputParser:
 
     def _next_events(self) -> list[Event]:
         next(self._reader, None)
+        self._emit_format(self._cursor.done)
         events = merged(self._events)
         self._events.clear()
         return events
 
     def _content(self, text: str) -> None:
-        self._events += [ContentDelta(text)] if text else []
+        if text:
+            self._emit_text(ContentDelta(text))
+            self._may_be_sole_call = False
 
     def _reasoning_text(self, text: str) -> None:
-        self._events += [ReasoningDelta(text)] if text else []
+        if text:
+            self._emit_text(ReasoningDelta(text))
+
+    def _emit_text(self, event: ContentDelta | ReasoningDelta) -> None:
+        """Emit text that was just read."""
+        self._emit_format(self._cursor.at - len(event.text))
+        self._events.append(event)
+        self._cursor.shown = self._cursor.at
+
+    def _emit_format(self, end: int) -> None:
+        """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
+        cursor = self._cursor
+        if self.is_raw and not self._is_in_call and cursor.shown < end:
+            self._events.append(FormatText(cursor.text[cursor.shown : end]))
+            cursor.shown = end
 
     def _read(self) -> Reader[None]:
         """Read the whole output."""
@@ -110,6 +143,7 @@ class OutputParser:
             is_call = yield from self._any_call(opener, *skipped)
             if self._is_constrained and not is_call:
                 yield from cursor.emit_until(Markers(), self._content)
+        yield from self._sole_call()
         yield from self._text_and_calls()
 
     # Calls
@@ -121,22 +155,47 @@ class OutputParser:
             opener: The marker of the formats to try. "": those without opener; None: all.
             skipped: Markers that may precede the call.
         """
-        cursor = self._cursor
         for layout in self._dialect.styles if self._calls.schemas else ():
             if opener is not None and not (layout.opener.startswith(opener) if opener else not layout.opener):
                 continue
+            if (yield from self._is_call(read_calls(layout, self._cursor, self._calls), *skipped)):
+                return True
+        return False
+
+    def _is_call(self, reader: Reader[None], *skipped: str) -> Reader[bool]:
+        """Read a call, which is what `reader` reads, and the white space after it. If it is none, read nothing."""
+        cursor = self._cursor
+        with self._text_of_call():
             cursor.begin()
-            while skipped and (yield from cursor.read_end(*skipped)):
-                pass
             try:
-                yield from read_calls(layout, cursor, self._calls)
+                while skipped and (yield from cursor.read_end(*skipped)):
+                    pass
+                yield from reader
             except Mismatch:
                 cursor.put_back()
-                continue
+                return False
             cursor.end_record()
             yield from cursor.read_run()
             return True
-        return False
+
+    @contextlib.contextmanager
+    def _text_of_call(self, n_before: int = 0) -> Iterator[None]:
+        """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before."""
+        self._emit_format(self._cursor.at - n_before)
+        n_calls, was_in_call = self._calls.made, self._is_in_call
+        self._is_in_call = True
+        try:
+            yield
+        finally:
+            self._is_in_call = was_in_call
+            if self._calls.made > n_calls:
+                self._cursor.shown = self._cursor.at
+
+    def _sole_call(self) -> Reader[None]:
+        """Read the rest of the output if it is nothing but a call without the markers of the family."""
+        if self._may_be_sole_call and not self.has_tool_calls:
+            around = (*self._dialect.dropped, *self._dialect.text_tags)
+            yield from self._is_call(read_sole_call(self._cursor, self._calls, *around), *around)
 
     def _call(self, opener: str, emit: Emit) -> Reader[bool]:
         """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
@@ -181,13 +240,12 @@ class OutputParser:
             if marker in self._openers:
                 continue
             space = yield from cursor.read_run()
+            # The white space around reasoning is content. An end tag without reasoning is dropped.
+            self._content(space if marker in in_text else "")
             cursor.take(len(marker))
             if marker not in in_text:
                 yield from cursor.read_run()
-                continue
-            # The white space around reasoning is content. An end tag without reasoning is dropped.
-            self._content(space)
-            if marker == tags.start:
+            elif marker == tags.start:
                 yield from self._reasoning()
 
     # Reasoning

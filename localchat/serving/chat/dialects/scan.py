@@ -62,14 +62,22 @@ class Cursor:
         self.at = 0
         # Set when no more text will come, so that no text is held back.
         self.ended = False
+        # The end of the text that the parser has emitted, or dropped.
+        self.shown = 0
         # Where the record begins; None: there is none.
         self._start: int | None = None
 
+    @property
+    def done(self) -> int:
+        """The end of the text that was read and cannot become unread."""
+        return self.at if self._start is None else self._start
+
     def feed(self, text: str) -> None:
         """Add generated text."""
-        n_done = self.at if self._start is None else self._start
+        n_done = self.done
         self.text = self.text[n_done:] + text
         self.at -= n_done
+        self.shown = max(0, self.shown - n_done)
         if self._start is not None:
             self._start = 0
 
