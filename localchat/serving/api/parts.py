@@ -16,6 +16,8 @@ from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
 Tool = dict[str, Any]
+# A tool, and the path of its schema in the body.
+ToolAt = tuple[Tool, str]
 
 # The argument of the function that represents a custom tool.
 CUSTOM_INPUT = "input"
@@ -123,17 +125,23 @@ def _is_input(value: Any) -> bool:
 # --- tools ---
 
 
-def function_tool(function: Fields, field: str = "parameters") -> Tool:
-    """The tool `{"type": "function", "function": {...}}` of a function, with the schema in `field`."""
+def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
+    """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
     function.required_text("name")
     function.text("description")
     function.object(field)
     own = {name: value for name, value in function.raw.items() if name != field}
-    return {"type": "function", "function": without_nulls({**own, "parameters": read_schema(function, field)})}
+    described = without_nulls({**own, "parameters": read_schema(function, field)})
+    return {"type": "function", "function": described}, function.at(field)
 
 
-def read_tools(body: Fields) -> tuple[Tool, ...]:
-    """The tools in the format of chat completions, including those in the older field `functions`."""
+def tool_fields(tools: Sequence[ToolAt]) -> dict[str, Any]:
+    """`tools` and `tool_paths` of a ChatRequest."""
+    return {"tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools)}
+
+
+def read_tools(body: Fields) -> tuple[ToolAt, ...]:
+    """The tools in the format of chat completions, including those in the older field `functions`, and their paths."""
     body.check_size("tools")
     body.check_size("functions")
     tools = []
@@ -143,7 +151,7 @@ def read_tools(body: Fields) -> tuple[Tool, ...]:
     return (*tools, *map(function_tool, body.objects("functions")))
 
 
-def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
+def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest, in the format of chat completions or of the Responses API."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field = "function_call" if older else "tool_choice"
@@ -163,12 +171,12 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     return chosen_tools(body, field, mode, names, tools)
 
 
-def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[Tool]) -> dict[str, Any]:
+def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest: a mode and names that the request must offer.
 
     The default mode is "auto" with tools and "none" without.
     """
-    offered = [tool["function"]["name"] for tool in tools]
+    offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
     for name in names:
