@@ -7,8 +7,10 @@ send their whole history with each request, so an error would end the conversati
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields, refuse_unsupported, show
@@ -262,7 +264,7 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
 
 
 def read_schema(holder: Fields, name: str) -> Any:
-    """A JSON schema: an object, true or false; None if the field is absent. Refuses a malformed keyword."""
+    """A JSON schema: an object, true or false; None if the field is absent. Refuses malformed keywords."""
     holder.check_size(name)
     value = holder.get(name)
     if value is None:
@@ -270,10 +272,17 @@ def read_schema(holder: Fields, name: str) -> Any:
     if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")
     value = without_null_keywords(value)
+    has_ids = False  # A reference below an `$id` inside the schema may begin there.
     for pointer, part in subschemas(value):
+        has_ids = has_ids or (bool(pointer) and isinstance(part, dict) and "$id" in part)
         for keyword, expected in _malformed(part):
             path = f"{holder.at(name)}#{pointer}" + (f"/{keyword}" if keyword else "")
             raise BadRequest(f"'{path}' must be {expected}, got {show(part[keyword] if keyword else part)}", path)
+    for pointer, part, _ in () if has_ids else reachable(value):
+        reference = part.get("$ref", "") if isinstance(part, dict) else ""
+        if f"{reference}/".startswith("#/") and target_of(reference, value) is None:
+            path = f"{holder.at(name)}#{pointer}/$ref"
+            raise BadRequest(f"'{path}' leads to no part of the schema: {show(reference)}", path)
     return value
 
 
@@ -282,6 +291,7 @@ _ONE = frozenset(("additionalItems", "additionalProperties", "contains", "else",
 _ONE |= {"then", "unevaluatedItems", "unevaluatedProperties"}
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
+_DEFINITION = re.compile(r"/(\$defs|definitions)/")
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 _BOUNDS = ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
@@ -308,6 +318,33 @@ def child_schemas(schema: Any) -> Iterator[tuple[str, Any]]:
             yield f"/{keyword}", value
         for name, child in items:
             yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
+
+
+def reachable(schema: Any) -> Iterator[tuple[str, Any, int]]:
+    """As `subschemas`, with definitions only if they are used, and with the number of schemas around each."""
+    stack, seen = [("", schema, 0)], set()
+    while stack:
+        pointer, node, n_levels = stack.pop()
+        if isinstance(node, dict):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+        yield pointer, node, n_levels
+        children = [(pointer + step, child) for step, child in child_schemas(node) if not _DEFINITION.match(step)]
+        if isinstance(node, dict) and str(node.get("$ref", "")).startswith("#"):
+            children.append((unquote(node["$ref"][1:]), target_of(node["$ref"], schema)))
+        stack += [(place, child, n_levels + 1) for place, child in reversed(children)]
+
+
+def target_of(reference: str, root: Any) -> Any:
+    """The schema at a JSON pointer; None if there is none."""
+    if not (reference + "/").startswith("#/"):
+        return None
+    for step in unquote(reference).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        is_index = isinstance(root, list) and step.isdecimal() and int(step) < len(root)
+        root = root[int(step)] if is_index else root.get(step) if isinstance(root, dict) else None
+    return root
 
 
 def without_null_keywords(schema: Any) -> Any:

@@ -122,7 +122,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     given = [body.child(item, "previous_response_id") for item in earlier]
     given += _input_items(body, store)
     added = [item for item in given if item.raw["type"] == "additional_tools"]
-    offered: dict[str, tuple[parts.Tool, Item]] = {}
+    offered: dict[str, tuple[parts.ToolAt, Item]] = {}
     for tool, call in (one for holder in (body, *added) for one in _tools(holder, {})):
         offered.setdefault(tool[0]["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())

@@ -30,27 +30,14 @@ from .argument_rules import argument_rule
 from .dialects import Dialect
 from .dialects.call_layout import THE_NAME, CallLayout
 from .dialects.dialect import ReasoningStart
-from .lark import (
-    Rules,
-    error_in,
-    error_place,
-    gbnf_rule,
-    is_empty,
-    json_rule,
-    layout_regex,
-    loosened,
-    normalized,
-    regex_literal,
-    seq,
-)
+from .json_schema import error_place, json_rule, loosened, normalized
+from .lark import Rules, error_in, gbnf_rule, is_empty, layout_regex, regex_literal, seq
 from .prompt.template import ChatTemplate
 
 log = logging.getLogger("localchat.server")
 
 # The number of cached constraints: agents send the same tools with every request.
 MAX_CACHED = 64
-# The limit of the texts of a choice, for which the time to compile grows faster than their number.
-MAX_CHOICES = 10_000
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
@@ -168,8 +155,6 @@ class _Grammar:
         if kind == "choice":
             if any("\0" in choice for choice in value):
                 raise ValueError("a choice has a NUL")
-            if len(value) > MAX_CHOICES:
-                raise ValueError(f"it has {len(value)} texts, the limit is {MAX_CHOICES}")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
             rule = self._rules.regex(f"(?:{_without_anchors(value)})")
@@ -289,12 +274,10 @@ class _Grammar:
             _check_schema(schema, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
-        pointer, reason = error_place(schema)
-        if not reason:
-            return schema
-        _report(name, f"{path}#{pointer}", reason)
-        loose = loosened(schema)
-        return {"type": "object"} if error_place(loose)[1] else loose
+        schema, errors = loosened(schema)
+        for pointer, reason in errors:
+            _report(name, f"{path}#{pointer}", reason)
+        return schema
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
