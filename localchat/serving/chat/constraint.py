@@ -276,7 +276,7 @@ class _Grammar:
         # Enforce as much of it as possible, since the model need not call this tool.
         schema, errors = loosened(schema)
         for pointer, reason in errors:
-            _report(name, f"{path}#{pointer}", reason)
+            _report(name, f"#{pointer}", reason)
         return schema
 
 
