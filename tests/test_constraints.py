@@ -6,20 +6,25 @@ import json
 import random
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatRequest
+from localchat.serving.api import ollama
+from localchat.serving.api.chat import ChatRequest, parse_chat
 from localchat.serving.api.completions import CompletionRequest
+from localchat.serving.api.messages import parse_messages
+from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.chat import constraint as constraint_module
-from localchat.serving.chat import lark
+from localchat.serving.chat import json_schema
 from localchat.serving.chat.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.prompt.template import ChatTemplate, prefilled
 from localchat.serving.core.errors import BadRequest, NotSupported
 from localchat.serving.core.events import ContentDelta, ReasoningDelta
+from localchat.serving.core.fields import Fields
 from localchat.serving.core.params import GenerationParams
 
 from .constraints import (
@@ -185,6 +190,17 @@ def test_names_of_arguments_are_enforced_in_auto():
     assert not fits(constraint, call % '{"b": 1}')
 
 
+def test_what_cannot_be_enforced_is_left_out_in_auto():
+    properties = {
+        "to": {"type": "string", "pattern": "^(?!x)"}, "id": {"const": 2**60}, "n": INTEGER,
+        "near": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
+    }  # fmt: skip
+    constraint = constraint_of(**auto(tools=({"function": {"name": "f", "parameters": {"properties": properties}}},)))
+    call = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
+    assert fits(constraint, call % '"to": "x", "id": 3, "n": 1, "near": 0')
+    assert [text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1') if fits(constraint, call % text)] == []
+
+
 BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
 # The fields of the request, the `param` of the error, and a word of its message.
@@ -204,7 +220,6 @@ REFUSED = {
     "endless grammar": (formatted("grammar", 'root ::= "a" r\nr ::= "b" root'), "grammar", "no text of the rule"),
     "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
-    "choices": (formatted("choice", tuple(map(str, range(10001)))), "choice", "10001 texts, the limit is 10000"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "prefill"),
@@ -287,7 +302,7 @@ ENFORCED = {
     "options of llguidance": ({"type": "integer", "x-guidance": {"lenient": True}}, ["1"], ['"a"']),
 }
 
-INTEGER = {"type": "integer"}
+INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
 DECLARED = {"properties": {"a": INTEGER}, "required": ["a"]}
 BASE = {"type": "object", "properties": {"a": INTEGER, "k": {"$ref": "#/$defs/base"}}}
 KINDS = {name: {"type": "object", "properties": {"k": {"const": name}}, "required": ["k"]} for name in ("x", "y")}
@@ -330,13 +345,39 @@ ENFORCED |= {
         {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}], "$defs": KINDS}, ['{"k": "x"}'],
         ['{"k": "z"}', '{"k": "x", "b": 1}'],
     ),
+    "oneOf of objects": (
+        {"oneOf": [{**DECLARED, "type": "object"}, {"properties": {"b": TEXT}, "required": ["b"]}]},
+        ['{"a": 1}', '{"b": ""}'], ['{"a": 1, "b": ""}', "{}"],
+    ),
+    "unused definition": ({"type": "integer", "$defs": {"q": {"not": {}}, "r": {"$ref": "#/$defs/s"}}}, ["1"], ['""']),
+    "reference to a branch": (
+        {"oneOf": [TEXT, {"type": "object", "properties": {"a": {"$ref": "#/oneOf/0"}}}]}, ['{"a": ""}'], ['{"a": 1}'],
+    ),
+    "reference elsewhere": (
+        {"$ref": "#/components/A<b>", "components": {"A<b>": {**DECLARED, "properties": {"a": {"format": "x"}}}}},
+        ['{"a": 1}'], ['{"a": 1, "b": 1}'],
+    ),
+    "names of a reference": (
+        {"type": "object", "propertyNames": {"$ref": "#/$defs/q"}, "$defs": {"q": {"enum": ["a"]}}},
+        ['{"a": 1}'], ['{"b": 1}'],
+    ),
+    "any number of items": ({"type": "array", "items": INTEGER, "maxItems": 2**31 - 1}, ["[1, 2]"], ['[""]']),
+    "40 patterns": (
+        {"type": "object", "patternProperties": {f"^{i}_": INTEGER for i in range(40)}},
+        ['{"7_a": 1}'], ['{"7_a": ""}'],
+    ),
+    "length as a float": ({"type": "string", "maxLength": 1.0}, ['"a"'], ['"ab"']),
+    "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
+    "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
+    "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
     "list of nodes": (
         {**DECLARED, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, ['{"a": {"a": null}}'],
         ['{"a": {}}'],
     ),
 }  # fmt: skip
 
-# A schema that cannot be enforced, and the place in it.
+REFERENCES = [{"$ref": f"#/$defs/{i}"} for i in range(100)]
+# A schema that cannot be enforced, and the place in it; None: the error names the field.
 UNENFORCEABLE = {
     "names of a format": ({"type": "object", "propertyNames": {"format": "date"}}, "/propertyNames"),
     "reference beside": (
@@ -352,18 +393,31 @@ UNENFORCEABLE = {
         "/prefixItems/1",
     ),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
+    "bounds near zero": ({"items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}}, "/items"),
+    "control character": ({**DECLARED, "additionalProperties": {"enum": ["x\1"]}}, "/additionalProperties"),
+    "pattern of control characters": (
+        {**DECLARED, "additionalProperties": {"pattern": "^\\x1b$"}},
+        "/additionalProperties",
+    ),
+    "many combinations": (
+        {"$ref": "#/$defs/0", "$defs": {str(i): {"properties": {"a": {}}, "anyOf": REFERENCES} for i in range(100)}},
+        None,
+    ),
     "names that differ": ({"type": "object", "minProperties": 2}, "/minProperties"),
     "pattern of taken names": (
         {**DECLARED, "patternProperties": {"^[a]$": {}}, "additionalProperties": False},
         "/patternProperties",
     ),
     "closed objects that overlap": (
-        {"oneOf": [{**DECLARED, "type": "object"}, {"type": "object", "properties": {"b": {}}, "required": ["b"]}]},
+        {
+            "oneOf": [
+                {"properties": {"a": {}, "b": {}}, "required": ["a"]},
+                {"properties": {"b": {}}, "required": ["b"]},
+            ]
+        },
         "",
     ),
     "endless": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
-    "no target": ({"items": {"$ref": "#/$defs/q"}}, "/items/$ref"),
-    "items": ({"items": {"type": "array", "items": INTEGER, "maxItems": 10**9}}, "/items"),
     "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
     "not": ({"properties": {"a": {"not": {"type": "null"}}}}, "/properties/a/not"),
     "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
@@ -392,7 +446,7 @@ def test_schema_that_cannot_be_enforced_is_refused_with_its_place(case: Any):
     schema, place = case
     with pytest.raises(BadRequest, match="cannot be enforced") as caught:
         constraint_of(**formatted("json_schema", schema))
-    assert caught.value.param == f"json_schema#{place}"
+    assert caught.value.param == ("json_schema" if place is None else f"json_schema#{place}")
     assert not re.search("llguidance|Unsatisfiable|coerce|Unimplemented", caught.value.message)
 
 
@@ -403,9 +457,9 @@ def test_place_among_many_definitions_is_found_with_few_compilations(bad: Any, m
     definitions = {name: {**part, "title": name} for name in names}
     definitions["d299"] = {"properties": {"z": bad}}
     schema = {"properties": {name: {"$ref": f"#/$defs/{name}"} for name in names}, "$defs": definitions}
-    n_chars, error_in = [], lark.error_in
-    monkeypatch.setattr(lark, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
-    pointer, reason = lark.error_place(lark.normalized(schema))
+    n_chars, error_in = [], json_schema.error_in
+    monkeypatch.setattr(json_schema, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
+    pointer, reason = json_schema.error_place(json_schema.normalized(schema))
     assert pointer.startswith("/$defs/d299/properties/z")
     assert reason
     assert sum(n_chars) < 8 * len(json.dumps(schema))
@@ -451,6 +505,40 @@ def test_gbnf_is_followed(grammar: str, right: list[str], wrong: list[str]):
 def test_gbnf_that_cannot_be_parsed_is_refused(grammar: str):
     with pytest.raises(ValueError, match=r"\w"):
         gbnf(grammar)
+
+
+PARAMETERS = {"type": "object", "properties": {"a": {"not": {}}}}
+SKIPPED = {"type": "web_search", "name": "s"}
+FUNCTION = {"type": "function", "name": "f", "parameters": PARAMETERS}
+# For each interface: its parser, a body, and the path of the schema in it.
+PATHS = {
+    "chat": (parse_chat, {"tools": [{"function": FUNCTION}]}, "tools[0].function.parameters"),
+    "functions": (parse_chat, {"functions": [FUNCTION], "function_call": {"name": "f"}}, "functions[0].parameters"),
+    "messages": (
+        parse_messages, {"max_tokens": 9, "tools": [SKIPPED, {"name": "f", "input_schema": PARAMETERS}],
+                         "tool_choice": {"type": "any"}}, "tools[1].input_schema",
+    ),
+    "responses": (partial(parse_response, ResponseStore()), {"tools": [SKIPPED, FUNCTION]}, "tools[1].parameters"),
+    "namespace": (
+        partial(parse_response, ResponseStore()),
+        {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]}, "tools[0].tools[0].parameters",
+    ),
+    "ollama": (ollama.parse_chat, {"format": PARAMETERS}, "format"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PATHS.values(), ids=PATHS)
+def test_place_has_the_path_of_the_interface(case: Any):
+    parse, fields, path = case
+    content = {"input": "hi"} if isinstance(parse, partial) else {"messages": [{"role": "user", "content": "hi"}]}
+    body = {"model": "m", "tool_choice": "required", **content, **fields}
+    with pytest.raises(BadRequest, match="'not' is not supported") as caught:
+        constraint_for(parse(Fields(body)), ChatTemplate(PLAIN), PROMPT)
+    assert caught.value.param == f"{path}#/properties/a/not"
+    text = json.dumps(body).replace('{"not": {}}', '{"$ref": "#/$defs/q"}')
+    with pytest.raises(BadRequest, match="leads to no part of the schema") as caught:
+        parse(Fields({**json.loads(text), "tool_choice": None}))
+    assert caught.value.param == f"{path}#/properties/a/$ref"
 
 
 def test_without_llguidance_a_constraint_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):

@@ -37,6 +37,7 @@ class ChatRequest(TextRequest):
     # Messages as chat templates expect them: `content` is text or absent, and no field is null.
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
+    tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.
     tool_choice: str = "none"  # "none", "auto" or "required".
     allowed: tuple[str, ...] = ()  # The names of the tools that may be called; empty for all.
     parallel_tool_calls: bool = True
@@ -79,7 +80,7 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     return ChatRequest(
         messages=messages,
-        tools=tools,
+        **parts.tool_fields(tools),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),

@@ -50,7 +50,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
-        tools=tools,
+        **parts.tool_fields(tools),
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),
         template_vars=parts.without_nulls(variables),
@@ -61,7 +61,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
     )
 
 
-def _tools(body: Fields) -> tuple[parts.Tool, ...]:
+def _tools(body: Fields) -> tuple[parts.ToolAt, ...]:
     """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
     tools = []
@@ -75,7 +75,7 @@ def _tools(body: Fields) -> tuple[parts.Tool, ...]:
     return tuple(tools)
 
 
-def _tool_choice(body: Fields, tools: tuple[parts.Tool, ...]) -> dict[str, Any]:
+def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any]:
     choice = body.object_or_empty("tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     names = [choice.required_text("name")] if kind == "tool" else []

@@ -21,7 +21,7 @@ from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import IMAGE, note_of, read_schema, read_tools, refuse_media, tool_call, without_nulls
+from .parts import IMAGE, note_of, read_schema, read_tools, refuse_media, tool_call, tool_fields, without_nulls
 
 # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 VERSION = "0.13.0"
@@ -44,7 +44,7 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 def parse_chat(body: Fields) -> ChatRequest:
     """The request in a body of /api/chat."""
     tools = read_tools(body)
-    return _chat(body, _messages(body), tools=tools, tool_choice="auto" if tools else "none")
+    return _chat(body, _messages(body), **tool_fields(tools), tool_choice="auto" if tools else "none")
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:

@@ -7,8 +7,10 @@ send their whole history with each request, so an error would end the conversati
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields, refuse_unsupported, show
@@ -16,6 +18,8 @@ from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
 Tool = dict[str, Any]
+# A tool, and the path of its schema in the body.
+ToolAt = tuple[Tool, str]
 
 # The argument of the function that represents a custom tool.
 CUSTOM_INPUT = "input"
@@ -123,17 +127,23 @@ def _is_input(value: Any) -> bool:
 # --- tools ---
 
 
-def function_tool(function: Fields, field: str = "parameters") -> Tool:
-    """The tool `{"type": "function", "function": {...}}` of a function, with the schema in `field`."""
+def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
+    """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
     function.required_text("name")
     function.text("description")
     function.object(field)
     own = {name: value for name, value in function.raw.items() if name != field}
-    return {"type": "function", "function": without_nulls({**own, "parameters": read_schema(function, field)})}
+    described = without_nulls({**own, "parameters": read_schema(function, field)})
+    return {"type": "function", "function": described}, function.at(field)
 
 
-def read_tools(body: Fields) -> tuple[Tool, ...]:
-    """The functions in the format of chat completions, including those in the older field `functions`.
+def tool_fields(tools: Sequence[ToolAt]) -> dict[str, Any]:
+    """`tools` and `tool_paths` of a ChatRequest."""
+    return {"tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools)}
+
+
+def read_tools(body: Fields) -> tuple[ToolAt, ...]:
+    """The functions in the format of chat completions, including those in the older field `functions`, and their paths.
 
     Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
     """
@@ -148,7 +158,7 @@ def read_tools(body: Fields) -> tuple[Tool, ...]:
     return (*tools, *map(function_tool, body.objects("functions")))
 
 
-def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
+def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest, in the format of chat completions or of the Responses API."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field = "function_call" if older else "tool_choice"
@@ -164,19 +174,19 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     callable = [tool for tool in listed.objects("tools") if tool.raw.get("type") in (None, "function", "custom")]
     named = [(tool, _chosen_name(tool, listed.at("tools"))) for tool in callable]
     # Chat completions skip custom tools.
-    offered = [tool["function"]["name"] for tool in tools]
+    offered = [tool["function"]["name"] for tool, _ in tools]
     names = [name for tool, name in named if name in offered or tool.raw.get("type") != "custom"]
     if not names:
         listed.refuse("tools", "a list of at least one function")
     return chosen_tools(body, field, mode, names, tools)
 
 
-def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[Tool]) -> dict[str, Any]:
+def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest: a mode and names that the request must offer.
 
     The default mode is "auto" with tools and "none" without.
     """
-    offered = [tool["function"]["name"] for tool in tools]
+    offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
     for name in names:
@@ -262,7 +272,7 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
 
 
 def read_schema(holder: Fields, name: str) -> Any:
-    """A JSON schema: an object, true or false; None if the field is absent. Refuses a malformed keyword."""
+    """A JSON schema: an object, true or false; None if the field is absent. Refuses malformed keywords."""
     holder.check_size(name)
     value = holder.get(name)
     if value is None:
@@ -270,10 +280,17 @@ def read_schema(holder: Fields, name: str) -> Any:
     if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")
     value = without_null_keywords(value)
+    has_ids = False  # A reference below an `$id` inside the schema may begin there.
     for pointer, part in subschemas(value):
+        has_ids = has_ids or (bool(pointer) and isinstance(part, dict) and "$id" in part)
         for keyword, expected in _malformed(part):
             path = f"{holder.at(name)}#{pointer}" + (f"/{keyword}" if keyword else "")
             raise BadRequest(f"'{path}' must be {expected}, got {show(part[keyword] if keyword else part)}", path)
+    for pointer, part, _ in () if has_ids else reachable(value):
+        reference = part.get("$ref", "") if isinstance(part, dict) else ""
+        if f"{reference}/".startswith("#/") and target_of(reference, value) is None:
+            path = f"{holder.at(name)}#{pointer}/$ref"
+            raise BadRequest(f"'{path}' leads to no part of the schema: {show(reference)}", path)
     return value
 
 
@@ -282,6 +299,7 @@ _ONE = frozenset(("additionalItems", "additionalProperties", "contains", "else",
 _ONE |= {"then", "unevaluatedItems", "unevaluatedProperties"}
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
+_DEFINITION = re.compile(r"/(\$defs|definitions)/")
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 _BOUNDS = ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
@@ -308,6 +326,33 @@ def child_schemas(schema: Any) -> Iterator[tuple[str, Any]]:
             yield f"/{keyword}", value
         for name, child in items:
             yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
+
+
+def reachable(schema: Any) -> Iterator[tuple[str, Any, int]]:
+    """As `subschemas`, with definitions only if they are used, and with the number of schemas around each."""
+    stack, seen = [("", schema, 0)], set()
+    while stack:
+        pointer, node, n_levels = stack.pop()
+        if isinstance(node, dict):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+        yield pointer, node, n_levels
+        children = [(pointer + step, child) for step, child in child_schemas(node) if not _DEFINITION.match(step)]
+        if isinstance(node, dict) and str(node.get("$ref", "")).startswith("#"):
+            children.append((unquote(node["$ref"][1:]), target_of(node["$ref"], schema)))
+        stack += [(place, child, n_levels + 1) for place, child in reversed(children)]
+
+
+def target_of(reference: str, root: Any) -> Any:
+    """The schema at a JSON pointer; None if there is none."""
+    if not (reference + "/").startswith("#/"):
+        return None
+    for step in unquote(reference).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        is_index = isinstance(root, list) and step.isdecimal() and int(step) < len(root)
+        root = root[int(step)] if is_index else root.get(step) if isinstance(root, dict) else None
+    return root
 
 
 def without_null_keywords(schema: Any) -> Any:

@@ -122,16 +122,16 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     given = [body.child(item, "previous_response_id") for item in earlier]
     given += _input_items(body, store)
     added = [item for item in given if item.raw["type"] == "additional_tools"]
-    offered: dict[str, tuple[parts.Tool, Item]] = {}
+    offered: dict[str, tuple[parts.ToolAt, Item]] = {}
     for tool, call in (one for holder in (body, *added) for one in _tools(holder, {})):
-        offered.setdefault(tool["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
+        offered.setdefault(tool[0]["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
         messages=_messages(body, given),
-        tools=tools,
+        **parts.tool_fields(tools),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         response_format=parts.read_format_object(body.object_or_empty("text").object("format")),
@@ -176,7 +176,7 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
 # --- tools ---
 
 
-def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.Tool, Item]]:
+def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
     """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
 
     Tools that run on OpenAI's servers, which agents also send, are skipped.

@@ -14,7 +14,8 @@ from typing import Any
 
 from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout, gemma_text
 from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced, value_json
-from .lark import ANY, Rules, json_rule, layout_regex, regex_literal, seq
+from .json_schema import json_rule
+from .lark import ANY, Rules, layout_regex, regex_literal, seq
 
 # In the notation of Gemma 4: the names that undeclared fields get, and the names that declared fields may have.
 _GEMMA_NAME = "/[A-Za-z0-9_.-]+:/"

@@ -30,27 +30,14 @@ from .argument_rules import argument_rule
 from .dialects import Dialect
 from .dialects.call_layout import THE_NAME, CallLayout
 from .dialects.dialect import ReasoningStart
-from .lark import (
-    Rules,
-    error_in,
-    error_place,
-    gbnf_rule,
-    is_empty,
-    json_rule,
-    layout_regex,
-    loosened,
-    normalized,
-    regex_literal,
-    seq,
-)
+from .json_schema import error_place, json_rule, loosened, normalized
+from .lark import Rules, error_in, gbnf_rule, is_empty, layout_regex, regex_literal, seq
 from .prompt.template import ChatTemplate
 
 log = logging.getLogger("localchat.server")
 
 # The number of cached constraints: agents send the same tools with every request.
 MAX_CACHED = 64
-# The limit of the texts of a choice, for which the time to compile grows faster than their number.
-MAX_CHOICES = 10_000
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
@@ -63,12 +50,12 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         BadRequest: It cannot be enforced; the `param` of the error is the path of the field.
         NotSupported: The request needs a constraint, and llguidance is missing.
     """
-    tools, must_call = request.callable_tools, request.tool_choice == "required"
+    tools, must_call = _callable_tools(request), request.tool_choice == "required"
     if not tools and request.response_format is None:
         return None
-    _check(request)
+    _check(request, tools)
     is_needed = (
-        must_call or request.response_format is not None or any(tool["function"].get("strict") for tool in tools)
+        must_call or request.response_format is not None or any(tool["function"].get("strict") for tool, _ in tools)
     )
     if not is_needed and importlib.util.find_spec("llguidance") is None:
         return None
@@ -78,7 +65,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
             _frozen(request.response_format),
             reasoning=reasoning_start(request, template, prompt),
             has_prefill=bool(request.prefill[1]),
-            functions=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
+            functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
             must_call=must_call,
             max_calls=None if request.parallel_tool_calls else 1,
         )
@@ -134,8 +121,8 @@ class _Grammar:
     reasoning: ReasoningStart = "closed"
     has_prefill: bool = False
     """Whether the request has an assistant prefill of text."""
-    functions: tuple[tuple[int, str], ...] = ()
-    """The tools that may be called: the index of each in the request, and its function as JSON."""
+    functions: tuple[tuple[str, str], ...] = ()
+    """The tools that may be called: the path of the schema of each in the body, and its function as JSON."""
     must_call: bool = False
     max_calls: int | None = None
     """The largest number of calls in one output; None: no limit."""
@@ -155,8 +142,8 @@ class _Grammar:
     @functools.cached_property
     def _schemas(self) -> dict[str, Any]:
         """The schemas of the arguments, which are objects, by the names of the tools."""
-        functions = ((index, json.loads(function)) for index, function in self.functions)
-        return {function["name"]: self._parameters(index, function) for index, function in functions}
+        functions = ((path, json.loads(function)) for path, function in self.functions)
+        return {function["name"]: self._parameters(path, function) for path, function in functions}
 
     # --- the text of a response format ---
 
@@ -168,8 +155,6 @@ class _Grammar:
         if kind == "choice":
             if any("\0" in choice for choice in value):
                 raise ValueError("a choice has a NUL")
-            if len(value) > MAX_CHOICES:
-                raise ValueError(f"it has {len(value)} texts, the limit is {MAX_CHOICES}")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
             rule = self._rules.regex(f"(?:{_without_anchors(value)})")
@@ -276,7 +261,7 @@ class _Grammar:
 
     # --- tools ---
 
-    def _parameters(self, index: int, function: Mapping[str, Any]) -> Any:
+    def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
         """The schema of the arguments of a tool. If `strict` is false, any object matches it."""
         name, parameters, strict = function["name"], function.get("parameters"), function.get("strict")
         if strict is False:
@@ -286,15 +271,13 @@ class _Grammar:
         schema = {**normalized(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
-            _check_schema(schema, f"tools[{index}].function.parameters", hint)
+            _check_schema(schema, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
-        pointer, reason = error_place(schema)
-        if not reason:
-            return schema
-        _report(name, "#" + pointer, reason)
-        loose = loosened(schema)
-        return {"type": "object"} if error_place(loose)[1] else loose
+        schema, errors = loosened(schema)
+        for pointer, reason in errors:
+            _report(name, f"#{pointer}", reason)
+        return schema
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
@@ -321,7 +304,14 @@ def _report(name: str, path: str, reason: str) -> None:
     log.warning('%s of the tool "%s" is not enforced: %s', ascii(path), name, ascii(reason[:300])[1:-1])
 
 
-def _check(request: ChatRequest) -> None:
+def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
+    """The tools that may be called, and the paths of their schemas in the body."""
+    paths = request.tool_paths or [f"tools[{i}].function.parameters" for i in range(len(request.tools))]
+    names = {tool["function"]["name"] for tool in request.callable_tools}
+    return [(tool, path) for tool, path in zip(request.tools, paths) if tool["function"]["name"] in names]
+
+
+def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
     """Refuse what cannot be combined with a constraint, and tools with equal names.
 
     A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
@@ -331,13 +321,12 @@ def _check(request: ChatRequest) -> None:
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
         field = "response_prefix" if request.prefix else "messages"
         raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
-    names = [tool["function"]["name"] for tool in request.tools]
-    for tool in request.callable_tools:
-        name = tool["function"]["name"]
-        first, *others = (f"tools[{i}].function.name" for i, other in enumerate(names) if other == name)
-        if others:
-            text = f"'{first}' and '{others[0]}' are both \"{name}\"; give each tool a unique name"
-            raise BadRequest(text, others[0])
+    places: dict[str, str] = {}
+    for tool, path in tools:
+        name, place = tool["function"]["name"], f"{path.rpartition('.')[0]}.name"
+        first = places.setdefault(name, place)
+        if first != place:
+            raise BadRequest(f"'{first}' and '{place}' are both \"{name}\"; give each tool a unique name", place)
 
 
 def _check_sampling(params: GenerationParams) -> None:
