@@ -182,7 +182,7 @@ def to_openai(message: Any) -> Json:
         ValueError: The role or the type of the content is missing or unknown.
     """
     message = _fields_of(message)
-    role = _ROLES.get(message.get("role", ""))
+    role = _ROLES.get(str(message.get("role", "")))
     if role is None:
         raise ValueError(f"the role must be one of {', '.join(_ROLES)}, not {message.get('role')!r}")
     content, calls = message.get("content"), message.get("tool_calls")
