@@ -229,8 +229,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         if isinstance(__obj, LoopContext):  # A recursive loop.
             return __obj(*map(_counted, args))
-        if isinstance(__obj, (Macro, BlockReference)):  # Two calls in a macro double with each level.
-            _spend(_CHARS_PER_STEP, "call")
+        if isinstance(__obj, (Macro, BlockReference)):  # They take as long as some steps.
+            _spend(4 * _CHARS_PER_STEP, "call")
             return super().call(__context, __obj, *args, **kwargs)
         # Jinja passes the variables of loops and blocks to functions that take the context; there are none.
         kwargs = {key: value for key, value in kwargs.items() if key not in ("_loop_vars", "_block_vars")}
