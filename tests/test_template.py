@@ -1,5 +1,6 @@
 """A chat template in the sandbox: Jinja features, errors, BOS, the assistant prefill, and messages in its format."""
 
+import faulthandler
 import re
 
 import pytest
@@ -56,9 +57,9 @@ def test_template_language(source, expected):
         pytest.param("{{ '{:{w}}'.format('a', w=30000000) }}", "too much work", id="width that is an argument"),
         pytest.param("{{ 'a' | indent(30000000, true) }}", "too much work", id="indent"),
         pytest.param("{{ ('a\n' * 9999) | indent(' ' * 9999) }}", "too much work", id="indent of many lines"),
-        pytest.param("{{ [1] | batch(linecount=30000000, fill_with=0) | list }}", "too much work", id="batch"),
-        pytest.param("{{ [1] | slice(30000000) | list }}", "too much work", id="slice"),
-        pytest.param("{{ 1.5 | round(30000000, 'floor') }}", "too much work", id="round"),
+        pytest.param("{{ [1] | batch(linecount=30000000) | list }}", "No filter named 'batch'", id="batch"),
+        pytest.param("{{ [1] | slice(30000000) | list }}", "No filter named 'slice'", id="slice"),
+        pytest.param("{{ 1.5 | round(30000000, 'floor') }}", "No filter named 'round'", id="round"),
         pytest.param("{{ 9 ** 99999999 }}", "too large", id="power"),
         pytest.param("{{ '%999999999d' % 1 }}", "too large", id="width of %"),
         pytest.param("{{ '{:999999999}'.format(1) }}", "width", id="width of format"),
@@ -82,6 +83,108 @@ def test_template_error(source, message, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
     with pytest.raises(TemplateError, match=message):
         render(source)
+
+
+# Lists and tuples whose text doubles with each step, and texts that are near the limit of one operation.
+LISTS, TUPLES = (
+    f"{{% set n = namespace(x={x}) %}}{{% for i in range(40) %}}{{% set n.x = {twice} %}}{{% endfor %}}"
+    for x, twice in (("[1]", "[n.x, n.x]"), ("(1, 2)", "(n.x, n.x)"))
+)
+OTHER = LISTS + "{% set m = n.x %}" + LISTS
+TEXT = "{% set t = 'ab' * 14000 %}{% set t = t + t + t + t + t + t %}"
+DEEP = "{% set n = namespace(x=()) %}{% for i in range(2000) %}{% set n.x = (n.x,) %}{% endfor %}"
+WORK = {
+    **{f"printed {x}": LISTS + f"{{{{ {x} }}}}" for x in ("n.x", "n", "'a' ~ n.x", "{1: n.x}.items()")},
+    **{
+        f"compared {x}": OTHER + f"{{{{ n.x {x} }}}}"
+        for x in ("== m", "!= m", "< m", "in [m]", "not in [m]", "is eq(m)")
+    },
+    **{
+        f"filter {x}": OTHER + f"{{{{ [m, n.x] | {x} }}}}"
+        for x in (
+            "string",
+            "safe",
+            "tojson",
+            "sort",
+            "min",
+            "unique",
+            "join",
+            "upper",
+            "trim",
+            "select('eq', m) | list",
+        )
+    },
+    "sort of an iterator": OTHER + "{{ [m, n.x] | map('list') | sort }}",
+    **{f"call {x}": LISTS + f"{{{{ {x} }}}}" for x in ("','.join(n.x)", "'{}'.format(n.x)", "raise_exception(n.x)")},
+    "loop.changed": LISTS + "{% for i in range(2) %}{{ loop.changed(n.x) }}{% endfor %}",
+    **{f"operator {x}": LISTS + f"{{{{ {x} }}}}" for x in ("'%s' % (n.x,)", "'%r' % n.x", "(n.x * 2) | length")},
+    **{
+        f"hash {x}": TUPLES + f"{{{{ {x} }}}}"
+        for x in ("{n.x: 1}", "{}[n.x]", "{}.get(n.x)", "n.x in {}", "{}[[n.x]].a")
+    },
+    "hash of nested tuples": DEEP + "{{ {n.x: 1} }}",
+    "list in itself": "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}",
+    **{f"output {x}": TEXT + x for x in ("{{ t }}{{ t }}", "{% set a %}{{ t }}{{ t }}{% endset %}")},
+    "output of a macro": TEXT + "{% macro m() %}{{ t }}{{ t }}{% endmacro %}{{ m() | length }}",
+    **{
+        f"result of {x}": TEXT + f"{{{{ ({x}) | length }}}}"
+        for x in (
+            *("t + t", "t ~ t", "[t] * 9999", "[t, t] | join", "[1, 2, 3] | join(t)", "t.join('123')", "t | list"),
+            *("t | replace('a', 'cc')", "t.replace('', 'c')", "t.split('b')", "t.split(sep='b')", "t.splitlines()"),
+            *("('%(a)s' * 9) % {'a': t}", "('{0}' * 9).format(t)", "t | indent(9)", "[[t]] | tojson(indent=999999)"),
+            *("t.find('ba' * 9999)", "'ba' * 9999 in t", "t.strip('ba' * 9999)", "t | trim('ba' * 9999)"),
+            *(
+                "'%(a)99999d' % {'a': 1}",
+                "'%*d' % (99999, 1)",
+                "('9' * 9999) | int",
+                "[{}] | map(attribute='a.' * 19999)",
+            ),
+        )
+    },
+    "slices": TEXT + "{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
+    "slices of a list": "{% set t = [0] * 9999 %}{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
+    "recursive loop": "{% for i in [1] recursive %}{{ loop(range(99999)) if loop.depth < 2 }}{% endfor %}",
+    "block that calls itself": "{% block a %}{% for i in range(99999) %}{% endfor %}{{ self.a() }}{% endblock %}",
+    "variable with the name of the counter": "{% set _steps = range(9) %}{% for i in range(99999) %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", WORK.values(), ids=WORK)
+def test_operation_that_is_too_large_is_refused_before_it_runs(source, monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_SIZE", 1 << 18)
+    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 4_000)
+    faulthandler.dump_traceback_later(5, exit=True)  # An operation in C would stop every other kind of timeout.
+    try:
+        with pytest.raises(TemplateError, match="refused as too much work"):
+            render(source)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        *(
+            (f"{{{{ 'a' | {name} }}}}", "No filter named")
+            for name in ("sum", "striptags", "center", "urlize", "groupby")
+        ),
+        *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("''.center", "{}.fromkeys", "(1).to_bytes", "''.format_map")),
+        *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
+        ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
+        ("a" * 200_000, "200000 characters; the limit is 131072"),
+        ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
+    ],
+)
+def test_what_a_template_cannot_use_is_named(source, message):
+    with pytest.raises(TemplateError, match=message):
+        render(source)
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('a' * 9999) }}", "{{ messages['a' * 9999].b }}"])
+def test_error_shows_the_start_of_a_long_text(source):
+    with pytest.raises(TemplateError, match="a" * 900) as caught:
+        render(source)
+    assert len(str(caught.value)) < 1200
 
 
 def test_input_nested_too_deeply_is_an_error():

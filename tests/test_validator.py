@@ -52,6 +52,7 @@ from localchat.schema.validator import validation_errors
         ({"$ref": "#/$defs/a~0b~01", "$defs": {"a~b~1": {"type": "integer"}}}, [1], ["a"]),
         ({"$ref": "#/allOf/1", "allOf": [True, {"type": "integer"}]}, [1], ["a"]),
         ({"unknown": 1, "format": "email"}, ["a"], []),
+        ({"format": ["date"]}, ["a"], []),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
 )

@@ -171,7 +171,7 @@ def to_openai(message: Any) -> Json:
     Raises ValueError for an unknown role or type of content.
     """
     message = _fields_of(message)
-    role = _ROLES.get(message.get("role", ""))
+    role = _ROLES.get(str(message.get("role", "")))
     if role is None:
         raise ValueError(f"the role must be one of {', '.join(_ROLES)}, not {message.get('role')!r}")
     content, calls = message.get("content"), message.get("tool_calls")

@@ -230,7 +230,7 @@ class _Validator:
 
     def _format(self, value: str, limit: Any, path: str, schema: Any) -> Errors:
         try:
-            _FORMATS.get(limit, str)(value)
+            _FORMATS.get(str(limit), str)(value)
         except ValueError:
             yield ValidationError(path, f"expected a {limit}, got {show(value)}")
 

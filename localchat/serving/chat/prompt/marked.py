@@ -8,6 +8,7 @@ is user text as a whole (sandbox.py). Text without marks is text of the template
 from __future__ import annotations
 
 import itertools
+from bisect import bisect
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from re import Pattern
 from typing import Any, SupportsIndex
@@ -50,7 +51,8 @@ class Marked(str):
 
     def _cut(self, start: int, stop: int) -> str:
         text = str.__getitem__(self, slice(start, stop))
-        pairs = ((max(a, start) - start, min(b, stop) - start) for a, b in self._ranges)
+        near = self._ranges[max(bisect(self._ranges, (start,)) - 1, 0) : bisect(self._ranges, (stop,))]
+        pairs = ((max(a, start) - start, min(b, stop) - start) for a, b in near)
         return _with_ranges(text, [(a, b) for a, b in pairs if a < b])
 
     def strip(self, chars: str | None = None, /) -> str:
@@ -119,7 +121,7 @@ def has_user_text(value: object) -> bool:
     if isinstance(value, str):
         return bool(user_ranges(value))
     if isinstance(value, Namespace):
-        return has_user_text(vars(value).get("_Namespace__attrs"))
+        return has_user_text(getattr(value, "_Namespace__attrs", None))
     if isinstance(value, dict):
         return has_user_text(value.items())
     return isinstance(value, (list, tuple, KeysView, ValuesView, ItemsView)) and any(map(has_user_text, value))
