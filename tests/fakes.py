@@ -206,7 +206,7 @@ class FakeBackend(FakeCells):
         for chunk in batch.chunks:
             assert chunk.first == next_row, "rows have gaps"
             next_row += chunk.n_tokens
-            tokens = [token for _, token in self.slots[chunk.slot]]
+            tokens = [token for _, token, _ in self.slots[chunk.slot]]
             for row in chunk.rows_with_logits:
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))

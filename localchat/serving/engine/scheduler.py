@@ -39,9 +39,9 @@ class Scheduler:
         self._is_tile_next = False
         self._is_shortest_next = True
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a sequence, which has a prompt and at most as many tokens as there are cells."""
-        self.waiting.append(sequence)
+    def add(self, *sequences: Sequence) -> None:
+        """Queues sequences, each with a prompt and at most as many tokens as there are cells."""
+        self.waiting.extend(sequences)
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
         """Ends a sequence, running or waiting. With `keep` its tokens stay as an idle prefix."""
