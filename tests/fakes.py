@@ -54,8 +54,8 @@ class FakeCells:
         self.limits = limits
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
-        # The cells of each slot. A cell is a unique number and a token.
-        self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(limits.n_slots)}
+        # The cells of each slot. A cell is a unique number, a token, and the number of rows with which it was computed.
+        self.slots: dict[int, list[tuple[int, int, int]]] = {slot: [] for slot in range(limits.n_slots)}
         # The operations since the last call of `take_operations`, each a name and its arguments.
         self._operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
@@ -74,7 +74,9 @@ class FakeCells:
         assert not self.slots[target], "the target is not empty"
         assert 0 < n_tokens <= len(self.slots[source])
         shared = self.slots[source][:n_tokens]
-        self.slots[target] = shared if self.limits.is_unified else self._new_cells([token for _, token in shared])
+        if not self.limits.is_unified:
+            shared = [(next(self._numbers), *copied) for _, *copied in shared]
+        self.slots[target] = shared
 
     def truncate(self, slot: int, n_tokens: int) -> None:
         self._operations.append(("truncate", slot, n_tokens))
@@ -93,15 +95,14 @@ class FakeCells:
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
-            assert [token for _, token in cells] == chunk.sequence.tokens[:n_computed], "the slot holds something else"
-            cells.extend(self._new_cells(chunk.tokens()))
+            assert [token for _, token, _ in cells] == chunk.sequence.tokens[:n_computed], (
+                "the slot holds something else"
+            )
+            cells.extend((next(self._numbers), token, chunk.n_tokens) for token in chunk.tokens())
             assert len(cells) <= self._n_each
 
     def n_cells_used(self) -> int:
-        return len({number for cells in self.slots.values() for number, _ in cells})
-
-    def _new_cells(self, tokens: list[int]) -> list[tuple[int, int]]:
-        return [(next(self._numbers), token) for token in tokens]
+        return len({number for cells in self.slots.values() for number, *_ in cells})
 
 
 class FakeSampler:
@@ -205,7 +206,7 @@ class FakeBackend(FakeCells):
         for chunk in batch.chunks:
             assert chunk.first == next_row, "rows have gaps"
             next_row += chunk.n_tokens
-            tokens = [token for _, token in self.slots[chunk.slot]]
+            tokens = [token for _, token, _ in self.slots[chunk.slot]]
             for row in chunk.rows_with_logits:
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))

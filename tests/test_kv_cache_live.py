@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
+from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.engine import Engine
@@ -75,11 +77,38 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
 
 
 @pytest.mark.cpu_only
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=7, top_k=0)], ids=["greedy", "seed"])
+def test_repeatable_texts_do_not_depend_on_cached_prefixes(engine: Engine, sampling: SamplingParams):
+    """All log probabilities are equal to the last bit: of the same request, of choices, and of the next turns."""
+
+    def outputs(*prompts: tuple[int, ...], sampling: SamplingParams = sampling) -> list[list[tuple[int, Any]]]:
+        options = {"sampling": sampling, "max_tokens": 24, "ignore_eos": True, "top_logprobs": 0}
+        generations = [submit(engine, request_for(prompt, **options)) for prompt in prompts]
+        tokens = [[token for item in one for token in getattr(item, "tokens", ())] for one in generations]
+        return [[(token.id, token.logprob) for token in own] for own in tokens]
+
+    noise = random.Random(3).choices(range(300, 900), k=150)
+    prompt = (*noise, *chat(engine, "Hello!"))
+    for _ in range(3):
+        engine.forget()
+        alone = outputs(prompt)
+        assert outputs(prompt) == alone
+        assert outputs(prompt, prompt, prompt) == alone * 3
+        engine.forget()
+        outputs((*prompt[:100], *noise[:70]), sampling=SamplingParams())
+        outputs(prompt, sampling=SamplingParams())
+        assert outputs(prompt) == alone
+        prompt = (*prompt, *(id for id, _ in alone[0]), *noise[:5])
+
+
+@pytest.mark.cpu_only
 def test_prefix_is_copied_to_other_sequences(engine: Engine):
     """The common prefix of several prompts is computed once."""
     engine.forget()
     prefix = conversation(engine, 10)
-    requests = [request_for((*prefix, 300 + i % 4), sampling=GREEDY, max_tokens=8, top_logprobs=2) for i in range(8)]
+    # Of one candidate the likeliest is sampled. Requests with temperature 0 would copy only whole chunks.
+    options = {"sampling": SamplingParams(top_k=1), "max_tokens": 8, "top_logprobs": 2}
+    requests = [request_for((*prefix, 300 + i % 4), **options) for i in range(8)]
     n_computed = engine.stats().n_computed
     generations = [submit(engine, request) for request in requests]
     texts = [[token for item in generation for token in getattr(item, "tokens", ())] for generation in generations]

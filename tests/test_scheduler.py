@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.backend import NoFreeCells
-from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.batch import TILE_ROWS, Batch, BatchChunk, CacheLimits, Sequence
 from localchat.serving.engine.kv_cache import KVCache
 from localchat.serving.engine.scheduler import Scheduler
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
+from localchat.serving.engine.values import GenerationRequest
 
 from .fakes import FakeCells
 
@@ -316,3 +318,84 @@ def test_forced_tokens_are_computed_where_they_delay_no_other_sequence(
         one.tokens += [NEXT] * (n + 1 - one.n_missing)
     batch = scheduler.schedule()
     assert [chunk.n_tokens for chunk in sorted(batch.chunks, key=lambda chunk: chunk.sequence.id)] == n_computed
+
+
+# Repeatable requests, if sequences have their own cells.
+
+
+def with_sampling(id: int, prompt: list[int], **sampling: Any) -> Sequence:
+    return Sequence(id, list(prompt), 1000, GenerationRequest((), sampling=SamplingParams(**sampling)))
+
+
+LONG = list(range(100, 250))
+SEEDED, GREEDY, RANDOM = {"seed": 1}, {"temperature": 0}, {"temperature": 1}
+# By name: requests that follow one another, each with the number of its cached tokens. Each request samples two tokens
+# and computes the first one. The first 128 tokens of LONG are computed in chunks of TILE_ROWS.
+REPEATED: dict[str, list[tuple[list[int], dict[str, Any], int]]] = {
+    "same prompt": [(LONG, SEEDED, 0), (LONG, SEEDED, 128), (LONG, GREEDY, 128), (LONG, RANDOM, 149)],
+    "same prompt, without seed": [(LONG, RANDOM, 0), (LONG, SEEDED, 128)],
+    "same prompt, whole chunks": [(LONG[:128], SEEDED, 0), (LONG[:128], SEEDED, 64)],
+    # The output is computed again once.
+    "next turns": [
+        (LONG, SEEDED, 0),
+        ([*LONG, NEXT, *LONG], SEEDED, 128),
+        ([*LONG, NEXT, *LONG, NEXT, *LONG], SEEDED, 256),
+        ([*LONG, NEXT, *LONG, NEXT, *LONG, NEXT, 9], RANDOM, 453),
+    ],
+    "prefix of a request without seed": [
+        (LONG, RANDOM, 0),
+        ([*LONG[:70], *range(200)], RANDOM, 70),
+        ([*LONG[:70], *range(200)], SEEDED, 64),
+    ],
+}
+
+
+@pytest.mark.parametrize("requests", REPEATED.values(), ids=REPEATED)
+def test_repeatable_requests_reuse_whole_chunks(
+    requests: list[tuple[list[int], dict[str, Any], int]],
+):
+    scheduler = new_scheduler(10_000, 4, 2048, is_unified=False)
+    n_cached = []
+    for tokens, sampling, _ in requests:
+        scheduler.add(one := with_sampling(1, tokens, **sampling))
+        while one.n_sampled < 2:
+            run_step(scheduler)
+        n_cached.append(one.n_cached)
+        finish(scheduler)
+    assert n_cached == [n for _, _, n in requests]
+
+
+def test_choices_with_seeds_compute_whole_chunks_once():
+    scheduler = new_scheduler(10_000, 4, 2048, is_unified=False)
+    for id in (1, 2, 3):
+        scheduler.add(with_sampling(id, LONG, seed=id))
+    steps = [shape(run_step(scheduler)) for _ in range(3)]
+    assert steps == [
+        [(1, 128, False)],
+        [(1, 22, True), (2, 22, True), (3, 22, True)],
+        [(1, 1, True), (2, 1, True), (3, 1, True)],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_repeatable_prompts_are_computed_as_without_a_cached_prefix(seed: int):
+    """Whole chunks first, then smaller ones, whatever runs and ran before."""
+    random_ = random.Random(seed)
+    scheduler = new_scheduler(8000, 4, 2048, n_idle=random_.choice([1, 4]), is_unified=False)
+    texts: list[list[int]] = [[]]
+    for id in range(60):
+        text = random_.choice(texts)[: random_.choice([64, 100, 1000])]
+        prompt = [*text, *random_.choices(range(3), k=random_.choice([1, 2, 20, 64, 150]))]
+        if len(prompt) < 800:
+            scheduler.add(with_sampling(id, prompt, **random_.choice([SEEDED, GREEDY, RANDOM])))
+        for _ in range(random_.randint(0, 12)):
+            run_step(scheduler)
+            for one in [one for one in scheduler.running if one.n_sampled]:
+                n_tiled = one.n_prompt - one.n_prompt % TILE_ROWS
+                n_rows = [n for _, _, n in scheduler.cells.slots[one.slot or 0]][: one.n_prompt]
+                if one.is_repeatable:
+                    assert [n >= TILE_ROWS for n in n_rows] == [i < n_tiled for i in range(one.n_prompt)]
+                if one.n_sampled == one.id % 40 + 1:
+                    texts.append(one.tokens[: one.n_computed])
+                    scheduler.remove(one)
+    assert len(texts) > 20

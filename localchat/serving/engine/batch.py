@@ -15,6 +15,9 @@ from .values import GenerationRequest, SequenceStats, StepOutput, TokenTexts
 MAX_FORCED = 32
 # If slots cannot be truncated, a copy is kept of at least this many prompt tokens, since it takes a step of its own.
 MIN_SAVED = 32
+# If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
+# llama.cpp adds up attention in another order for this many rows of a sequence or more than for fewer.
+TILE_ROWS = 64
 
 
 class Sequence:
@@ -72,6 +75,11 @@ class Sequence:
     def reusable_tokens(self) -> list[int]:
         """The tokens whose cells may be reused. The last token is always computed, since its logits are needed."""
         return self.tokens[: self.n_scored] if self.is_to_score else self.tokens[:-1]
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the same request must give the same text again."""
+        return self.request.sampling.seed is not None or self.request.sampling.temperature == 0
 
     @property
     def n_missing(self) -> int:

@@ -196,7 +196,8 @@ class Engine:
                 self._last_id += 1
                 sequence.id = self._last_id
                 self._open[sequence.id] = sequence
-                self.post(partial(self._scheduler.add, sequence))
+            # One command, so that the choices of a request always start in the same step.
+            self.post(partial(self._scheduler.add, *sequences))
         ids = [sequence.id for sequence in sequences]
         returned = [own if request.returns_prompt else () for request, own in zip(requests, tokens)]
         return Submitted(ids, [len(own) for own in tokens], returned, self.cancel)

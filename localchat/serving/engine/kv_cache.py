@@ -8,6 +8,9 @@ If all slots share one buffer of cells, a prefix is shared without a copy; if ea
 state of a recurrent model cannot be truncated, so a request continues a copy of a whole idle prefix. For this, a copy
 of the state before the last token of each prompt is kept as an idle prefix.
 
+llama.cpp rounds the cells of a chunk of TILE_ROWS in another way than those of other chunks. If each slot has its own
+cells, repeatable requests reuse only whole chunks, so that their prompts are always computed in the same chunks.
+
 The methods run on the engine thread and apply their operations to the backend at once. The backend counts the cells.
 """
 
@@ -17,7 +20,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from .backend import CacheBackend, NoFreeCells
-from .batch import Batch, Sequence, n_common_of
+from .batch import MIN_SAVED, TILE_ROWS, Batch, Sequence, n_common_of
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
@@ -40,6 +43,8 @@ class KVCache:
         # By slot: the tokens of an idle prefix, the least recently used one first.
         self._idle: OrderedDict[int, list[int]] = OrderedDict()
         self._free = set(range(self._limits.n_slots))
+        # By slot: the number of first cells that were computed in chunks of TILE_ROWS.
+        self._n_tiled = [0] * self._limits.n_slots
 
     def forget(self) -> None:
         """Drops all idle prefixes."""
@@ -53,10 +58,15 @@ class KVCache:
         """
         while True:
             try:
-                return self._backend.decode(batch)
+                self._backend.decode(batch)
+                break
             except NoFreeCells:
                 if not self.evict():
                     raise
+        for chunk in batch.chunks:
+            is_next = self._n_tiled[chunk.slot] == chunk.sequence.n_computed
+            if is_next and chunk.n_tokens % TILE_ROWS == 0 and not chunk.is_scored:
+                self._n_tiled[chunk.slot] += chunk.n_tokens
 
     def n_cells(self) -> tuple[int, int]:
         """How many cells running sequences use, and how many idle prefixes. Any thread may call this. A cell that
@@ -65,21 +75,36 @@ class KVCache:
         n_active = min(sum(sequence.n_computed for sequence in list(self.active.values())), n_cells)
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
-    def find(self, tokens: list[int]) -> Match | None:
-        """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none.
+    def find(self, tokens: list[int], sequence: Sequence | None = None) -> Match | None:
+        """The longest prefix of `tokens` that can be reused, by `sequence` if it is given, and a slot that has it; None
+        if there is none.
 
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
         if the cells are shared, or the slot that has the fewest tokens if they are copied.
         """
         known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._idle.items()]
         if self._limits.can_truncate:
-            for slot, sequence in self.active.items():
-                n_held = sequence.n_computed
-                known.append((slot, n_held, min(n_common_of(sequence.tokens, tokens), n_held)))
+            for slot, running in self.active.items():
+                n_held = running.n_computed
+                known.append((slot, n_held, min(n_common_of(running.tokens, tokens), n_held)))
         else:
             known = [(slot, n_held, n_common) for slot, n_held, n_common in known if n_held == n_common]
+        if sequence is not None and self._must_repeat(sequence):
+            known = [(slot, n_held, _tiled(min(n_common, self._n_tiled[slot]))) for slot, n_held, n_common in known]
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
         return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
+
+    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+        """How many tokens `sequence` can reuse when a running one has computed its prompt."""
+        n_common, n_checkpoint = n_common_of(running.tokens, sequence.tokens[:-1]), running.n_prompt - 1
+        if not self._limits.can_truncate:
+            return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
+        if not self._must_repeat(sequence):
+            return n_common
+        return _tiled(n_common) if self._n_tiled[running.slot or 0] == running.n_computed else 0
+
+    def _must_repeat(self, sequence: Sequence) -> bool:
+        return sequence.is_repeatable and not self._limits.is_unified
 
     def _rank(self, slot: int, n_held: int, n_common: int) -> tuple[int, int]:
         is_active = slot in self.active
@@ -106,10 +131,12 @@ class KVCache:
                 del self._idle[match.slot]
                 if n_more:
                     self._backend.truncate(match.slot, match.length)
+                    self._n_tiled[match.slot] = min(self._n_tiled[match.slot], _tiled(match.length))
                 return match.slot
             self._idle.move_to_end(match.slot)
         slot = self._take_slot()
         self._backend.share(match.slot, slot, match.length)
+        self._n_tiled[slot] = min(self._n_tiled[match.slot], _tiled(match.length))
         return slot
 
     def _take_slot(self) -> int:
@@ -160,4 +187,10 @@ class KVCache:
 
     def _give_back(self, slot: int) -> None:
         self._free.add(slot)
+        self._n_tiled[slot] = 0
         self._backend.clear(slot)
+
+
+def _tiled(n_tokens: int) -> int:
+    """How many of the first tokens whole chunks have."""
+    return n_tokens - n_tokens % TILE_ROWS

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .batch import MIN_SAVED, Batch, BatchChunk, CacheLimits, Sequence, n_common_of
+from .batch import MIN_SAVED, TILE_ROWS, Batch, BatchChunk, CacheLimits, Sequence
 from .kv_cache import KVCache, Match
 
 # A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
 # template, all prompts have a short prefix in common.
 _MIN_AWAITED = 16
-# If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
-# llama.cpp adds up attention in another order for this many rows of a sequence or more than for fewer.
-_TILE_ROWS = 64
 # With more running sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4
 
@@ -42,9 +39,9 @@ class Scheduler:
         self._is_tile_next = False
         self._is_shortest_next = True
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a sequence, which has a prompt and at most as many tokens as there are cells."""
-        self.waiting.append(sequence)
+    def add(self, *sequences: Sequence) -> None:
+        """Queues sequences, each with a prompt and at most as many tokens as there are cells."""
+        self.waiting.extend(sequences)
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
         """Ends a sequence, running or waiting. With `keep` its tokens stay as an idle prefix."""
@@ -105,7 +102,7 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
-            match = self._cache.find(sequence.reusable_tokens)
+            match = self._cache.find(sequence.reusable_tokens, sequence)
             if self._is_being_computed(sequence, match):
                 continue
             n_shared = match.length if match is not None and match.slot in self._cache.active else 0
@@ -129,16 +126,9 @@ class Scheduler:
             other.n_missing > 1
             and not other.is_to_score
             and other.id < sequence.id
-            and self._n_to_share(other, sequence.tokens[:-1]) > max(n_known, other.n_computed, _MIN_AWAITED)
+            and self._cache.n_to_share(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
         )
-
-    def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
-        """How many of `tokens` can be reused when `sequence` has computed its prompt."""
-        n_common, n_checkpoint = n_common_of(sequence.tokens, tokens), sequence.n_prompt - 1
-        if self._limits.can_truncate:
-            return n_common
-        return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
 
     def _stop(self, sequence: Sequence, keep: bool) -> None:
         sequence.draft = []
@@ -176,7 +166,7 @@ class Scheduler:
         n_prompt = min(tuning.n_prompt_beside if decoding else tuning.n_prompt_alone, self._limits.n_batch)
         if self._limits.is_unified:
             return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
-        long = [sequence for sequence in prefilling if sequence.n_missing >= _TILE_ROWS and not sequence.is_to_score]
+        long = [sequence for sequence in prefilling if sequence.n_missing >= TILE_ROWS and not sequence.is_to_score]
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
@@ -184,7 +174,7 @@ class Scheduler:
             chosen = min(long, key=_length_of_prompt) if self._is_shortest_next else long[0]
             self._is_shortest_next = not self._is_shortest_next
             n_tokens = min(chosen.n_missing, n_prompt)
-            return {chosen: n_tokens - n_tokens % _TILE_ROWS}
+            return {chosen: n_tokens - n_tokens % TILE_ROWS}
         self._is_tile_next = True
         shares = {**decoding, **self._prompt_shares(rest, min(n_left, n_prompt))}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
