@@ -249,7 +249,7 @@ def test_pipelined_requests_get_their_responses_in_order(running):
 
 def test_large_response_is_sent_whole():
     text = "x" * (3 * SEND_BYTES + 5)
-    with serving(chat_template="{{ 'x' * %d }}" % len(text)) as running:
+    with serving(chat_template=f"{{{{ 'x' * {len(text)} }}}}") as running:
         assert running.request("POST", "/apply-template", GOOD) == (200, {"prompt": text})
 
 
