@@ -90,6 +90,12 @@ class Calls:
         # When the last message was sent, and when the last step ended.
         self._sent_at = self._stepped_at = 0.0
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine has been loaded and has failed since."""
+        engine = getattr(self, "engine", None)
+        return engine is not None and engine.failure is not None
+
     def answer(self, id: int | None, method: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Call a method, and send its result or its error, unless the call has no id."""
         try:
@@ -187,6 +193,8 @@ def _serve(connection: Connection, received: int, calls: Calls) -> None:
         call = pickle.loads(data)
         if call[0] is None:
             calls.answer(*call)
+            continue
+        if calls.has_failed:  # The process is about to end, and has not taken this call: another process runs it.
             continue
         n_received = max(n_received, call[0] + 1)
         if sys.platform != "win32":
