@@ -27,7 +27,7 @@ from typing import Any
 from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from . import load
 from .engine import Engine
-from .values import Cancelled, EngineError, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
+from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
 _MAX_THREADS = 512
@@ -139,7 +139,7 @@ class Calls:
     def embed(self, id: int, inputs: Sequence[Any], **options: Any) -> Any:
         def check() -> None:
             if id in self._dropped:
-                raise Cancelled("the request was cancelled")
+                raise EngineError("the request was cancelled")
 
         try:
             return self.engine.embed(inputs, check=check, **options)

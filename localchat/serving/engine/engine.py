@@ -51,7 +51,8 @@ _COUNTED_TOKENS = 100_000
 # Vectors are computed in groups of inputs with so many tokens. Between two groups other requests run.
 _GROUP_TOKENS = 4096
 
-# A step with more rows beside one for each sequence may take long.
+# A step with more rows beside one for each sequence may take long: it computes a prompt, or many forced tokens. Drafts
+# are fewer on a CPU.
 _SHORT_STEP_ROWS = 16
 
 

@@ -84,7 +84,7 @@ class EngineProcess:
         self._sending = threading.Lock()
         self._last_lines: deque[str] = deque(maxlen=30)
         self._connection, theirs = Pipe()
-        # Both processes share the offset of this open file: that one sets it to the id of the last call it received.
+        # Both processes share the offset of this open file: that one sets it to the number of calls it received.
         self._received = os.open(__file__, os.O_RDONLY)
         self._threads = [
             threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
@@ -180,7 +180,8 @@ class EngineProcess:
         try:
             return _result(vectors, check)
         except BaseException:
-            self._send((None, "drop", (id,), {}))
+            if not vectors.done():
+                self._send((None, "drop", (id,), {}))
             raise
 
     def _cancel_all(self, submitted: Future[Any]) -> None:
@@ -192,7 +193,7 @@ class EngineProcess:
         self._send((None, "cancel", (sequence,), {}))
 
     def stop(self) -> None:
-        """End the process; do not wait. Its calls and runs end with EngineStopped.
+        """End the process; do not wait. Its calls and requests end with EngineStopped.
 
         It is killed, even if it is stopped or hangs: it has nothing to save.
         """
@@ -215,7 +216,7 @@ class EngineProcess:
                 self._connection.send(message)
         except OSError as error:
             # The process has ended, or a part of the message may have been sent. The thread that receives messages ends
-            # all calls and runs.
+            # all calls and requests.
             if not isinstance(error, ConnectionError):
                 self._fault = f"a message could not be sent ({error})"
             self._process.kill()
@@ -271,7 +272,7 @@ class EngineProcess:
             self._calls.pop(values[0]).set_exception(values[1])
 
     def _end(self) -> None:
-        """The connection has ended, as the process died or was closed: end all calls and runs with the reason."""
+        """The connection has ended, as the process died or was closed: end all calls and requests with the reason."""
         death: EngineDied | EngineStopped = EngineDied("the engine process has ended")
         try:
             try:
