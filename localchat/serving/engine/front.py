@@ -21,6 +21,7 @@ from .values import (
     EngineDied,
     EngineError,
     EngineGone,
+    EngineSilent,
     EngineStats,
     EngineStopped,
     GenerationRequest,
@@ -142,7 +143,7 @@ class Front:
         return vectors
 
     def stats(self, timeout_s: float = _STATS_S) -> EngineStats:
-        """Raises EngineError if the process does not respond in time. A dead process runs nothing."""
+        """A dead process runs nothing. Raises EngineSilent if a living one does not respond in time."""
         with contextlib.suppress(EngineDied, EngineStopped):
             return self._called(lambda process: process.stats(timeout_s))
         return EngineStats()
@@ -151,7 +152,7 @@ class Front:
         try:
             return self._called(lambda process: process.call(method, *arguments, **options).result(_CALL_S))
         except FutureTimeout:
-            raise EngineError(f"the engine process has not responded for {_CALL_S:.0f} s: is it stopped?") from None
+            raise EngineSilent(_CALL_S) from None
 
     def _called(self, call: Callable[[EngineProcess], Result]) -> Result:
         if self._process is None:

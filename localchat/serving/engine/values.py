@@ -304,6 +304,13 @@ class EngineError(InferenceError):
     """The engine cannot load a model or run a request. The message has the cause and a remedy."""
 
 
+class EngineSilent(EngineError, status=503, retry_after_s=QueueFull.retry_after_s):
+    """The engine process does not respond in time, as one that is stopped (SIGSTOP)."""
+
+    def __init__(self, timeout_s: float):
+        super().__init__(f"the engine process has not responded for {timeout_s:.2g} s: is it stopped?")
+
+
 class EngineDied(EngineError, is_transient=True):
     """The engine failed with requests in flight, or its process ended, perhaps before it had loaded the model."""
 
