@@ -295,6 +295,28 @@ def test_wrong_field_is_named(fields: dict[str, Any], param: str):
     assert refused(parse_chat, {"messages": HI, **fields}) == param
 
 
+@pytest.mark.parametrize(
+    ("keyword", "value", "words"),
+    [
+        ("required", True, "a list of names, beside the 'properties' that have these names, got true"),
+        ("type", "any", 'or a list of these: leave it out to allow all, got "any"'),
+        ("multipleOf", 0, "a number above 0, got 0"),
+    ],
+)
+def test_error_of_a_keyword_says_what_to_write(keyword: str, value: Any, words: str):
+    """OpenAI refuses these schemas, too; the draft of 2010 had `required: true` and `"type": "any"`."""
+    schema = {"type": "object", "properties": {"a": {keyword: value}}}
+    with pytest.raises(errors.BadRequest) as caught:
+        parse(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert f"'{PARAMETERS}#/properties/a/{keyword}' must be" in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("keyword", ["exclusiveMaximum", "exclusiveMinimum"])
+def test_exclusive_bound_may_be_a_boolean_of_draft_4(keyword: str):
+    assert parse(json_schema={"type": "number", keyword: True}).response_format
+
+
 def test_message_gives_both_numbers():
     with pytest.raises(errors.BadRequest, match=r"from 0 to 1, got 1\.5"):
         parse(top_p=1.5)

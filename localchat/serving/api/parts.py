@@ -302,7 +302,6 @@ _MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "
 _DEFINITION = re.compile(r"/(\$defs|definitions)/")
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-_BOUNDS = ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
 
 
 def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
@@ -371,32 +370,42 @@ def without_null_keywords(schema: Any) -> Any:
     return given
 
 
+def _are_types(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# For keywords: whether a value is right, and what is expected.
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "type": (_are_types, f"one of {', '.join(sorted(_TYPES))}, or a list of these: leave it out to allow all"),
+    "required": (
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+        "a list of names, beside the 'properties' that have these names",
+    ),
+    "enum": (lambda value: isinstance(value, list), "a list"),
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    **dict.fromkeys(_MAPS, (lambda value: isinstance(value, dict), "an object of JSON schemas")),
+    **dict.fromkeys(_LISTS, (lambda value: isinstance(value, list), "a list of JSON schemas")),
+    **dict.fromkeys(("$ref", "pattern"), (lambda value: isinstance(value, str), "a string")),
+    **dict.fromkeys(("maximum", "minimum"), (_is_number, "a number")),
+    # In draft 4 these are booleans, which are instances of int.
+    **dict.fromkeys(
+        ("exclusiveMaximum", "exclusiveMinimum"), (lambda value: isinstance(value, (int, float)), "a number")
+    ),
+    **dict.fromkeys(
+        _COUNTS, (lambda value: _is_number(value) and value >= 0 and value % 1 == 0, "an integer of at least 0")
+    ),
+}
+
+
 def _malformed(schema: Any) -> Iterator[tuple[str, str]]:
-    """The keywords of a schema whose values have the wrong type, each with what is expected; "" for the schema."""
+    """The keywords of a schema whose values are wrong, each with what is expected; "" for the schema."""
     if not isinstance(schema, (dict, bool)):
         yield "", "a JSON schema"
-    for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if keyword == "type":
-            names = value if isinstance(value, list) else [value]
-            is_right = bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
-            expected = f"one of {', '.join(sorted(_TYPES))}, or a list of these"
-        elif keyword in _MAPS:
-            is_right, expected = isinstance(value, dict), "an object of JSON schemas"
-        elif keyword in _LISTS:
-            is_right, expected = isinstance(value, list), "a list of JSON schemas"
-        elif keyword in ("required", "enum"):
-            is_right, expected = isinstance(value, list), "a list"
-            if keyword == "required" and is_right:
-                is_right, expected = all(isinstance(name, str) for name in value), "a list of names"
-        elif keyword in ("$ref", "pattern"):
-            is_right, expected = isinstance(value, str), "a string"
-        elif keyword in _COUNTS:
-            is_right, expected = is_number and value >= 0 and value % 1 == 0, "an integer of at least 0"
-        elif keyword in _BOUNDS:
-            is_old = isinstance(value, bool) and keyword.startswith("exclusive")  # In draft 4.
-            is_right, expected = is_old or (is_number and (keyword != "multipleOf" or value > 0)), "a number"
-        else:
-            continue
-        if not is_right:
+    for keyword, (is_right, expected) in _VALUES.items() if isinstance(schema, dict) else ():
+        if keyword in schema and not is_right(schema[keyword]):
             yield keyword, expected
