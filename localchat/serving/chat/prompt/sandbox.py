@@ -83,11 +83,16 @@ class TemplateError(BadRequest):
     """The template is invalid, or refuses the conversation."""
 
 
+def all_steps() -> list[int]:
+    """The steps of one rendering, or of several together."""
+    return [MAX_LOOP_STEPS]
+
+
 def compile_template(source: str) -> jinja2.Template:
     """Compile a chat template. Raises TemplateError if it is not valid Jinja, or is too long or nested too deeply."""
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_SOURCE}")
-    _steps_left.set([MAX_LOOP_STEPS])  # Jinja computes constant expressions.
+    _steps_left.set(all_steps())  # Jinja computes constant expressions.
     try:
         tree = ENVIRONMENT.parse(source)
         tree = _Rewriter().visit(tree)
@@ -102,12 +107,13 @@ def compile_template(source: str) -> jinja2.Template:
     return jinja2.Template.from_code(ENVIRONMENT, code, ENVIRONMENT.make_globals(None))
 
 
-def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+def render_template(template: jinja2.Template, variables: Mapping[str, Any], steps: list[int] | None = None) -> str:
     """Render a template with these variables and the functions that published templates expect.
 
+    `steps` are those of several renderings together; None: this one has a limit of its own.
     Raises TemplateError if the template refuses the conversation, fails, or exceeds a limit.
     """
-    _steps_left.set([MAX_LOOP_STEPS])
+    _steps_left.set(all_steps() if steps is None else steps)
     now = datetime.now()
     try:
         helpers = {

@@ -6,6 +6,7 @@ Raises only TemplateError.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from ...core.text import pattern_of
 from ..dialects import Dialect, detect
 from .marked import Marked, marked, user_ranges
 from .messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
-from .sandbox import TemplateError, compile_template, render_template
+from .sandbox import TemplateError, all_steps, compile_template, render_template
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -63,7 +64,9 @@ class ChatTemplate:
         self._first = bos_token if add_bos else ""
         self._template = compile_template(self.source)
         self.dialect = detect(self.source)
-        self.capabilities = find_capabilities(self.source, self._render_test)
+        # All test conversations share one limit of work, so that a malicious template does not delay the start.
+        render = functools.partial(self._render_test, all_steps())
+        self.capabilities = find_capabilities(self.source, render)
         self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
     def render(
@@ -94,10 +97,12 @@ class ChatTemplate:
             return self._first + prompt
         return prompt
 
-    def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
+    def _render_test(
+        self, steps: list[int], messages: Messages, tools: Messages | None, capabilities: Capabilities
+    ) -> str:
         adapted = adapt_messages(messages, None, capabilities, self.dialect.calls[0].written)
         given = {"messages": adapted, "tools": tools or capabilities.no_tools}
-        return render_template(self._template, {**given, **self._tokens})
+        return render_template(self._template, {**given, **self._tokens}, steps)
 
 
 def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -> str:
