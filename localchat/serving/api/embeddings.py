@@ -46,7 +46,6 @@ class EmbeddingsRequest:
 
 
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
-    """The request in a body."""
     refuse_unsupported(body, UNSUPPORTED)
     body.ignore(("user", "priority"))
     return read_embeddings(body, as_base64=body.choice("encoding_format", ("float", "base64")) == "base64")
@@ -86,7 +85,6 @@ class RerankRequest:
 
 
 def parse_rerank(body: Fields) -> RerankRequest:
-    """The request in a body."""
     body.ignore(("user",))
     documents = body.items("documents", "strings")
     if not 0 < len(documents) <= MAX_INPUTS or not all(isinstance(document, str) for document in documents):
@@ -151,7 +149,6 @@ def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable
 
 
 def parse_detokenize(body: Fields) -> DetokenizeRequest:
-    """The request in a body."""
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):
         body.refuse("tokens", "a list of token ids")

@@ -31,7 +31,6 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": 
 
 
 def parse_messages(body: Fields) -> ChatRequest:
-    """The request in a body."""
     if body.integer("max_tokens", 1) is None:
         body.refuse("max_tokens", "an integer of at least 1")
     return parse_count_tokens(body)

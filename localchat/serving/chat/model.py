@@ -53,11 +53,6 @@ class Model:
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
     @property
-    def failure(self) -> BaseException | None:
-        """Why the engine accepts no requests now; None: it does."""
-        return self.engine.failure
-
-    @property
     def n_bytes(self) -> int:
         """The memory of the weights and the context."""
         return self.engine.facts.n_bytes + self.engine.facts.n_context_bytes

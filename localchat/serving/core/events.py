@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Union
 
 from .params import SamplingParams
@@ -122,18 +122,11 @@ class Usage:
     @staticmethod
     def total(usages: Sequence[Usage], per_prompt: int) -> Usage:
         """The total over the sequences of a request, with `per_prompt` for each prompt. Each prompt counts once."""
-        prompts = usages[::per_prompt]
-        return Usage(
-            n_prompt=sum(usage.n_prompt for usage in prompts),
-            n_cached=sum(usage.n_cached for usage in prompts),
-            n_completion=sum(usage.n_completion for usage in usages),
-            prompt_s=max(usage.prompt_s for usage in usages),
-            completion_s=max(usage.completion_s for usage in usages),
-            queue_s=max(usage.queue_s for usage in usages),
-            n_reasoning=sum(usage.n_reasoning for usage in usages),
-            n_drafted=sum(usage.n_drafted for usage in usages),
-            n_draft_accepted=sum(usage.n_draft_accepted for usage in usages),
-        )
+        total: dict[str, Any] = {}
+        for name in (field.name for field in fields(Usage)):
+            counted = usages[::per_prompt] if name in ("n_prompt", "n_cached") else usages
+            total[name] = (max if name.endswith("_s") else sum)(getattr(usage, name) for usage in counted)
+        return Usage(**total)
 
     @property
     def total_s(self) -> float:
@@ -161,7 +154,7 @@ class Usage:
             "completion_tokens_per_sec": self.completion_rate,
             "total_tokens": self.n_prompt + self.n_completion,
             "queue_time": round(self.queue_s, 4),
-            "total_time": round(self.queue_s + self.prompt_s + self.completion_s, 4),
+            "total_time": round(self.total_s, 4),
             "prompt_tokens_details": {"cached_tokens": self.n_cached},
             "completion_tokens_details": {"reasoning_tokens": self.n_reasoning},
         }

@@ -119,31 +119,27 @@ class Fields:
             self.refuse(name, ("an integer" if kind is int else "a number") + of)
         return kind(value)
 
-    def boolean(self, name: str) -> bool | None:
+    def _of_type(self, name: str, kind: type[T], expected: str) -> T | None:
         value = self.get(name)
-        if value is not None and not isinstance(value, bool):
-            self.refuse(name, "true or false")
+        if value is not None and not isinstance(value, kind):
+            self.refuse(name, expected)
         return value
+
+    def boolean(self, name: str) -> bool | None:
+        return self._of_type(name, bool, "true or false")
 
     def text(self, name: str) -> str | None:
-        value = self.get(name)
-        if value is not None and not isinstance(value, str):
-            self.refuse(name, "a string")
-        return value
+        return self._of_type(name, str, "a string")
 
     def required_text(self, name: str) -> str:
-        """A string that is not empty. An absent field is refused."""
-        value = self.text(name)
-        if not value:
-            self.refuse(name, "a string that is not empty")
-        return value
+        """A string that is not empty."""
+        return self.text(name) or self.refuse(name, "a string that is not empty")
 
     def choice(self, name: str, values: Collection[str]) -> str | None:
         value = self.get(name)
         return None if value is None else self.required_choice(name, values)
 
     def required_choice(self, name: str, values: Collection[str]) -> str:
-        """One of `values`. An absent field is refused."""
         value = self.get(name)
         if not isinstance(value, str) or value not in values:
             self.refuse(name, "one of " + ", ".join(f'"{v}"' for v in values))
@@ -151,25 +147,16 @@ class Fields:
 
     def items(self, name: str, of: str) -> list[Any]:
         """A list whose items are not validated. `of` names the items in the error message, in the plural."""
-        value = self.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self.refuse(name, f"a list of {of}")
-        return value
+        return self._of_type(name, list, f"a list of {of}") or []
 
     def object(self, name: str) -> Fields | None:
-        return None if self.get(name) is None else self.required_object(name)
+        value = self._of_type(name, dict, "an object")
+        return None if value is None else self.child(value, self.at(name))
 
     def required_object(self, name: str) -> Fields:
-        """An object. An absent field is refused."""
-        value = self.get(name)
-        if not isinstance(value, dict):
-            self.refuse(name, "an object")
-        return self.child(value, self.at(name))
+        return self.object(name) or self.refuse(name, "an object")
 
     def object_or_empty(self, name: str) -> Fields:
-        """An object; for an absent field, an object without fields."""
         return self.object(name) or self.child({}, self.at(name))
 
     def objects(self, name: str) -> Iterator[Fields]:
@@ -204,7 +191,7 @@ class Fields:
 
     def report_unknown(self) -> None:
         """Note that the fields that have not been read are ignored. For objects inside a body, this is optional."""
-        for name in (name for name in self.raw if name not in self._read):
+        for name in [name for name in self.raw if name not in self._read]:
             path = self.at(name)
             self._ignored.append((path, BadRequest(f"'{path}' is an unknown field, which --strict refuses", path)))
 

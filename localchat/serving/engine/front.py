@@ -19,7 +19,6 @@ from .process import EngineProcess
 from .tuning import has_matrix_instructions
 from .values import (
     EngineDied,
-    EngineError,
     EngineGone,
     EngineSilent,
     EngineStats,
@@ -50,8 +49,6 @@ _MATRIX_INSTRUCTIONS_OFF = (
 class Front:
     """Stands for the `Engine` of a model in an engine process. Any thread may call its methods, which raise the errors
     of `Engine`. `start` is called once, before the others."""
-
-    failure: EngineError | None = None
 
     def __init__(
         self, path: str, options: LoadOptions, on_progress: Callable[[float], None] = lambda share: None

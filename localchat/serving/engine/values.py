@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Union
 
-from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
+from ..core.errors import BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.options import ModelOptions
 from ..core.params import GenerationParams, SamplingParams
@@ -326,9 +326,6 @@ class EngineGone(EngineDied):
 
 class EngineStopped(ShuttingDown):
     """The engine has been closed."""
-
-    def __init__(self, message: str = SHUTTING_DOWN):
-        super().__init__(message)
 
 
 class Cancelled(Exception):

@@ -167,7 +167,7 @@ class Endpoints:
         """Count a request for the `with` block. Raises ShuttingDown if new requests are refused."""
         with self._counting:
             if self.is_draining or self._service.is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+                raise errors.ShuttingDown
             self.n_in_flight += 1
         try:
             yield
@@ -265,7 +265,7 @@ class Endpoints:
     def _check(self, exchange: Exchange) -> None:
         """Raise an error if the client has disconnected or the server stops."""
         if self._service.is_stopped:
-            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            raise errors.ShuttingDown
         if has_disconnected(exchange.socket):
             raise ClientGoneError
 

@@ -38,8 +38,6 @@ class LoadedModel(Protocol):
     """What the service needs of a loaded model. Its memory is free when `close` returns; `stop` ends its requests."""
 
     @property
-    def failure(self) -> BaseException | None: ...  # Why its engine accepts no requests now; None: it does.
-    @property
     def has_died(self) -> bool: ...  # Whether its engine process has ended: the next request loads it again.
     @property
     def n_bytes(self) -> int: ...  # The memory of its weights and its context.
@@ -188,7 +186,6 @@ class Service(Generic[M]):
         Raises:
             ModelNotFound: There is no model of this name, or the name means several.
             ModelLoading: It is not loaded, and this call does not load it.
-            InferenceError: The engine has failed, or its process cannot be started.
         """
         best = self.find(name)
         if not name:
@@ -196,16 +193,14 @@ class Service(Generic[M]):
         model = best.model
         if model is None:
             raise self._loading(best)
-        return _working(model)
+        return model
 
     def check(self) -> None:
-        """Raise ModelLoading while the default model loads for the first time; InferenceError if its engine failed."""
-        model = self.default.model
-        if model is not None:
-            _working(model)
-        elif not self.default.used_at:
-            raise self._loading(self.default)
-        else:
+        """Raise ModelLoading while the default model loads for the first time, InferenceError if it cannot be loaded
+        again."""
+        if self.default.model is None:
+            if not self.default.used_at:
+                raise self._loading(self.default)
             self._check_failure(self.default, math.inf)
 
     @contextlib.contextmanager
@@ -223,7 +218,7 @@ class Service(Generic[M]):
 
         Raises:
             ModelLoading: The model is not loaded, and requests do not wait.
-            InferenceError: The model cannot be loaded, or its engine has failed.
+            InferenceError: The model cannot be loaded.
             ShuttingDown: The server has been stopped.
         """
         model: M | None = None
@@ -247,7 +242,7 @@ class Service(Generic[M]):
                 served.n_waiting -= 1
                 self._changed.notify_all()
         try:
-            yield _working(model)
+            yield model
         finally:
             with self._changed:
                 served.n_users -= 1
@@ -277,7 +272,7 @@ class Service(Generic[M]):
         Raises the error of a load that has failed since this time, or is not to be tried again yet.
         """
         if self.is_stopped:
-            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            raise errors.ShuttingDown
         if served.model is not None and not served.is_ending and not served.model.has_died:
             return True
         self._check_failure(served, since)
@@ -439,9 +434,3 @@ class Service(Generic[M]):
             with self._changed:
                 served.is_ending = False
                 self._changed.notify_all()
-
-
-def _working(model: M) -> M:
-    if model.failure is not None:
-        raise errors.InferenceError(f"the engine has failed: {model.failure}")
-    return model
