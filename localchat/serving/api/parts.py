@@ -327,6 +327,15 @@ def child_schemas(schema: Any) -> Iterator[tuple[str, Any]]:
             yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
 
 
+def with_children(keyword: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """The value of a keyword, with each schema directly inside it converted."""
+    if isinstance(value, list) and (keyword in _LISTS or keyword == "items"):
+        return [convert(child) for child in value]
+    if isinstance(value, dict) and keyword in _MAPS:
+        return {name: convert(child) for name, child in value.items()}
+    return convert(value) if keyword in _ONE else value
+
+
 def reachable(schema: Any) -> Iterator[tuple[str, Any, int]]:
     """As `subschemas`, with definitions only if they are used, and with the number of schemas around each."""
     stack, seen = [("", schema, 0)], set()
@@ -356,17 +365,14 @@ def target_of(reference: str, root: Any) -> Any:
 
 def without_null_keywords(schema: Any) -> Any:
     """A JSON schema without keywords that are null: generators write `"required": null` for an absent keyword."""
-    if isinstance(schema, list):
-        return [without_null_keywords(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    given = {name: value for name, value in schema.items() if value is not None or name in ("const", "default")}
-    for name, value in given.items():
-        if name in _MAPS and isinstance(value, dict):
-            children = value.items()
-            given[name] = {key: without_null_keywords(child) for key, child in children if child is not None}
-        elif name in _ONE | _LISTS:
-            given[name] = without_null_keywords(value)
+    given: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _MAPS and isinstance(value, dict):
+            value = without_nulls(value)
+        if value is not None or keyword in ("const", "default"):
+            given[keyword] = with_children(keyword, value, without_null_keywords)
     return given
 
 

@@ -116,16 +116,14 @@ class _Grammar:
     """The grammar of one request. The fields determine it, and are the key of the cache."""
 
     dialect: Dialect
+    # The kind, the value as JSON and the path of the field; None: no response format.
     response_format: tuple[str, str, str] | None
-    """The kind, the value as JSON and the path of the field; None: no response format."""
     reasoning: ReasoningStart = "closed"
-    has_prefill: bool = False
-    """Whether the request has an assistant prefill of text."""
+    has_prefill: bool = False  # Whether the request has an assistant prefill of text.
+    # The tools that may be called: the path of the schema of each in the body, and its function as JSON.
     functions: tuple[tuple[str, str], ...] = ()
-    """The tools that may be called: the path of the schema of each in the body, and its function as JSON."""
     must_call: bool = False
-    max_calls: int | None = None
-    """The largest number of calls in one output; None: no limit."""
+    max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
     _rules: Rules = field(default_factory=Rules, compare=False)
 
     def text(self) -> str:

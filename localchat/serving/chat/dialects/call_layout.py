@@ -52,10 +52,8 @@ class ValueLayout(NamedTuple):
     types: frozenset[str]
     start: str
     end: str
-    marker: str
-    """Strings are bare text that may not contain this marker. "": strings are not bare text."""
-    not_start: str = ""
-    """Bare text may not begin with this text, the start of another layout."""
+    marker: str  # Strings are bare text that may not contain this marker. "": strings are not bare text.
+    not_start: str = ""  # Bare text may not begin with this text, the start of another layout.
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,12 @@ class ArgumentsLayout:
 
     before_key: str
     key_end: str
-    attributes: str
-    """"$type", "$string" or ""."""
-    before_value: str
-    """The text between the attributes and the value. The parser can do without it."""
-    end: str
-    """The text after the value."""
+    attributes: str  # "$type", "$string" or "".
+    before_value: str  # The text between the attributes and the value. The parser can do without it.
+    end: str  # The text after the value.
     separator: str
-    on_lines: bool
-    """Whether a line break may be on each side of a value."""
-    quotes: tuple[str, str]
-    """Texts that may be around a string value. They are not part of the value."""
+    on_lines: bool  # Whether a line break may be on each side of a value.
+    quotes: tuple[str, str]  # Texts that may be around a string value. They are not part of the value.
 
     @property
     def is_nested(self) -> bool:
@@ -123,19 +116,16 @@ class CallLayout:
     begin: str = ""
     separator: str = ""
     end: str = ""
+    # The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text.
     opener: str = ""
-    """The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text."""
+    # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
     notation: str = "json"
-    """The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or
-    "python"."""
+    # The layout of arguments that are written one by one, if the schema permits. None: they are one object.
     arguments: ArgumentsLayout | None = None
-    """The layout of arguments that are written one by one, if the schema permits. None: they are one object."""
-    other_ends: tuple[str, ...] = ()
-    """Markers that some models generate instead of `end`."""
+    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
+    # The layout applies only to models whose chat template contains this text. "": to all models of the family.
     template_text: str = ""
-    """The layout applies only to models whose chat template contains this text. "": to all models of the family."""
-    markers: tuple[str, ...] = ()
-    """The texts that are the same in all calls. The parser needs them as text."""
+    markers: tuple[str, ...] = ()  # The texts that are the same in all calls. The parser needs them as text.
 
     @property
     def is_object(self) -> bool:

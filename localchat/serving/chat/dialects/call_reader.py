@@ -383,8 +383,7 @@ class _Arguments:
     layout: ArgumentsLayout
     cursor: Cursor
     calls: Calls
-    name: str
-    """The name of the tool."""
+    name: str  # The name of the tool.
     call_end: str
 
     @property

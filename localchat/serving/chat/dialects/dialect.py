@@ -30,36 +30,29 @@ THINK = ReasoningTags("<think>", "</think>")
 class Dialect:
     """The output format of one family: reasoning first, then text and calls."""
 
-    name: str
-    """The key in `DIALECTS`."""
-    calls: tuple[CallLayout, ...] = ()
-    """The call formats of the family, the preferred one first."""
+    name: str  # The key in `DIALECTS`.
+    calls: tuple[CallLayout, ...] = ()  # The call formats of the family, the preferred one first.
+    # Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one. None:
+    # the opener of the first call format.
     detected_by: tuple[tuple[str, ...], ...] | None = None
-    """Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one. None:
-    the opener of the first call format."""
+    # Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them.
     also_read: tuple[CallLayout, ...] = ()
-    """Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them."""
+    # Markers that open text or a message. They are dropped from the output, and end reasoning.
     section_markers: tuple[str, ...] = ()
-    """Markers that open text or a message. They are dropped from the output, and end reasoning."""
-    also_dropped: tuple[str, ...] = ()
-    """Other markers around text and calls that are dropped from the output."""
+    also_dropped: tuple[str, ...] = ()  # Other markers around text and calls that are dropped from the output.
+    # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
     text_tags: tuple[str, ...] = ()
-    """Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them."""
-    reasoning: ReasoningTags = THINK
-    """The reasoning tags. If a template has other known tags instead, those apply."""
+    reasoning: ReasoningTags = THINK  # The reasoning tags. If a template has other known tags instead, those apply.
+    # Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped.
     reasons_anywhere: bool = False
-    """Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped."""
-    no_reasoning: str = ""
-    """The marker that begins an output without reasoning. "": there is no such marker."""
+    no_reasoning: str = ""  # The marker that begins an output without reasoning. "": there is no such marker.
+    # Two texts: the first precedes content at the start of an output, the second precedes content after reasoning.
     text_start: tuple[str, str] = ("", "\n\n")
-    """Two texts: the first precedes content at the start of an output, the second precedes content after reasoning."""
-    text_end: str = ""
-    """The marker between text and calls."""
-    calls_start: str = "\n\n"
-    """The text between reasoning and calls."""
+    text_end: str = ""  # The marker between text and calls.
+    calls_start: str = "\n\n"  # The text between reasoning and calls.
+    # The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
+    # output. "": the family has no such text.
     part_mark: str = ""
-    """The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
-    output. "": the family has no such text."""
     parser: type[OutputParser] = OutputParser
 
     @property
