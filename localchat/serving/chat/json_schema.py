@@ -53,14 +53,11 @@ _MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
 
 
 def normalized(schema: Any) -> Any:
-    """A schema in the keywords that llguidance knows.
+    """A schema in the keywords that llguidance knows. Raises ValueError if it is too large.
 
     A keyword that is null is absent, unknown formats are annotations, and `nullable` adds a type. A schema with the
     keywords of objects alone is one of objects. An object that declares properties gets no others, unless the schema
     says that it may have others. Names from a short list are properties, so none is repeated.
-
-    Raises:
-        ValueError: It is too large.
     """
     return _Normalizer(without_null_keywords(schema)).result
 
@@ -184,9 +181,7 @@ def _types(node: dict[str, Any]) -> set[str]:
 
 def _excludes(one: dict[str, Any], other: dict[str, Any], *, is_closed: bool) -> bool:
     """Whether it is plain that no value of a schema matches another: by the type, or a property that this requires.
-
-    `is_closed`: values of the first schema have only declared properties.
-    """
+    `is_closed`: values of the first schema have only declared properties."""
     if not _types(one) & _types(other):
         return True
     if _types(one) != {"object"}:
@@ -241,8 +236,7 @@ def _close(new: dict[str, Any], parts: list[dict[str, Any]]) -> None:
 
 def json_rule(schema: Any) -> str:
     """The body of a rule: JSON that matches a normalized schema."""
-    if schema is True:
-        schema = {}
+    schema = {} if schema is True else schema
     if isinstance(schema, dict):
         options = {**schema.get("x-guidance", {}), "whitespace_pattern": _SPACE}
         if _forbids_escapes(schema):
@@ -286,9 +280,6 @@ def loosened(schema: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
         part = holder[index]
         holder[index] = {"type": part["type"]} if isinstance(part, dict) and part.keys() > {"type"} else True
     return {"type": "object"}, errors
-
-
-# Errors
 
 
 def error_place(schema: Any) -> tuple[str, str]:
@@ -414,9 +405,9 @@ def _is_endless(root: Any, nodes: list[dict[str, Any]]) -> bool:
 
 
 def _smallest_error(schema: dict[str, Any], nodes: list[tuple[str, dict[str, Any]]]) -> tuple[str, str] | None:
-    """The place and the reason of the smallest part that is refused; None if none is refused alone.
+    """The place and the reason of the smallest part that is refused; None if none is refused alone. Halving finds it.
 
-    Parts have no references, so they are compiled without the definitions. Halving the parts finds it.
+    The parts lose their references, so they are compiled without the definitions.
     """
     left, parts = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED), []
     texts = [(pointer, json_rule({**node, "x-guidance": schema.get("x-guidance", {})})) for pointer, node in nodes]

@@ -47,25 +47,17 @@ class CallFound(Exception):
 
 
 class Calls:
-    """Emits the events of tool calls. A call of a tool that is not offered is treated as text.
-
-    Attributes:
-        schemas: The JSON schema of the arguments of each tool that may be called.
-        made: The number of calls that have begun.
-        is_open: Whether the arguments of the last call are incomplete. An output that ends here has the finish reason
-            "length".
-        is_trial: Raise CallFound instead of beginning a call, to find out whether a text is one.
-    """
+    """Emits the events of tool calls. A call of a tool that is not offered is treated as text."""
 
     def __init__(
         self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str], emit: Callable[[Event], object]
     ) -> None:
         functions = [tool["function"] for tool in tools]
-        self.schemas: dict[str, Mapping[str, Any]] = {
-            function["name"]: function.get("parameters") or {} for function in functions
-        }
-        self.made = 0
-        self.is_open = self.is_trial = False
+        # The JSON schema of the arguments of each tool that may be called.
+        self.schemas: dict[str, Mapping[str, Any]] = {one["name"]: one.get("parameters") or {} for one in functions}
+        self.made = 0  # The number of calls that have begun.
+        self.is_open = False  # Whether the arguments of the last call are incomplete.
+        self.is_trial = False  # Raise CallFound instead of beginning a call, to find out whether a text is one.
         self._new_id = new_id
         self._emit = emit
         self._ids: set[str] = set()
@@ -73,10 +65,8 @@ class Calls:
         self._held: tuple[str, str | None, list[str]] | None = None
 
     def start(self, name: str, call_id: str | None = None, *, is_held: bool = False) -> None:
-        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced.
-
-        With `is_held`, the events wait for `release`, since the id comes after the arguments.
-        """
+        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced. With
+        `is_held`, the events wait for `release`, since the id comes after the arguments."""
         if self.is_trial:
             raise CallFound
         self.made += 1
@@ -112,8 +102,7 @@ class Calls:
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
 
-    Raises:
-        Mismatch: The text is not a call. No event was emitted; `cursor.put_back()` makes the text unread again.
+    Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again.
     """
     if layout.is_object or layout.notation == "python":
         yield from _list(layout, cursor, calls)
@@ -134,10 +123,7 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]
 
 
 def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str]]:
-    """Read the text before arguments, with white space before each part and at the end.
-
-    Returns the name and the id in it.
-    """
+    """Read the text before arguments, with white space before each part. Returns the name and the id in it."""
     parts, name, call_id = list(parts_of(text)), "", ""
     while parts:
         part = parts.pop(0)
@@ -183,8 +169,7 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
 def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
 
-    The call is emitted at the end of the output, since any other text than the markers `ends` makes all of it content.
-    Raises Mismatch at the first other character.
+    The call is emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`.
     """
     yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")
@@ -218,9 +203,6 @@ def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     calls.start(name)
     calls.arguments(arguments)
     calls.is_open = False
-
-
-# Calls that are JSON objects
 
 
 def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
@@ -288,7 +270,7 @@ def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
     """The fields of a call: that of the name, those that may have the arguments, and that of the id.
 
     The first is "" in layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or
-    `parameters`, since some models use the fields of another family.
+    `parameters`: some models use the fields of another family.
     """
     name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
@@ -311,9 +293,6 @@ def _object_text(raw: str) -> str:
     """The JSON of arguments. Some models write them as JSON within a JSON string."""
     text = decoded(raw)
     return (text if text.strip() else "{}") if isinstance(text, str) else raw
-
-
-# Arguments in one object
 
 
 def read_arguments(
@@ -366,9 +345,6 @@ def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
     yield from read_arguments(cursor, calls, found[:-1], *layout.ends, is_json=False, closer=closer)
     if first == "{" and not calls.is_open:
         yield from cursor.read_end(")")
-
-
-# Arguments one by one
 
 
 @dataclass(frozen=True)
@@ -430,9 +406,9 @@ class _Arguments:
         return tag
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
-        """Emit the value of the argument or element `name`. `path`: see `parameter_types`.
+        """Emit the value of the argument or element `name`. Returns the marker that ends it, or what `_items` returns.
 
-        Returns the marker that ends it, or what `_items` returns. The end marker of the call may also end an element.
+        `path`: see `parameter_types`. The end marker of the call may also end an element.
         """
         layout, cursor, calls = self.layout, self.cursor, self.calls
         types = parameter_types(calls.schemas[self.name], *path)

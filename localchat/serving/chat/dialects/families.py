@@ -139,7 +139,7 @@ _FAMILIES = (
         call_layouts(
             "<tool_calls:opensource>~@(<tool_call:opensource>$name<tool_sep:opensource>*(~<arg_key:opensource>$key"
             "</arg_key:opensource>~<arg_value:opensource>$value</arg_value:opensource>)*~</tool_call:opensource>)~@~"
-            "</tool_calls:opensource>",
+            "</tool_calls:opensource>"
         ),
         detected_by=(("<arg_key{}>", ":opensource"),),
         reasoning=ReasoningTags("<think:opensource>", "</think:opensource>"),
@@ -148,7 +148,7 @@ _FAMILIES = (
         "minimax-m2",
         call_layouts(
             '<minimax:tool_call>~@(<invoke name="$name">*(~<parameter name="$key">$value</parameter>)*~</invoke>)~@'
-            "~</minimax:tool_call>",
+            "~</minimax:tool_call>"
         ),
     ),
     # DeepSeek V3.2 and V4.
@@ -156,9 +156,7 @@ _FAMILIES = (
     Dialect(
         "cohere",
         _list(
-            "<|START_ACTION|>",
-            "<|END_ACTION|>",
-            '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}',
+            "<|START_ACTION|>", "<|END_ACTION|>", '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}'
         ),
         section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
         also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
@@ -198,7 +196,7 @@ _FAMILIES = (
         "kimi-k2",
         call_layouts(
             "<|tool_calls_section_begin|>@(<|tool_call_begin|>functions.$name:$n<|tool_call_argument_begin|>$args"
-            "<|tool_call_end|>)@<|tool_calls_section_end|>",
+            "<|tool_call_end|>)@<|tool_calls_section_end|>"
         ),
         also_dropped=("<|tool_calls_section_end|>",),
     ),
@@ -282,7 +280,7 @@ _FAMILIES = (
         "solar",
         call_layouts(
             "<|tool_calls|>@(<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$args<|tool_call:end|>)@"
-            "<|calls|>",
+            "<|calls|>"
         ),
         detected_by=(("<|tool_call:begin|>",),),
         calls_start="<|begin|>assistant",
@@ -292,17 +290,12 @@ _FAMILIES = (
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
     ),
     Dialect(
-        "functionary-3.1",
-        _FUNCTION_JSON,
-        detected_by=(("<function=", "</function>"),),
-        also_read=_BARE_FUNCTION_TAGS,
+        "functionary-3.1", _FUNCTION_JSON, detected_by=(("<function=", "</function>"),), also_read=_BARE_FUNCTION_TAGS
     ),
     # A call as the whole output, or after <|python_tag|>.
     Dialect(
         "llama-3",
-        call_layouts(
-            *(f'{start}@({{"name": "$name", "parameters": $args}}); @' for start in ("", "<|python_tag|>")),
-        ),
+        call_layouts(*(f'{start}@({{"name": "$name", "parameters": $args}}); @' for start in ("", "<|python_tag|>"))),
         detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
     ),
 )
@@ -321,11 +314,8 @@ _KNOWN_TAGS = (
 
 
 def detect(template: str) -> Dialect:
-    """The dialect of the family whose markers are in the template, or "hermes" if there is none.
-
-    It has the reasoning tags and the call layouts that the template contains. If there are none, it has those of the
-    family.
-    """
+    """The dialect of the family whose markers are in the template, or "hermes" if there is none, with the reasoning tags
+    and the call layouts that the template contains, if there are any."""
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
     dialect = next((dialect for dialect in _FAMILIES if dialect.matches(template)), DIALECTS["hermes"])
     known = (dialect.reasoning, *_KNOWN_TAGS)

@@ -14,17 +14,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...api.parts import target_of
 from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 TYPE_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
+    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object",
+}  # fmt: skip
 ALL_TYPES = frozenset(TYPE_NAMES.values())
 STRING = frozenset({"string"})
 
@@ -43,15 +38,12 @@ _PYTHON_ESCAPE = re.compile(
 
 
 def stream_value(cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> Reader[None]:
-    """Emit the next value as JSON.
+    """Emit the next value as JSON. Raises Mismatch if it is broken; its beginning was emitted, the rest stays unread.
 
     Args:
         ends: Markers that no string without escapes may contain.
         is_json: Whether quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python.
         closer: The closing bracket of named arguments, `a=1)`, which become an object. "": a value is next.
-
-    Raises:
-        Mismatch: The value is broken. The beginning of it was emitted, and the text after that stays unread.
     """
     return _Value(cursor, emit, ends, is_json, closer).read()
 
@@ -228,24 +220,12 @@ def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[s
 
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that the references of a schema lead to; None if there is none.
-
-    References other than JSON pointers, such as anchors, lead nowhere.
-    """
+    """The schema that the references of a schema lead to; None if there is none."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
-        schema = referenced(schema, root)
+        schema = target_of(schema["$ref"], root)
     return None
-
-
-def referenced(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """The schema at the reference of a schema; None if there is none."""
-    start, *parts = str(schema["$ref"]).split("/")
-    found: Any = root if start == "#" else None
-    for part in parts:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
@@ -274,9 +254,8 @@ def text_json(text: str) -> str:
 def value_json(raw: str, types: frozenset[str]) -> str:
     """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
 
-    An empty text is an empty object or list if no other type is allowed.
-    Python literals such as True and None are accepted, too, since some templates print them. But a number that JSON
-    writes in another way, such as 0x10, stays text if text is allowed.
+    An empty text is an empty object or list if no other type is allowed. Python literals such as True and None are
+    accepted, too. But a number that JSON writes in another way, such as 0x10, stays text if text is allowed.
     """
     text, is_json = raw.strip(), True
     if not text and types in ({"object"}, {"array"}):

@@ -89,7 +89,7 @@ def all_steps() -> list[int]:
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a chat template. Raises TemplateError if it is not valid Jinja, or is too long or nested too deeply."""
+    """Compile a chat template. Raises TemplateError if it is not valid Jinja, too long, or nested too deeply."""
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_SOURCE}")
     _steps_left.set(all_steps())  # Jinja computes constant expressions.
@@ -108,11 +108,8 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def render_template(template: jinja2.Template, variables: Mapping[str, Any], steps: list[int] | None = None) -> str:
-    """Render a template with these variables and the functions that published templates expect.
-
-    `steps` are those of several renderings together; None: this one has a limit of its own.
-    Raises TemplateError if the template refuses the conversation, fails, or exceeds a limit.
-    """
+    """Render a template with these variables and the functions that published templates expect. `steps` are those of
+    several renderings together. Raises TemplateError if it refuses the conversation, fails, or exceeds a limit."""
     _steps_left.set(all_steps() if steps is None else steps)
     now = datetime.now()
     try:
@@ -126,8 +123,7 @@ def render_template(template: jinja2.Template, variables: Mapping[str, Any], ste
         return template.render({**variables, **helpers})
     except TemplateError:
         raise
-    # Template code can raise any exception.
-    except Exception as error:
+    except Exception as error:  # Template code can raise any.
         raise TemplateError(
             f"the model's chat template failed on these messages ({type(error).__name__}: {str(error)[:_MAX_WIDTH]}); "
             "check their roles and order"
@@ -153,15 +149,12 @@ def _spend(n_chars: int, name: str) -> None:
 
 
 def _size(value: object, indent: int = 0) -> int:
-    """The characters in a value. What occurs twice counts twice; what exceeds MAX_SIZE does not count.
-
-    Each item counts `indent` more for each list around it.
-    """
+    """The characters in a value, up to about MAX_SIZE. Each item counts `indent` more for each list around it."""
     if isinstance(value, str):
         return _ITEM + len(value) + _ITEM * len(user_ranges(value))
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise _too_much(f"an integer of {value.bit_length()} bits is too large, the limit is {MAX_BITS}")
     if isinstance(value, int):
-        if value.bit_length() > MAX_BITS:
-            raise _too_much(f"an integer of {value.bit_length()} bits is too large, the limit is {MAX_BITS}")
         return _ITEM
     size, level = 0, [value]
     for depth in range(_MAX_DEPTH):
@@ -205,10 +198,8 @@ def _work(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_shallo
 
 
 def _limited(name: str, function: Callable[..., Any], *, keeps_marks: bool, is_shallow: bool = False) -> Any:
-    """A function that is refused if it is too much work.
-
-    Its result is user text if one of its arguments has any, unless it keeps the marks itself.
-    """
+    """A function that is refused if it is too much work, and whose result is user text if an argument has any, unless
+    it keeps the marks itself."""
     n_passed = int(hasattr(function, "jinja_pass_arg"))  # Jinja passes the context or environment to some filters.
 
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -224,11 +215,8 @@ def _limited(name: str, function: Callable[..., Any], *, keeps_marks: bool, is_s
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Limits the work of a template, and keeps the marks of user text (marked.py).
-
-    The result of an operation with user text is user text, unless the operation keeps the marks itself. Macros and
-    methods of containers return values that have marks already.
-    """
+    """Limits the work of a template, and keeps the marks of user text (marked.py): the result of an operation with user
+    text is user text, unless the operation keeps the marks itself. Macros and methods of containers do."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -323,16 +311,16 @@ class _Rewriter(NodeTransformer):
             return _filter("slice_", node.node, *(bound or nodes.Const(None) for bound in bounds))
         elif isinstance(node, nodes.Compare):
             sides = [node.expr, *(operand.expr for operand in node.ops)]
-            tests: list[nodes.Expr] = []
-            for operand, left, right in zip(node.ops, sides, sides[1:]):
-                test = nodes.Test(left, _TESTS.get(operand.op, operand.op), [right], [], None, None)
-                tests.append(nodes.Not(test) if operand.op == "notin" else test)
-            return functools.reduce(nodes.And, tests)
+            return functools.reduce(nodes.And, map(_test, (operand.op for operand in node.ops), sides, sides[1:]))
         elif isinstance(node, nodes.ScopedEvalContextModifier):
-            raise jinja2.TemplateSyntaxError(
-                "autoescape is not supported, it loses the marks of user text", node.lineno
-            )
+            reason = "autoescape is not supported, it loses the marks of user text"
+            raise jinja2.TemplateSyntaxError(reason, node.lineno)
         return node
+
+
+def _test(name: str, left: nodes.Expr, right: nodes.Expr) -> nodes.Expr:
+    test = nodes.Test(left, _TESTS.get(name, name), [right], [], None, None)
+    return nodes.Not(test) if name == "notin" else test
 
 
 def _filter(name: str, value: Any, *args: nodes.Expr) -> nodes.Filter:
@@ -346,7 +334,7 @@ def _counted(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _listed(value: Any) -> Any:
-    """The list of an iterator's items, which has a size, or another value."""
+    """A value, and for an iterator the list of its items, which has a size."""
     return list(_counted(value)) if isinstance(value, Iterator) else value
 
 
@@ -378,10 +366,6 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 _METHODS: Mapping[str, Callable[..., str]] = {"join": join, "replace": _replace}
 
 
-def _trim(value: object, chars: str | None = None) -> str:
-    return printed(value).strip(chars)
-
-
 def _from_json(text: str) -> Any:
     return marked(decode_json(text)) if has_user_text(text) else decode_json(text)
 
@@ -411,7 +395,7 @@ def _environment() -> _Sandbox:
     filters = environment.filters
     tests: dict[str, Any] = dict(environment.tests)
     own: dict[str, Any] = {"from_json": _from_json, "join": _join, "replace": _replace, "safe": printed}
-    own.update(string=printed, tojson=_tojson, trim=_trim, dict_=dict)
+    own.update(string=printed, tojson=_tojson, trim=lambda value, chars=None: printed(value).strip(chars), dict_=dict)
     own.update({name: filters[name] for name in _PRECISE})
     environment.filters = {
         **{name: _limited(name, filters[name], keeps_marks=True, is_shallow=True) for name in _SHALLOW},

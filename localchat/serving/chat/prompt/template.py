@@ -31,15 +31,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "functio
 
 
 class ChatTemplate:
-    """A compiled chat template.
-
-    Attributes:
-        source: The Jinja source.
-        dialect: The format in which the model generates reasoning and tool calls.
-        capabilities: What the template supports and requires.
-        special: The pattern of the texts of control tokens, for `parts_of`.
-        visible_tokens: The tokens of the markers that the parser needs; the text of other control tokens is left out.
-    """
+    """A compiled chat template."""
 
     def __init__(
         self,
@@ -53,13 +45,11 @@ class ChatTemplate:
     ) -> None:
         """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template.
 
-        Args:
-            add_bos: Whether prompts begin with exactly one BOS, whether or not the template prints it.
-            special_texts: The texts of the control tokens.
-            tokenize: Returns the tokens of a marker.
+        With `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are
+        the texts of the control tokens; `tokenize` returns the tokens of a marker.
         """
         self.source = source or CHATML
-        self.special = re.compile(pattern_of(special_texts))
+        self.special = re.compile(pattern_of(special_texts))  # For `parts_of`.
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._first = bos_token if add_bos else ""
         self._template = compile_template(self.source)
@@ -67,6 +57,7 @@ class ChatTemplate:
         # All test conversations share one limit of work, so that a malicious template does not delay the start.
         render = functools.partial(self._render_test, all_steps())
         self.capabilities = find_capabilities(self.source, render)
+        # Those of the markers that the parser needs; the text of other control tokens is left out.
         self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
     def render(
@@ -79,8 +70,7 @@ class ChatTemplate:
     ) -> str:
         """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
 
-        `variables` are more variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). Those
-        that this class sets take precedence.
+        `variables` are more variables of the template. Those that this class sets take precedence.
         """
         try:
             given = {
@@ -111,9 +101,7 @@ def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -
     if text is not None and not reasoning and not is_open:
         return prompt + dialect.text_start[0] + Marked(text)
     prompt += ("" if is_open else dialect.reasoning.start + "\n") + Marked(reasoning)
-    if text is None:
-        return prompt
-    return prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + Marked(text)
+    return prompt if text is None else prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + Marked(text)
 
 
 def _with_marks(given: Mapping[str, Any]) -> dict[str, Any]:
