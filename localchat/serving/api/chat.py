@@ -210,13 +210,10 @@ def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _called(id: str | None, function: Fields) -> dict[str, Any]:
-    arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, (str, dict)):
+    arguments = first_given([function.get("arguments"), "{}"])
+    if not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    return parts.tool_call(id, function.required_text("name"), "{}" if arguments is None else arguments)
-
-
-# --- the response ---
+    return parts.tool_call(id, function.required_text("name"), arguments)
 
 
 class ChatEncoder(ChoicesEncoder[ChatRequest]):

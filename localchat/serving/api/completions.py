@@ -50,12 +50,11 @@ class CompletionRequest(TextRequest):
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether `logprobs` includes the tokens of the prompt, because the prompt is echoed."""
+        """Whether `logprobs` includes the tokens of the prompt."""
         return self.echo and self.params.top_logprobs is not None
 
 
 def parse_completion(body: Fields) -> CompletionRequest:
-    """The request in a body of /v1/completions."""
     n = body.integer("n", 1, MAX_CHOICES) or 1
     refuse_unsupported(body, {"best_of": (n,), "post_sampling_probs": (False,)})
     top_logprobs = first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
@@ -77,7 +76,6 @@ def parse_completion(body: Fields) -> CompletionRequest:
 
 
 def parse_native(body: Fields) -> CompletionRequest:
-    """The request in a body of /completion."""
     n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
     return CompletionRequest(prompts=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
 
@@ -87,11 +85,12 @@ def parse_infill(body: Fields) -> CompletionRequest:
     before, after = body.text("input_prefix"), body.text("input_suffix")
     if before is None and after is None:
         body.refuse("input_prefix", "the text before the gap")
+    files = body.objects("input_extra")
     return CompletionRequest(
         prompts=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
-        files=tuple(_file(entry) for entry in body.objects("input_extra")),
+        files=tuple(SourceFile(one.text("filename") or "file", one.given_text("text")) for one in files),
         begun=body.text("prompt") or "",
         **_read_native(body, 1),
     )
@@ -101,13 +100,6 @@ def _read_native(body: Fields, n: int) -> dict[str, Any]:
     lengths = ("n_predict", "max_completion_tokens", "max_tokens")
     params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=lengths)
     return {"params": params, **read_text_request(body)}
-
-
-def _file(entry: Fields) -> SourceFile:
-    text = entry.text("text")
-    if text is None:  # An empty text is valid.
-        entry.refuse("text", "a string")
-    return SourceFile(entry.text("filename") or "file", text)
 
 
 class LogprobWriter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,7 @@ MAX_INPUTS = 2048
 
 # Fields with only one supported value: vectors have Euclidean length 1, texts are not truncated (a text that is too
 # long is an error), and the model's BOS and EOS are added.
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "embd_normalize": (2,),
-    "truncate_prompt_tokens": (-1,),
-    "add_special_tokens": (True,),
-}
+UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_special_tokens": (True,)}
 
 
 @dataclass(frozen=True)
@@ -41,8 +37,7 @@ class EmbeddingsRequest:
     dimensions: int | None  # Return only this many numbers of each vector; None: all.
     as_base64: bool = False  # Encode vectors in base64 instead of as lists of numbers.
     truncates: bool = False  # Cut inputs that are longer than the context. False: refuse them.
-    # How many seconds the model stays loaded after the request; None: the server's default.
-    keep_alive_s: float | None = None
+    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
 
 
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
@@ -131,11 +126,9 @@ class DetokenizeRequest:
 def parse_tokenize(body: Fields) -> TokenizeRequest:
     """The request in a body. `prompt` and `text` are other servers' names for `content`."""
     text = first_given([body.text(name) for name in ("content", "prompt", "text")])
-    if text is None:
-        body.refuse("content", "a string")
     return TokenizeRequest(
         model=body.text("model") or "",
-        text=text,
+        text=body.given_text("content") if text is None else text,
         adds_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
         parses_special=body.boolean("parse_special") is not False,
         with_pieces=body.boolean("with_pieces") or False,
@@ -143,9 +136,8 @@ def parse_tokenize(body: Fields) -> TokenizeRequest:
 
 
 def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable[[int], bytes]) -> dict[str, Any]:
-    if request.with_pieces:
-        return {"tokens": [{"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens]}
-    return {"tokens": list(tokens)}
+    with_pieces = ({"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens)
+    return {"tokens": list(with_pieces if request.with_pieces else tokens)}
 
 
 def parse_detokenize(body: Fields) -> DetokenizeRequest:

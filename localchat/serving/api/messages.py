@@ -63,15 +63,13 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
 def _tools(body: Fields) -> tuple[parts.ToolAt, ...]:
     """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
-    tools = []
-    for tool in body.objects("tools"):
-        if (tool.text("type") or "custom") != "custom":
-            tool.skip()
-        else:
-            tool.required_object("input_schema")
-            named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
-            tools.append(parts.function_tool(tool.child(named, tool.path), "input_schema"))
-    return tuple(tools)
+    return tuple(_tool(tool) for tool in body.objects("tools") if parts.is_of_type(tool, "custom"))
+
+
+def _tool(tool: Fields) -> parts.ToolAt:
+    tool.required_object("input_schema")
+    named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
+    return parts.function_tool(tool.child(named, tool.path), "input_schema")
 
 
 def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any]:
@@ -140,13 +138,9 @@ def _tool_result(block: Fields) -> dict[str, Any]:
 
 # The error types of HTTP statuses. Others are "invalid_request_error" below 500, and "api_error".
 _ERROR_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
 # The signature of thinking, which clients require and send back. This server does not verify it.
 _SIGNATURE = "localchat"
 

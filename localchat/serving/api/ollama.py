@@ -42,13 +42,11 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 
 def parse_chat(body: Fields) -> ChatRequest:
-    """The request in a body of /api/chat."""
     tools = read_tools(body)
     return _chat(body, _messages(body), **tool_fields(tools), tool_choice="auto" if tools else "none")
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
-    """The request in a body of /api/generate."""
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
     _refuse_images(body)
@@ -58,18 +56,14 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
         message = "'template' is a Go template, which this server does not support: send the prompt with 'raw': true"
         raise BadRequest(message, "template")
     if prompt and (is_raw or suffix):
-        common = _common(body)
-        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
-    messages = [{"role": "system", "content": system}] if system else []
-    last = [{"role": "user", "content": prompt}] if prompt else []
-    return _chat(body, tuple(messages + last) if last else ())
+        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **_common(body))
+    messages = {"system": system, "user": prompt} if prompt else {}
+    return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
 
 
 def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
-    variables = _think(body)
-    common = _common(body)
-    continues = bool(messages) and ends_in_prefill(messages)
-    return ChatRequest(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
+    more.update(template_vars=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages))
+    return ChatRequest(messages=messages, **_common(body), **more)
 
 
 def _common(body: Fields) -> dict[str, Any]:
@@ -106,10 +100,8 @@ def _response_format(body: Fields) -> ResponseFormat | None:
 def _think(body: Fields) -> dict[str, Any]:
     """The template variables for `think`: whether the model reasons, and its effort."""
     value = body.get("think")
-    if value is None:
-        return {}
-    if isinstance(value, bool):
-        return {"enable_thinking": value}
+    if value is None or isinstance(value, bool):
+        return without_nulls({"enable_thinking": value})
     if value not in _THINK_LEVELS:
         body.refuse("think", "true, false, " + ", ".join(f'"{level}"' for level in _THINK_LEVELS))
     return {"enable_thinking": True, "reasoning_effort": value}
@@ -244,16 +236,12 @@ def counts(usage: Usage) -> Mapping[str, int]:
     }
 
 
-# --- requests without generated text ---
-
-
 def time_text(seconds: float) -> str:
     """A time in seconds since 1970 as in Ollama's responses."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_show(body: Fields) -> str:
-    """The name of the model in a body of /api/show."""
     return body.text("model") or body.required_text("name")
 
 
@@ -268,10 +256,7 @@ parse_old_embed = partial(parse_embed, field="prompt", most=1)
 
 
 def read_keep_alive(body: Fields) -> float | None:
-    """How many seconds the model stays loaded after the request: a number, or a duration such as "5m" or "1h30m".
-
-    A negative value means for ever; None: the server's default.
-    """
+    """How long the model stays loaded after the request, in seconds. A negative value means for ever."""
     value = body.get("keep_alive")
     if value is None:
         return None

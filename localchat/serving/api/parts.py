@@ -50,15 +50,9 @@ def read_text(holder: Fields, name: str, *, is_replayed: bool = False) -> str:
 
 def part_text(part: Fields, *, is_replayed: bool = False) -> str:
     """The text of a part; see `read_text`."""
-    kind = part.text("type")
-    if kind is None:
-        part.refuse("type", '"text"')
+    kind = part.given_text("type", '"text"')
     if kind in _TEXTS:
-        name = "refusal" if kind == "refusal" else "text"
-        text = part.text(name)
-        if text is None:
-            part.refuse(name, "a string")
-        return text
+        return part.given_text("refusal" if kind == "refusal" else "text")
     source = part.raw.get("source")
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
         return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
@@ -124,9 +118,6 @@ def _is_input(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(map(is_token, value)))
 
 
-# --- tools ---
-
-
 def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
     function.required_text("name")
@@ -143,19 +134,20 @@ def tool_fields(tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
-    """The functions in the format of chat completions, including those in the older field `functions`, and their paths.
-
-    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
-    """
+    """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
+    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
     body.check_size("tools")
     body.check_size("functions")
-    tools = []
-    for tool in body.objects("tools"):
-        if (tool.text("type") or "function") != "function":
-            tool.skip()
-        else:
-            tools.append(function_tool(tool.required_object("function")))
-    return (*tools, *map(function_tool, body.objects("functions")))
+    tools = [tool.required_object("function") for tool in body.objects("tools") if is_of_type(tool, "function")]
+    return tuple(map(function_tool, (*tools, *body.objects("functions"))))
+
+
+def is_of_type(tool: Fields, kind: str) -> bool:
+    """Whether a tool has this type, or none. Others are skipped."""
+    is_known = (tool.text("type") or kind) == kind
+    if not is_known:
+        tool.skip()
+    return is_known
 
 
 def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
@@ -182,10 +174,7 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest: a mode and names that the request must offer.
-
-    The default mode is "auto" with tools and "none" without.
-    """
+    """`tool_choice` and `allowed` of a ChatRequest: a mode, which is "none" without tools, and names that are offered."""
     offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
@@ -214,8 +203,6 @@ def tool_call(id: str | None, name: str, arguments: Any) -> dict[str, Any]:
     """A tool call of an earlier message. Arguments are JSON text or an object; the prompt package decodes them."""
     return without_nulls({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 
-
-# --- response formats ---
 
 # The fields of a request with a format, of llama.cpp, and of vLLM before `structured_outputs`.
 _STRUCTURED = ("json", "grammar", "regex", "choice")

@@ -81,8 +81,7 @@ class Fields:
     ) -> None:
         self.raw = raw
         self.path = path
-        # The names of fields that have been read. Other fields are unknown.
-        self._read: set[str] = set()
+        self._read: set[str] = set()  # The names of fields that have been read. Other fields are unknown.
         # What the parser ignored, with the error for `--strict`. All objects of a body share this list.
         self._ignored = [] if ignored is None else ignored
 
@@ -134,6 +133,11 @@ class Fields:
     def required_text(self, name: str) -> str:
         """A string that is not empty."""
         return self.text(name) or self.refuse(name, "a string that is not empty")
+
+    def given_text(self, name: str, expected: str = "a string") -> str:
+        """A string, which may be empty. An absent field is refused."""
+        text = self.text(name)
+        return self.refuse(name, expected) if text is None else text
 
     def choice(self, name: str, values: Collection[str]) -> str | None:
         value = self.get(name)

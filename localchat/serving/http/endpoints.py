@@ -71,14 +71,12 @@ class Endpoints:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
-        # Set when new requests are refused, while those in flight go on.
-        self.is_draining = False
+        self.is_draining = False  # Set when new requests are refused, while those in flight go on.
         self.n_in_flight = 0
         self._counting = threading.Lock()
         self._options = options
         self._store = responses.ResponseStore()
-        # The names of unknown fields that have been logged; each is logged once.
-        self._logged: set[str] = set()
+        self._logged: set[str] = set()  # The names of unknown fields that have been logged; each is logged once.
         text, vectors, value, models = self._text, self._vectors, self._value, ModelEndpoints(service, options)
         parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
@@ -186,8 +184,6 @@ class Endpoints:
         rows = ((path, methods) for path, methods in self._table.items() if path not in ("/", "/v1"))
         return [f"{method} /v1{path}" for path, methods in rows for method in methods]
 
-    # --- generated text ---
-
     def _text(
         self, parse: Callable[[Fields], TextRequest], encoder_type: type[Encoder[Any]], format: StreamFormat = CHAT
     ) -> Handler:
@@ -221,8 +217,7 @@ class Endpoints:
     ) -> Result:
         """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
 
-        `stream` gets pings while it loads. If its process ends before it receives a call of `use`, the request waits
-        until the model has been loaded again.
+        `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again.
         """
         wait = partial(self._wait, exchange, stream)
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
@@ -257,7 +252,6 @@ class Endpoints:
             stream.send(has_events=True, is_last=True)
 
     def _wait(self, exchange: Exchange, stream: Stream | None) -> None:
-        """Called several times a second while a request waits."""
         self._check(exchange)
         if stream is not None:
             stream.ping()
@@ -268,8 +262,6 @@ class Endpoints:
             raise errors.ShuttingDown
         if has_disconnected(exchange.socket):
             raise ClientGoneError
-
-    # --- vectors, tokens and templates ---
 
     def _vectors(
         self,
@@ -307,8 +299,6 @@ class Endpoints:
                 log.info("requests have the field '%s', which is ignored here", printable(name))
         return request
 
-    # --- stored responses ---
-
     def _get_response(self, exchange: Exchange) -> None:
         if "/" in exchange.tail:
             raise errors.HttpError(404, "unknown_path", f"there is nothing at {exchange.path}")
@@ -319,8 +309,6 @@ class Endpoints:
     def _delete_response(self, exchange: Exchange) -> None:
         self._store.delete(exchange.tail)
         exchange.send_json(200, {"id": exchange.tail, "object": "response", "deleted": True})
-
-    # --- the state of the server ---
 
     def _home(self, exchange: Exchange) -> None:
         if self._options.has_page and exchange.wants_page:

@@ -50,7 +50,6 @@ class Exchange:
     def __init__(
         self, method: str, target: str, version: str, headers: Message, stream: Incoming, options: Options
     ) -> None:
-        """The head of a request, and the connection."""
         self.method = method
         parts = _TARGET.match(target)
         assert parts is not None, "every text matches"
@@ -67,16 +66,13 @@ class Exchange:
         self.route, self.tail = "other", ""
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id, self.summary = "-", ""
-        # Closed at the end of the exchange.
-        self.closing = contextlib.ExitStack()
+        self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
         # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.
         self.fail_stream: Callable[[errors.ApiError], None] | None = None
-        # The CORS headers of the response, also of an error.
-        self.cors_headers: Mapping[str, str] = {}
-        # The client's id of the request; None: the response gets a new id.
-        self._given_id: str | None = None
+        self.cors_headers: Mapping[str, str] = {}  # Those of the response, also of an error.
+        self._given_id: str | None = None  # The client's id of the request; None: the response gets a new id.
         self.name_request(headers.get("X-Request-Id"))
         self._stream = stream
         # Whether the body is still unread: if so, the connection cannot take another request.

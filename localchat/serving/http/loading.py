@@ -45,8 +45,7 @@ class Loader:
         # Set if the first model cannot be loaded. Then `on_failure` is called, which ends the server.
         self.has_failed = False
         self.on_failure: Callable[[], None] = lambda: None
-        # The base URL for clients, for the report.
-        self.url = ""
+        self.url = ""  # The base URL for clients, for the report.
         self._options = options
         self._is_first = True
         self._is_closed = False
@@ -62,10 +61,8 @@ class Loader:
     def load(self, served: ServedModel[Model], others: OtherModels) -> Model:
         """Load a model. The first call is for the model with which the loader was made.
 
-        Raises:
-            EngineError: It cannot be loaded; the message has the path and the reason in one line. Or OutOfResources.
-            NotEnoughMemory: As `Front.start`, except for the first model.
-            EngineStopped: `close` was called.
+        Raises EngineError or OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory as
+        `Front.start`, except for the first model; EngineStopped if `close` was called.
         """
         file, is_first, self._is_first = served.file, self._is_first, False
         options = replace(load_options(file, self._options), others=others)
