@@ -220,7 +220,7 @@ def read_response_format(body: Fields) -> ResponseFormat | None:
         *(_read_format(structured, name) for name in _STRUCTURED),
         ResponseFormat("json_object", None, structured.at("json_object")) if is_object else None,
     ]
-    formats = [format for format in found if format is not None]
+    formats = list(filter(None, found))
     if len(formats) > 1:
         first, second = formats[0].param, formats[1].param
         raise BadRequest(f"'{first}' and '{second}' cannot both be set: each constrains the output", second)
@@ -372,6 +372,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
 # For keywords: whether a value is right, and what is expected.
 _VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "type": (_are_types, f"one of {', '.join(sorted(_TYPES))}, or a list of these: leave it out to allow all"),
@@ -379,16 +383,14 @@ _VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
         "a list of names, beside the 'properties' that have these names",
     ),
-    "enum": (lambda value: isinstance(value, list), "a list"),
+    "enum": (_is(list), "a list"),
     "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
-    **dict.fromkeys(_MAPS, (lambda value: isinstance(value, dict), "an object of JSON schemas")),
-    **dict.fromkeys(_LISTS, (lambda value: isinstance(value, list), "a list of JSON schemas")),
-    **dict.fromkeys(("$ref", "pattern"), (lambda value: isinstance(value, str), "a string")),
+    **dict.fromkeys(_MAPS, (_is(dict), "an object of JSON schemas")),
+    **dict.fromkeys(_LISTS, (_is(list), "a list of JSON schemas")),
+    **dict.fromkeys(("$ref", "pattern"), (_is(str), "a string")),
     **dict.fromkeys(("maximum", "minimum"), (_is_number, "a number")),
     # In draft 4 these are booleans, which are instances of int.
-    **dict.fromkeys(
-        ("exclusiveMaximum", "exclusiveMinimum"), (lambda value: isinstance(value, (int, float)), "a number")
-    ),
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum"), (_is(int, float), "a number")),
     **dict.fromkeys(
         _COUNTS, (lambda value: _is_number(value) and value >= 0 and value % 1 == 0, "an integer of at least 0")
     ),

@@ -94,21 +94,20 @@ def _beside(mapping: Path, file: str) -> Path:
     return path
 
 
+@dataclass(eq=False)
 class Scan:
-    """One search for models: when each folder was changed that it has read, and what it skips."""
+    """One search for models."""
 
-    def __init__(self, reported: set[str]) -> None:
-        """`reported` has what earlier scans have logged, which is not logged again."""
-        self.stamps: dict[Path, int] = {}  # They show whether to scan again.
-        self._reported = reported
+    reported: set[str]  # What earlier scans have logged, which is not logged again.
+    stamps: dict[Path, int] = field(default_factory=dict)  # When what it read was changed: whether to scan again.
 
     def skip(self, path: Path, problem: str) -> None:
         self.report(f"{path} is skipped: {problem}")
 
     def report(self, text: str) -> None:
         text = printable(text)
-        if text not in self._reported:
-            self._reported.add(text)
+        if text not in self.reported:
+            self.reported.add(text)
             log.warning("%s", text)
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
