@@ -15,17 +15,7 @@ from typing import Any, Callable
 from ...core.events import Event, ToolCallArguments, ToolCallStart
 from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
 from .scan import Cursor, Markers, Mismatch, Reader
-from .values import (
-    NAME,
-    STRING,
-    decoded,
-    maybe_nested,
-    parameter_types,
-    read_value,
-    stream_value,
-    text_json,
-    value_json,
-)
+from .values import NAME, STRING, decode, maybe_nested, parameter_types, read_value, stream_value, text_json, value_json
 
 # Ids that clients can send back: no white space, and not too long for their databases.
 _ID = re.compile("[!-~]{1,64}")
@@ -227,10 +217,10 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
             if not layout.opener and key not in (name_key, *argument_keys, id_key, "type"):
                 raise Mismatch
             if not has_started and name_key in (key, ""):
-                name = decoded((yield from read_value(cursor))) if name_key else key
+                name = decode((yield from read_value(cursor))) if name_key else key
                 if not isinstance(name, str) or name not in calls.schemas:
                     raise Mismatch
-                calls.start(name, decoded(fields.get(id_key, "")), is_held=AN_ID in layout.after_call)
+                calls.start(name, decode(fields.get(id_key, "")), is_held=AN_ID in layout.after_call)
                 cursor.end_record()
                 has_started = True
                 before = next((fields[key] for key in argument_keys if key in fields), None)
@@ -262,7 +252,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
     cursor.end_record()
     if not has_arguments:
         calls.arguments("{}")
-    calls.release(decoded(fields.get(id_key, "")))
+    calls.release(decode(fields.get(id_key, "")))
     calls.is_open = False
 
 
@@ -280,7 +270,7 @@ def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
 
 def _key(cursor: Cursor) -> Reader[str]:
     """Read the name of a field and the colon after it."""
-    key = decoded((yield from read_value(cursor)))
+    key = decode((yield from read_value(cursor)))
     yield from cursor.read_run()
     if not isinstance(key, str):
         raise Mismatch
@@ -291,7 +281,7 @@ def _key(cursor: Cursor) -> Reader[str]:
 
 def _object_text(raw: str) -> str:
     """The JSON of arguments. Some models write them as JSON within a JSON string."""
-    text = decoded(raw)
+    text = decode(raw)
     return (text if text.strip() else "{}") if isinstance(text, str) else raw
 
 

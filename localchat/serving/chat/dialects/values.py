@@ -71,7 +71,7 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     return ""
 
 
-def decoded(raw: str) -> Any:
+def decode(raw: str) -> Any:
     """The value of a JSON text; None if the text is not well-formed."""
     try:
         return json.loads(raw)
