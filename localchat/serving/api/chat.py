@@ -17,8 +17,7 @@ from ..core.request import TextRequest
 from . import parts
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 
-# The limit of `n`. Each choice is a sequence, and the number of slots is limited.
-MAX_N = 32
+MAX_N = 32  # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

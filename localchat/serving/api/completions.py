@@ -20,8 +20,7 @@ from .chat import read_text_request
 from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, id_text, logprob_entry
 from .parts import read_inputs
 
-# The limit of sequences per request, over all prompts.
-MAX_CHOICES = 128
+MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
 
 
 class SourceFile(NamedTuple):

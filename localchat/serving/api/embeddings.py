@@ -20,8 +20,7 @@ from .parts import read_inputs
 
 Vectors = Sequence["array[float]"]
 
-# OpenAI's limit.
-MAX_INPUTS = 2048
+MAX_INPUTS = 2048  # OpenAI's limit.
 
 # Fields with only one supported value: vectors have Euclidean length 1, texts are not truncated (a text that is too
 # long is an error), and the model's BOS and EOS are added.

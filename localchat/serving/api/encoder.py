@@ -20,12 +20,10 @@ CONTENT, REASONING, CALL = "content", "reasoning", "call"
 # The kinds of block to which the events with text add it.
 _KINDS = {events.ContentDelta: CONTENT, events.ReasoningDelta: REASONING, events.ToolCallArguments: CALL}
 
-# Replaces a log probability of minus infinity, which JSON cannot represent.
-LOGPROB_FLOOR = -9999.0
+LOGPROB_FLOOR = -9999.0  # Replaces a log probability of minus infinity, which JSON cannot represent.
 
 _NO_CALL = events.ToolCallStart(0, "", "")
-# Stands for the text of a chunk while the JSON around it is made.
-_MARK = "\0"
+_MARK = "\0"  # Stands for the text of a chunk while the JSON around it is made.
 
 UsageOf = Callable[..., events.Usage]
 """Returns the usage of the output with an index; without an index, over all outputs."""

@@ -23,8 +23,7 @@ from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import IMAGE, note_of, read_schema, read_tools, refuse_media, tool_call, tool_fields, without_nulls
 
-# The version of Ollama that the server reports. Editors refuse servers below a minimum version.
-VERSION = "0.13.0"
+VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")

@@ -18,11 +18,9 @@ from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
 Tool = dict[str, Any]
-# A tool, and the path of its schema in the body.
-ToolAt = tuple[Tool, str]
+ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
 
-# The argument of the function that represents a custom tool.
-CUSTOM_INPUT = "input"
+CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
 IMAGE, AUDIO, FILE = "an image", "audio", "a file"
 

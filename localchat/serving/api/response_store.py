@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from ..core.errors import NotFound
 from ..core.text import to_json
 
-# The limit of the stored responses, enough for several hours of work with one agent.
-MAX_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024  # The limit of the stored responses, enough for several hours of work with one agent.
 
 Item = dict[str, Any]
 

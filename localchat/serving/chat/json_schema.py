@@ -30,17 +30,14 @@ _NOT_ENFORCED = frozenset(
      "dependencies", "dependentSchemas", "dependentRequired", "unevaluatedItems", "unevaluatedProperties",
      "$dynamicRef", "$recursiveRef")
 )  # fmt: skip
-# A pattern of a few whole names.
-_NAMES = re.compile(r"\^(?:([\w-]+)|\((?:\?:)?([\w-]+(?:\|[\w-]+)*)\))\$", re.ASCII)
+_NAMES = re.compile(r"\^(?:([\w-]+)|\((?:\?:)?([\w-]+(?:\|[\w-]+)*)\))\$", re.ASCII)  # A pattern of a few whole names.
 # The parts of a pattern with escaped characters and classes of characters. A negated class gets NUL: llguidance would
 # allow quotation marks and backslashes that it excludes, unless it excludes a control character too.
 _CLASS = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
-# A character in JSON that a string can only have as \uXXXX.
-_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
 _SPACE = "[ ]|\\n[ ]{0,40}"
-# llguidance reads numbers as floats, which have all integers up to this one.
-_MAX_INTEGER = 1 << 53
+_MAX_INTEGER = 1 << 53  # llguidance reads numbers as floats, which have all integers up to this one.
 # The limits of work that cannot be interrupted: llguidance compares all properties of an object, and all patterns with
 # the properties. Levels of schemas, which references continue, are on the stack.
 _MAX_PROPERTIES, _MAX_NAMES, _MAX_LEVELS = 3000, 5000, 600

@@ -85,8 +85,7 @@ class Output:
         self._found: str | None = None
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
         self._n_reasoning, self._has_reasoning = 0, False
-        # The tokens since the last event, which may be the start tag of reasoning.
-        self._n_pending = 0
+        self._n_pending = 0  # The tokens since the last event, which may be the start tag of reasoning.
         # The sampled tokens, with the one that ended the output.
         self._n_completion = 0
         self._n_cached = self._n_drafted = self._n_draft_accepted = 0

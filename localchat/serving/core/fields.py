@@ -14,8 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from .errors import BadRequest
 from .text import decode_json, to_json
 
-# Error messages show this many characters of a value, so that no message repeats a whole prompt.
-_SHOWN_CHARS = 60
+_SHOWN_CHARS = 60  # Error messages show this many characters of a value, so that no message repeats a whole prompt.
 
 # The limit of characters in a schema, grammar or list of tools: six times the tools of a hundred MCP servers.
 # llguidance compiles all of it in one call, which cannot be interrupted.
@@ -29,8 +28,7 @@ N = TypeVar("N", int, float)
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
-# The index of a list in the path of a field.
-_INDEX = re.compile(r"\[\d+\]")
+_INDEX = re.compile(r"\[\d+\]")  # The index of a list in the path of a field.
 
 # The escape of half a surrogate pair. A body that is valid UTF-8 can contain a lone surrogate only in this form.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")

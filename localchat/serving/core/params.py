@@ -16,8 +16,7 @@ from .errors import BadRequest
 from .fields import Fields, first_given, refuse_unsupported, show
 from .text import decode_json
 
-# The limit of stop texts: each is searched for after every token.
-MAX_STOPS = 64
+MAX_STOPS = 64  # The limit of stop texts: each is searched for after every token.
 # The limit of token ids in a list, and of biases: each is searched for at every token.
 MAX_LISTED_TOKENS = 4096
 MAX_TOKEN_ID_DIGITS = 10

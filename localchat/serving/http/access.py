@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .exchange import Exchange
     from .options import Options
 
-# The methods of all endpoints.
-METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"  # The methods of all endpoints.
 
 ANY_ORIGIN = "*"
 _PREFLIGHT = {

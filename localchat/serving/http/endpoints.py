@@ -44,8 +44,7 @@ log = logging.getLogger("localchat.server")
 # At most this many names of unknown fields are logged and stored, since clients choose the names.
 MAX_LOGGED_FIELDS = 100
 
-# A request uses this many processes of a model at most, if each ends before it receives the request.
-_MAX_USES = 3
+_MAX_USES = 3  # A request uses this many processes of a model at most, if each ends before it receives the request.
 
 _HOME = """localchat: {}
 
@@ -395,5 +394,4 @@ def chat_page() -> tuple[str, dict[str, str]]:
     return text, {**headers, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
-# Events with names, and an event as ping.
-_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
+_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))  # Events with names, and an event as ping.

@@ -31,13 +31,10 @@ LINGER_S = 0.5
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 # A target, which begins with scheme and host if a proxy sends it (RFC 9112, 3.2.2).
 _TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)\??(?P<query>.*)")
-# Limit of each part of a log line that a client chooses.
-MAX_LOGGED_CHARS = 200
-# Logged as the status if the client did not get a whole response (nginx uses this number).
-CLIENT_GONE = 499
+MAX_LOGGED_CHARS = 200  # Limit of each part of a log line that a client chooses.
+CLIENT_GONE = 499  # Logged as the status if the client did not get a whole response (nginx uses this number).
 
-# Bytes of one `send`, to which the timeout of the socket applies.
-SEND_BYTES = 64 * 1024
+SEND_BYTES = 64 * 1024  # Bytes of one `send`, to which the timeout of the socket applies.
 
 
 class ClientGoneError(Exception):

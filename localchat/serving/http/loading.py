@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("localchat.server")
 
 _BAR_WIDTH = 30
-# Seconds between log lines of the progress, if stderr is not a terminal.
-_LOG_PAUSE_S = 10.0
+_LOG_PAUSE_S = 10.0  # Seconds between log lines of the progress, if stderr is not a terminal.
 
 
 class Loader:
@@ -49,8 +48,7 @@ class Loader:
         self._options = options
         self._is_first = True
         self._is_closed = False
-        # The model that loads.
-        self._loading: _Start | None = _Start(file, load_options(file, options), has_bar=True)
+        self._loading: _Start | None = _Start(file, load_options(file, options), has_bar=True)  # The model that loads.
 
     def close(self) -> None:
         """End the engine process that loads, and load no more."""

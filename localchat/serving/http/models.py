@@ -20,8 +20,7 @@ from .exchange import Exchange
 from .loading import load_options, template_of
 from .options import Options
 
-# The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
-_NEVER = 10982044800
+_NEVER = 10982044800  # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
 

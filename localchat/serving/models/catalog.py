@@ -20,10 +20,8 @@ log = logging.getLogger("localchat.server")
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = ".localchat/models"  # In the home directory.
-# The mapping files that a models folder may have.
-MAPPING_FILES = ("models.toml", "models.json")
-# An error shows at most this many names.
-MAX_SHOWN_NAMES = 8
+MAPPING_FILES = ("models.toml", "models.json")  # The mapping files that a models folder may have.
+MAX_SHOWN_NAMES = 8  # An error shows at most this many names.
 # Its second name is the first one if a file of the user has the name "demo".
 _BUILT_IN = ModelFile(DEMO_PATH, DEMO, "built-in", ("built-in/demo",))
 

@@ -32,8 +32,7 @@ _KINDS: Mapping[str, str] = {
 # Characters that a name cannot have: a line of the log or of a table would end there, or JSON cannot have them.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# The characters of an architecture that lists show.
-_MAX_SHOWN_CHARS = 60
+_MAX_SHOWN_CHARS = 60  # The characters of an architecture that lists show.
 # The names of llama.cpp's file types, by number (enum llama_ftype).
 _QUANTISATIONS: Mapping[object, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",

@@ -20,16 +20,12 @@ from .model_file import ModelFile, ModelFileError, summary_of
 
 log = logging.getLogger("localchat.server")
 
-# A model that could not be loaded is tried again after this many seconds, or when its file has changed.
-RETRY_S = 60.0
-# A load that crashes is tried again at the next request, up to this many times in a row.
-MAX_TRIES = 3
-# How often a request that waits for a model checks whether its client is still there.
-_POLL_S = 0.25
+RETRY_S = 60.0  # A model that could not be loaded is tried again after this many seconds, or when its file has changed.
+MAX_TRIES = 3  # A load that crashes is tried again at the next request, up to this many times in a row.
+_POLL_S = 0.25  # How often a request that waits for a model checks whether its client is still there.
 # How long the requests that waited for a model have to begin, before another model may take its place.
 _FIRST_USE_S = 5.0
-# How long the thread that loads models may take to end.
-_CLOSE_S = 10.0
+_CLOSE_S = 10.0  # How long the thread that loads models may take to end.
 # What an engine process takes at most beside the weights and the context, such as libraries and kernels.
 _PROCESS_BYTES = 1 << 30
 

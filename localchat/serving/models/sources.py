@@ -35,8 +35,7 @@ log = logging.getLogger("localchat.server")
 
 # The limits of the folders below a root: deeper ones and further ones are not scanned.
 _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
-# The limit of a mapping file, and of a file of another program that names a model.
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20  # The limit of a mapping file, and of a file of another program that names a model.
 # The folders of Ollama's registry, and of the models without a publisher in it.
 _OLLAMA_REGISTRY = re.compile(r"^registry\.ollama\.ai/(library/)?")
 QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)

@@ -17,14 +17,10 @@ from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsL
 from .scan import Cursor, Markers, Mismatch, Reader
 from .values import NAME, STRING, decode, maybe_nested, parameter_types, read_value, stream_value, text_json, value_json
 
-# Ids that clients can send back: no white space, and not too long for their databases.
-_ID = re.compile("[!-~]{1,64}")
-# The attributes that state the type of a value.
-_TYPE = re.compile(r'\b(type|string)="(\w+)"')
-# The name of list items that are elements.
-_ITEM = "item"
-# The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
-_MAX_DEPTH = 60
+_ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.
+_TYPE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
+_ITEM = "item"  # The name of list items that are elements.
+_MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
 
 
 def new_call_id() -> str:

@@ -18,8 +18,7 @@ from .scan import Markers, Reader
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 
-# Recipients that are no tools: their messages are text.
-_ROLES = ("user", "assistant", "all")
+_ROLES = ("user", "assistant", "all")  # Recipients that are no tools: their messages are text.
 
 
 class ChannelParser(OutputParser):

@@ -23,8 +23,7 @@ TYPE_NAMES: Mapping[type, str] = {
 ALL_TYPES = frozenset(TYPE_NAMES.values())
 STRING = frozenset({"string"})
 
-# The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
-GEMMA_QUOTE = '<|"|>'
+GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
 
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 NAME = re.compile(r"[^,:={}\[\]()\"'<]*")

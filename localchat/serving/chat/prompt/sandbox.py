@@ -36,18 +36,14 @@ from .marked import Marked, has_user_text, join, marked, printed, replace, user_
 MAX_SOURCE = 1 << 17
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
-# The work of an operation counts as a step for so many characters.
-_CHARS_PER_STEP = 512
-# The limit of characters in the operands and the result of one operation. No context holds so many.
-MAX_SIZE = 1 << 24
-# The characters that an item of a list counts, and a range of user text.
-_ITEM = 16
+_CHARS_PER_STEP = 512  # The work of an operation counts as a step for so many characters.
+MAX_SIZE = 1 << 24  # The limit of characters in the operands and the result of one operation. No context holds so many.
+_ITEM = 16  # The characters that an item of a list counts, and a range of user text.
 # The limit of levels in nested lists. Python hashes nested tuples without a limit, and overflows its stack.
 _MAX_DEPTH = 1000
 # The limit of bits in an integer. JSON's numbers have at most 1,024, and the time of a product grows with its square.
 MAX_BITS = 1024
-# The limit of a width in a format, and of the characters of an error in a message.
-_MAX_WIDTH = 1000
+_MAX_WIDTH = 1000  # The limit of a width in a format, and of the characters of an error in a message.
 
 # Methods that pad text to any width or take a mapping, and `encode`: bytes would lose the marks of user text.
 _REMOVED = {"center", "encode", "expandtabs", "format_map", "ljust", "maketrans", "rjust", "translate", "zfill"}
@@ -72,8 +68,7 @@ _LISTS = {"indent", "list", "rsplit", "split", "splitlines"}
 # Tests that take the same time for every value.
 _FREE_TESTS = {"boolean", "callable", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number"}
 _FREE_TESTS |= {"sameas", "sequence", "string", "true", "undefined"}
-# Operators of comparison that are not the names of tests.
-_TESTS = {"gteq": "ge", "lteq": "le", "notin": "in"}
+_TESTS = {"gteq": "ge", "lteq": "le", "notin": "in"}  # Operators of comparison that are not the names of tests.
 
 # What is left of MAX_LOOP_STEPS to the rendering, or compilation, on this thread.
 _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
