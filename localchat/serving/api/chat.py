@@ -55,7 +55,6 @@ class ChatRequest(TextRequest):
 
     @property
     def role(self) -> str:
-        """The role of the response message."""
         last = str(self.messages[-1]["role"])
         return "assistant" if self.add_generation_prompt or last == "user" else last
 
@@ -216,8 +215,6 @@ def _called(id: str | None, function: Fields) -> dict[str, Any]:
 
 
 class ChatEncoder(ChoicesEncoder[ChatRequest]):
-    """Encodes a chat completion."""
-
     id_prefix = "chatcmpl-"
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
     empty: Mapping[str, Any] = {"delta": {}}

@@ -32,8 +32,6 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionRequest(TextRequest):
-    """A validated request for text completions."""
-
     prompts: tuple[Input, ...] = ()
     # The text after the gap that the output fills (fill-in-the-middle, FIM). None: the output follows the prompt.
     suffix: str | None = None

@@ -29,8 +29,6 @@ UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_spe
 
 @dataclass(frozen=True)
 class EmbeddingsRequest:
-    """Texts or token ids to embed."""
-
     model: str
     inputs: tuple[Input, ...]
     dimensions: int | None  # Return only this many numbers of each vector; None: all.
@@ -105,8 +103,6 @@ def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_t
 
 @dataclass(frozen=True)
 class TokenizeRequest:
-    """A text to tokenize."""
-
     model: str
     text: str
     adds_special: bool  # Add the model's BOS.
@@ -116,8 +112,6 @@ class TokenizeRequest:
 
 @dataclass(frozen=True)
 class DetokenizeRequest:
-    """Tokens to convert to text."""
-
     model: str
     tokens: tuple[int, ...]
 

@@ -148,7 +148,6 @@ PING = '{"type":"ping"}'
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """The error object in Anthropic's format."""
     message = error.message
     if isinstance(error, ContextLengthExceeded) and error.n_ctx:
         message = f"prompt is too long: {error.n_tokens} tokens > {error.n_ctx} maximum"
@@ -167,8 +166,6 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class MessageEncoder(Encoder[ChatRequest]):
-    """Encodes a message."""
-
     id_prefix = "msg_"
 
     def started(self) -> None:

@@ -66,7 +66,6 @@ def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> Ch
 
 
 def _common(body: Fields) -> dict[str, Any]:
-    """The fields that both endpoints have."""
     given = body.object_or_empty("options")
     length = given.integer("num_predict")
     if length is not None and length <= 0:  # No limit.

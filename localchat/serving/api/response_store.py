@@ -16,8 +16,6 @@ Item = dict[str, Any]
 
 
 class Stored(NamedTuple):
-    """A stored response."""
-
     body: Mapping[str, Any]  # The response object that GET returns.
     items: tuple[Item, ...]  # All items: those of earlier responses, of the request, and the output.
     n_bytes: int  # The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound.

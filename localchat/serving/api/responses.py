@@ -359,7 +359,6 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
 
     def _called(self, block: Block) -> Item:
-        """The fields of a call that name its tool."""
         return self.request.calls.get(block.call.name, {"type": "function_call", "name": block.call.name})
 
     def _status(self, block: Block) -> str:
@@ -387,7 +386,6 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         self._emit_item(block, f"{self._names(block).text_event}.{kind}", **fields, **self._logprobs(block, tokens))
 
     def _emit_item(self, block: Block, kind: str, **fields: Any) -> None:
-        """Emit an event that concerns the text of an item."""
         names = self._names(block)
         index = {names.index_field: 0} if names.part else {}
         self._emit(kind, item_id=self._item_id(block), output_index=block.index, **index, **fields)

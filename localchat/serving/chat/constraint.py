@@ -153,7 +153,6 @@ class _Grammar:
         return rule
 
     def _formatted(self, text: str) -> str:
-        """Text of a response format or, if there are tools, tool calls."""
         starts = ("", "") if self.has_prefill else self.dialect.text_start
         first, after = (seq(self._literal(start), text) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
@@ -169,7 +168,6 @@ class _Grammar:
         return self._after_reasoning(first, self._calls(layout, before=self.dialect.calls_start), None)
 
     def _auto(self) -> str:
-        """Free text, and calls after the marker of a call."""
         dialect = self.dialect
         if dialect.part_mark:
             return self._parts(dialect.calls)
@@ -255,7 +253,6 @@ class _Grammar:
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
-    """Refuse a schema that cannot be enforced. `path` is its field."""
     pointer, reason = error_place(schema)
     if reason:
         place = f"{path}#{pointer}"

@@ -249,7 +249,6 @@ def _forbids_escapes(schema: dict[str, Any]) -> bool:
 
 
 def _has_other_names(node: Any) -> bool:
-    """Whether an object may have names other than those that the schema lists."""
     names = isinstance(node, dict) and (node.get("properties") or node.get("required") or node.get("patternProperties"))
     return bool(names) and node.get("additionalProperties", True) is not False
 

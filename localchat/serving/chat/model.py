@@ -19,8 +19,6 @@ MAX_TEMPLATES = 8
 
 
 class Model:
-    """A loaded model under its public name."""
-
     def __init__(
         self,
         name: str,
@@ -67,7 +65,6 @@ class Model:
         self.engine.close()
 
     def meta(self) -> dict[str, Any]:
-        """A description of the model, with llama.cpp's names."""
         facts = self.engine.facts
         same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
         return {"description": facts.description, "size": facts.n_bytes, **same}

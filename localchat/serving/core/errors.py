@@ -49,7 +49,6 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": code}}
 
     def headers(self) -> Mapping[str, str]:
-        """The additional HTTP headers of the response."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
@@ -130,8 +129,6 @@ class ModelLoading(ApiError, status=503, type="model_loading"):
 
 
 class ShuttingDown(ApiError, status=503, type="inference_error", code="shutting_down", retry_after_s=RETRY_LOADING_S):
-    """The server is shutting down."""
-
     def __init__(self, message: str = "the server is shutting down") -> None:
         super().__init__(message)
 

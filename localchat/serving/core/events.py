@@ -34,15 +34,11 @@ class OutputToken:
 
 @dataclass(frozen=True)
 class ContentDelta:
-    """Text of the output."""
-
     text: str
 
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """Text of the model's reasoning."""
-
     text: str
 
 
@@ -130,7 +126,6 @@ class Usage:
 
     @property
     def total_s(self) -> float:
-        """Seconds from the submission to the last token."""
         return self.queue_s + self.prompt_s + self.completion_s
 
     @property

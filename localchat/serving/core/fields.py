@@ -84,7 +84,6 @@ class Fields:
         self._ignored = [] if ignored is None else ignored
 
     def at(self, name: str) -> str:
-        """The path of a field."""
         return f"{self.path}.{name}" if self.path else name
 
     def refuse(self, name: str, expected: str) -> NoReturn:
@@ -95,7 +94,6 @@ class Fields:
         raise BadRequest(f"'{path}' must be {expected}, got {got}", path)
 
     def get(self, name: str) -> Any:
-        """The value without validation; None if the field is absent."""
         self._read.add(name)
         return self.raw.get(name)
 
@@ -129,7 +127,6 @@ class Fields:
         return self._of_type(name, str, "a string")
 
     def required_text(self, name: str) -> str:
-        """A string that is not empty."""
         return self.text(name) or self.refuse(name, "a string that is not empty")
 
     def given_text(self, name: str, expected: str = "a string") -> str:
@@ -162,7 +159,6 @@ class Fields:
         return self.object(name) or self.child({}, self.at(name))
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """The fields of each object in a list."""
         for i, value in enumerate(self.items(name, "objects")):
             path = f"{self.at(name)}[{i}]"
             if not isinstance(value, dict):
@@ -170,7 +166,6 @@ class Fields:
             yield self.child(value, path)
 
     def child(self, raw: Mapping[str, Any], path: str) -> Fields:
-        """An object inside this body."""
         return Fields(raw, path, self._ignored)
 
     def check_size(self, name: str) -> None:

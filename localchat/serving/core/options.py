@@ -50,8 +50,6 @@ def option(default: Any, usage: str, read: Any = str, *, help: str, repeats: boo
 
 @dataclass(frozen=True)
 class Whole:
-    """Reads a whole number."""
-
     low: int
     high: int = (1 << 31) - 1  # llama.cpp has 32-bit numbers, and would cut a larger one.
     or_zero: bool = False  # Whether 0 is valid below `low`.

@@ -336,5 +336,4 @@ def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
 
 
 def is_token(value: Any) -> bool:
-    """Whether a JSON value may be a token id."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -42,8 +42,6 @@ class ClientGoneError(Exception):
 
 
 class Exchange:
-    """A request and its response."""
-
     def __init__(
         self, method: str, target: str, version: str, headers: Message, stream: Incoming, options: Options
     ) -> None:
@@ -190,7 +188,6 @@ class Exchange:
         return printable(f"{self.method} {self.path}"[:MAX_LOGGED_CHARS])
 
     def log(self) -> None:
-        """Write one line to the log."""
         given = f" [{self._given_id}]" if self._given_id else ""
         summary = f"{self.summary or '-'}{given}"
         log.info("%s %s %s %.3f s: %s", self.id, self.status, self._request_line, self.seconds, summary)

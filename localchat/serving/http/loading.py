@@ -114,7 +114,6 @@ class Loader:
         )
 
     def _report(self, file: ModelFile, facts: ModelFacts, seconds: float) -> None:
-        """Report the model, its context, memory and device, and the address."""
         size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
         cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
@@ -150,7 +149,6 @@ class _Start:
         return time.monotonic() - self._began_at
 
     def clear(self) -> None:
-        """Remove the bar."""
         if self._shown_percent >= 0:
             self._write("\r\x1b[K")
             self._shown_percent = -1

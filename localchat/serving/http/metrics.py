@@ -95,7 +95,6 @@ def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | 
 
 
 def _histogram(name: str, help: str, values: Mapping[str, Histogram]) -> Iterator[str]:
-    """The lines of histograms, by their labels."""
     samples: list[tuple[str, int | float]] = []
     for label, one in values.items():
         counts = one.counts()

@@ -65,7 +65,6 @@ class ModelEndpoints:
         exchange.send_json(200, self._details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
 
     def _entry(self, served: ServedModel[Model]) -> dict[str, Any]:
-        """The entry of a model in OpenAI's format."""
         file, header, model = served.file, summary_of(served.file), served.model
         if model is not None:
             meta = model.meta()
@@ -140,7 +139,6 @@ def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
 
 
 def state_of(served: ServedModel[Model]) -> str:
-    """The state with llama.cpp's words."""
     if served.model is not None:
         return "loaded"
     return "loading" if served.is_loading else "failed" if served.failure else "unloaded"

@@ -55,8 +55,6 @@ class _Source(io.RawIOBase):
 
 
 class Incoming(io.BufferedReader):
-    """The buffered bytes of one connection."""
-
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._source = _Source(sock)
@@ -97,7 +95,6 @@ def list_of(headers: Message, name: str) -> list[str]:
 
 
 def has_body(headers: Message) -> bool:
-    """Whether bytes of a body follow the head."""
     return "Transfer-Encoding" in headers or list_of(headers, "Content-Length") not in ([], ["0"])
 
 

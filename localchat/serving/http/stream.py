@@ -72,7 +72,6 @@ class Stream:
             self.ping()
 
     def ping(self) -> None:
-        """Send a ping if it is time for one."""
         if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
             self._write(self._format.ping)
 

@@ -95,8 +95,6 @@ def _beside(mapping: Path, file: str) -> Path:
 
 @dataclass(eq=False)
 class Scan:
-    """One search for models."""
-
     reported: set[str]  # What earlier scans have logged, which is not logged again.
     stamps: dict[Path, int] = field(default_factory=dict)  # When what it read was changed: whether to scan again.
 

@@ -89,13 +89,11 @@ class ArgumentsLayout:
         return (ValueLayout(STRING, start + quote, end_quote + end, end_quote + end), bare) if quote else (bare,)
 
     def can_name(self, name: str) -> bool:
-        """Whether this layout can represent an argument with this name."""
         if self.separator:
             return name.isidentifier() and not keyword.iskeyword(name)
         return re.fullmatch(r'[^\s<>"/\]]+', name) is not None
 
     def written(self, name: str, value: Any, notation: str) -> str:
-        """Write an argument."""
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
@@ -144,7 +142,6 @@ class CallLayout:
         return (before + self.head).replace(THE_NAME, inside)
 
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Write calls (dicts with `name` and `arguments`) in this layout."""
         texts = [
             self.head_of(call["name"], self.separator if i else self.begin).translate(_FILLED)
             + self._written_arguments(call["arguments"])

@@ -24,7 +24,6 @@ _MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, an
 
 
 def new_call_id() -> str:
-    """A unique id for a call."""
     return "call_" + secrets.token_hex(12)
 
 
@@ -74,14 +73,12 @@ class Calls:
         self.arguments("".join(texts))
 
     def arguments(self, text: str) -> None:
-        """Add a piece to the arguments of the open call."""
         if self._held is not None:
             self._held[2].append(text)
         elif text:
             self._emit(ToolCallArguments(self.made - 1, text))
 
     def text(self, text: str) -> None:
-        """Add a piece of a string to the arguments."""
         self.arguments(text_json(text))
 
 
@@ -265,7 +262,6 @@ def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
 
 
 def _key(cursor: Cursor) -> Reader[str]:
-    """Read the name of a field and the colon after it."""
     key = decode((yield from read_value(cursor)))
     yield from cursor.read_run()
     if not isinstance(key, str):
@@ -321,7 +317,6 @@ def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
 
 
 def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
-    """Read a call in Python's syntax, with named arguments or with one object."""
     found = yield from cursor.expect(*(name + "(" for name in calls.schemas))
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
@@ -350,7 +345,6 @@ class _Arguments:
 
     @property
     def start(self) -> str:
-        """The text before a name."""
         return _bare(self.layout.before_key)
 
     def read(self) -> Reader[None]:
@@ -441,5 +435,4 @@ class _Arguments:
 
 
 def _bare(text: str) -> str:
-    """A text of a layout without the white space around it."""
     return text.strip(f"{A_BREAK}{A_SPACE} \n")

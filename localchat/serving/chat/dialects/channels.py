@@ -109,7 +109,6 @@ class ChannelDialect(Dialect):
         return (*self.dropped, *self.openers)
 
     def is_reasoning(self, header: str) -> bool:
-        """Whether the message with this header is reasoning."""
         return self.reasoning.start.removesuffix(MESSAGE) in header and "to=functions" not in header
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:

@@ -68,7 +68,6 @@ class Dialect:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """All markers that are dropped from the output."""
         return (*self.section_markers, *self.also_dropped)
 
     @property
@@ -87,7 +86,6 @@ class Dialect:
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:
-        """Whether a template belongs to this family."""
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
 

@@ -73,12 +73,10 @@ class OutputParser:
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether a call has begun."""
         return self._calls.made > 0
 
     @property
     def inside_tool_call(self) -> bool:
-        """Whether a call is incomplete."""
         return self._calls.is_open
 
     def feed(self, text: str) -> list[Event]:
@@ -117,7 +115,6 @@ class OutputParser:
             cursor.shown = end
 
     def _read(self) -> Reader[None]:
-        """Read the whole output."""
         cursor, dialect = self._cursor, self._dialect
         end = yield from self._first_reasoning()
         # A call may have ended the reasoning.

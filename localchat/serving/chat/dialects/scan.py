@@ -26,8 +26,6 @@ class Mismatch(Exception):
 
 
 class Markers:
-    """A set of literal texts to look for."""
-
     def __init__(self, *literals: str) -> None:
         self.literals = tuple(filter(None, literals))
         self._pattern = re.compile(pattern_of(literals))

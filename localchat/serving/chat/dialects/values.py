@@ -130,7 +130,6 @@ class _Value:
         self._follows_item = True
 
     def _name(self, end: str) -> Reader[None]:
-        """Read a name and the text after it."""
         cursor = self._cursor
         quote = yield from cursor.read_one_of(*self._quotes)
         if quote:
@@ -160,7 +159,6 @@ class _Value:
             yield from self._word()
 
     def _word(self) -> Reader[None]:
-        """Read a value without quotes."""
         if self._is_json:
             word = yield from self._cursor.read_run(_JSON_WORD)
         else:
@@ -172,7 +170,6 @@ class _Value:
         self._emit_item(word)
 
     def _string(self, quote: str) -> Reader[None]:
-        """Read a string after its opening quote."""
         cursor = self._cursor
         self._emit_item('"')
         markers = Markers(quote, *(self._ends if quote == GEMMA_QUOTE else "\\"))

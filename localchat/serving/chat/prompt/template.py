@@ -31,8 +31,6 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "functio
 
 
 class ChatTemplate:
-    """A compiled chat template."""
-
     def __init__(
         self,
         source: str | None,
