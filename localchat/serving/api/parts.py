@@ -172,7 +172,7 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest: a mode, which is "none" without tools, and names that are offered."""
+    """`tool_choice` and `allowed` of a ChatRequest: a mode, "none" without tools, and names, which must be offered."""
     offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)

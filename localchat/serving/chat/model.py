@@ -35,8 +35,8 @@ class Model:
         self.name = name
         self.engine = engine
         self.keep_tools = keep_tools  # Whether the prompt shows the tools even if `tool_choice` is "none".
-        # For requests that set none: the limit of reasoning tokens, the text that is appended to reasoning at the limit,
-        # and the length limit. None: no limit.
+        # For requests that set none: the limit of reasoning tokens, the text that is appended to it, and the length
+        # limit. None: no limit.
         self.reasoning_budget = reasoning_budget
         self.reasoning_message = reasoning_message
         self.max_tokens = max_tokens

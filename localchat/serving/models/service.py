@@ -242,8 +242,8 @@ class Service(Generic[M]):
         self._changed.notify_all()
 
     def _queue_unless_loaded(self, served: ServedModel[M], since: float = math.inf, *, is_wanted: bool) -> bool:
-        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now. Raises the error of a
-        load that has failed since this time, or is not to be tried again yet."""
+        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now. Raises the error of
+        a load that has failed since this time, or is not to be tried again yet."""
         if self.is_stopped:
             raise errors.ShuttingDown
         if served.model is not None and not served.is_ending and not served.model.has_died:
@@ -365,8 +365,8 @@ class Service(Generic[M]):
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 
     def _end_least_recent(self, new: ServedModel[M], *, only_idle: bool = False) -> None:
-        """End the least recently used idle model for a new one, or wait until one becomes idle, as long as the new one is
-        needed. New requests could keep all models busy, so those for the least recently used one wait: after some
+        """End the least recently used idle model for a new one, or wait until one becomes idle, as long as the new one
+        is needed. New requests could keep all models busy, so those for the least recently used one wait: after some
         seconds, or if there is only one."""
         began_at = self.clock()
         blocked: ServedModel[M] | None = None

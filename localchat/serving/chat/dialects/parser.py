@@ -136,7 +136,7 @@ class OutputParser:
     def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
         """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
 
-        `opener` is the marker of the formats to try. "": those without opener; None: all. `skipped` may precede the call.
+        `opener` is the marker of the formats to try. "": those without; None: all. `skipped` may precede the call.
         """
         for layout in self._dialect.styles if self._calls.schemas else ():
             if opener is not None and not (layout.opener.startswith(opener) if opener else not layout.opener):

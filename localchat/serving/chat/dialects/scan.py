@@ -157,8 +157,8 @@ class Cursor:
         return found
 
     def read_end(self, *literals: str) -> Reader[str | None]:
-        """Read white space and one of these literals, which the end of the output may cut. If another text follows, only
-        the white space is read, and None is returned."""
+        """Read white space and one of these literals, which the end of the output may cut. If another text follows,
+        only the white space is read, and None is returned."""
         yield from self.read_run()
         found = yield from self.read_one_of(*literals)
         rest = self.text[self.at :]
