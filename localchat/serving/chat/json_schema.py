@@ -37,6 +37,7 @@ _CLASS = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
 _SPACE = "[ ]|\\n[ ]{0,40}"
+_WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Those of the form \\uXXXX.
 _MAX_INTEGER = 1 << 53  # llguidance reads numbers as floats, which have all integers up to this one.
 # The limits of work that cannot be interrupted: llguidance compares all properties of an object, and all patterns with
 # the properties. Levels of schemas, which references continue, are on the stack.
@@ -237,7 +238,7 @@ def json_rule(schema: Any) -> str:
     if isinstance(schema, dict):
         options = {**schema.get("x-guidance", {}), "whitespace_pattern": _SPACE}
         if _forbids_escapes(schema):
-            options["json_allowed_escapes"] = 'nrbtf\\"'
+            options.update(_WITHOUT_ESCAPES)
         schema = {**schema, "x-guidance": options}
     return f"%json {json.dumps(schema)}"
 
@@ -369,8 +370,7 @@ def _needs_escapes(node: dict[str, Any]) -> Iterator[bool]:
     """For each text of a schema, whether all that match it have control characters."""
     yield bool(_CONTROL.search(json.dumps([node.get("const"), node.get("enum")])))
     if "pattern" in node:
-        options = {"json_allowed_escapes": 'nrbtf\\"'}
-        text = {"type": "string", "pattern": node["pattern"], "x-guidance": options}
+        text = {"type": "string", "pattern": node["pattern"], "x-guidance": _WITHOUT_ESCAPES}
         yield is_empty(f"start: %json {json.dumps(text)}")
 
 

@@ -88,9 +88,7 @@ class Fields:
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise BadRequest for the value of a field that must be `expected`, such as "a string"."""
-        path = self.at(name)
-        value = self.raw.get(name)
-        got = show(value) if name in self.raw else "nothing"
+        path, got = self.at(name), show(self.raw[name]) if name in self.raw else "nothing"
         raise BadRequest(f"'{path}' must be {expected}, got {got}", path)
 
     def get(self, name: str) -> Any:

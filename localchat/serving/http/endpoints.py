@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from ... import __version__
 from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
+from ..api.response_store import ResponseStore
 from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
@@ -74,7 +75,7 @@ class Endpoints:
         self.n_in_flight = 0
         self._counting = threading.Lock()
         self._options = options
-        self._store = responses.ResponseStore()
+        self._store = ResponseStore()
         self._logged: set[str] = set()  # The names of unknown fields that have been logged; each is logged once.
         text, vectors, value, models = self._text, self._vectors, self._value, ModelEndpoints(service, options)
         parse_chat = partial(
@@ -242,8 +243,7 @@ class Endpoints:
             self._service.unload(served)
         else:
             self._used(exchange, request, lambda model: model, stream)
-        head = ResponseHead("", int(time.time()), served.file.name)
-        encoder = encoder_type(head, request, Usage)
+        encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)
         if stream is None:
             exchange.send_json(200, encoder.body())
         else:

@@ -111,8 +111,7 @@ class _Reader:
             raise GGUFError(path, f"not a GGUF file: {next(kinds, found)}")
         version = self.number("I")
         if version not in VERSIONS:
-            known = " or ".join(map(str, VERSIONS))
-            raise GGUFError(path, f"GGUF version {version}, expected {known}")
+            raise GGUFError(path, f"GGUF version {version}, expected {' or '.join(map(str, VERSIONS))}")
         self.n_tensors, self.n_values = self.number("Q"), self.number("Q")
         # The least sizes of a tensor and of a value: two lengths, a type and an offset; a length, a type and a byte.
         self.check_size(self.at + 24 * self.n_tensors + 13 * self.n_values)

@@ -246,11 +246,9 @@ class OutputParser:
 
         Other markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned.
         """
-        self.reasoning_is_open = True
+        self.reasoning_is_open, dialect = True, self._dialect
         yield from self._cursor.read_run()
-        dialect = self._dialect
-        ends = Markers(dialect.reasoning.end, *dialect.section_markers)
-        marker = yield from self._part(ends, is_reasoning=True)
+        marker = yield from self._part(Markers(dialect.reasoning.end, *dialect.section_markers), is_reasoning=True)
         self.reasoning_may_open = dialect.reasons_anywhere
         if marker == dialect.reasoning.end:
             yield from self._cursor.read_end(marker)
