@@ -15,7 +15,6 @@ from ..api.chat import ChatRequest
 from ..api.completions import CompletionRequest, SourceFile
 from ..core import errors
 from ..core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
-from ..core.fields import first_given
 from ..core.params import GenerationParams
 from ..core.request import Input, TextRequest
 from ..engine.front import AnyEngine
@@ -109,10 +108,11 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, st
 
 def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:
     """The budget of the reasoning after this prompt; None: no limit. The budget message yields no control tokens."""
-    n_tokens = first_given([request.reasoning_budget, model.reasoning_budget])
+    n_tokens = model.reasoning_budget if request.reasoning_budget is None else request.reasoning_budget
     if n_tokens is None or n_tokens < 0:
         return None
-    message = first_given([request.reasoning_budget_message, model.reasoning_message]) or ""
+    message = request.reasoning_budget_message
+    message = model.reasoning_message if message is None else message
     return ReasoningBudget(
         n_tokens,
         dialect.reasoning.start,
