@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +25,15 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import front, process
 from localchat.serving.engine.front import Front
 from localchat.serving.engine.values import (
     EngineDied,
     EngineStopped,
+    GenerationRequest,
     LoadOptions,
+    StepOutput,
     invalid_grammar,
 )
 from localchat.serving.http.loading import Loader
@@ -339,6 +343,20 @@ def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: st
         assert (status, cause in body["error"]["message"]) == (500, True)
         monkeypatch.undo()  # The next process runs the engine as it is.
         assert chat_at(port)[0] == 200
+
+
+def test_front_waits_at_its_end_until_the_process_has_ended():
+    """A large process takes seconds to free its memory, as the reader of the output does here."""
+    has_ended_late = threading.Event()
+
+    def deliver(output: StepOutput) -> None:
+        if output.end is not None:
+            threading.Timer(0.5, has_ended_late.set).start()
+            has_ended_late.wait(DEADLINE_S)
+
+    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).start() as engine:
+        engine.submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
+    assert has_ended_late.is_set()
 
 
 def test_front_that_closes_while_it_starts_ends_the_start(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
