@@ -198,32 +198,25 @@ class NativeEncoder(Encoder[CompletionRequest]):
         tokens = choice.take_tokens()
         scored = [logprob_entry(token, after_sampling=params.post_sampling_probs, with_id=True) for token in tokens]
         return {
-            "index": choice.index,
-            "content": text,
+            "index": choice.index, "content": text, "stop": False, "id_slot": -1,
             "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
-            "stop": False,
-            "id_slot": -1,
-            "tokens_predicted": self.usage(choice.index).n_completion,
-            "tokens_evaluated": self._n_prompt(choice),
+            "tokens_predicted": self.usage(choice.index).n_completion, "tokens_evaluated": self._n_prompt(choice),
             **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
-        }
+        }  # fmt: skip
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
         end = choice.end or OutputEnd("stop")
         given = self.request.prompts[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
-            "stop": True,
-            "model": self.head.model,
-            "generation_settings": dict(self.request.params.sampling),
+            "stop": True, "model": self.head.model, "generation_settings": dict(self.request.params.sampling),
             "prompt": given if isinstance(given, str) else list(given),
-            "has_new_line": "\n" in choice.text(),
-            "truncated": False,
+            "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",
             "tokens_cached": self._n_prompt(choice) + self.usage(choice.index).n_completion,
             "timings": self.usage().timings(),
-        }
+        }  # fmt: skip
 
     def _n_prompt(self, choice: Choice) -> int:
         return self.head.n_prompts[choice.index // self.request.params.n]

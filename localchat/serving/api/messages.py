@@ -158,11 +158,9 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def _usage_body(usage: Usage) -> dict[str, Any]:
     """The token counts. As in Anthropic's API, `input_tokens` excludes cached tokens."""
     return {
-        "input_tokens": usage.n_prompt - usage.n_cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.n_cached,
-        "output_tokens": usage.n_completion,
-    }
+        "input_tokens": usage.n_prompt - usage.n_cached, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.n_cached, "output_tokens": usage.n_completion,
+    }  # fmt: skip
 
 
 class MessageEncoder(Encoder[ChatRequest]):
@@ -196,14 +194,9 @@ class MessageEncoder(Encoder[ChatRequest]):
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         head, usage = self.head, self.usage()
         return {
-            "id": head.id,
-            "type": "message",
-            "role": "assistant",
-            "model": head.model,
-            "content": content,
-            **self._stop_fields(usage),
-            "usage": _usage_body(usage),
-        }
+            "id": head.id, "type": "message", "role": "assistant", "model": head.model, "content": content,
+            **self._stop_fields(usage), "usage": _usage_body(usage),
+        }  # fmt: skip
 
     def _stop_fields(self, usage: Usage) -> dict[str, Any]:
         end, max_tokens = self.choices[0].end, self.request.params.max_tokens

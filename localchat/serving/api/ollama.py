@@ -225,13 +225,9 @@ def counts(usage: Usage) -> Mapping[str, int]:
     """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the time of a load is not measured."""
     total, prompt, completion = (round(s * 1e9) for s in (usage.total_s, usage.prompt_s, usage.completion_s))
     return {
-        "total_duration": total,
-        "load_duration": 0,
-        "prompt_eval_count": usage.n_prompt,
-        "prompt_eval_duration": prompt,
-        "eval_count": usage.n_completion,
-        "eval_duration": completion,
-    }
+        "total_duration": total, "load_duration": 0, "prompt_eval_count": usage.n_prompt,
+        "prompt_eval_duration": prompt, "eval_count": usage.n_completion, "eval_duration": completion,
+    }  # fmt: skip
 
 
 def time_text(seconds: float) -> str:

@@ -313,21 +313,15 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
 
     def _response(self, status: str, **fields: Any) -> dict[str, Any]:
         head, sampling = self.head, self.head.sampling
+        same = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         return {
-            "id": head.id,
-            "object": "response",
-            "created_at": head.created,
-            "model": head.model,
-            "status": status,
+            "id": head.id, "object": "response", "created_at": head.created, "model": head.model, "status": status,
             **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage")),
             **fields,
             **self.request.settings,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
+            **{name: getattr(sampling, name) for name in same},
             "output": [self._item(block) for block in self.choices[0].blocks],
-        }
+        }  # fmt: skip
 
     def _item(self, block: Block) -> dict[str, Any]:
         names, status, text = self._names(block), self._status(block), self._text(block)

@@ -69,10 +69,14 @@ class Model:
         same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
         return {"description": facts.description, "size": facts.n_bytes, **same}
 
-    def check_queue(self, n_sequences: int) -> None:
-        """Raise QueueFull if a request for so many sequences would be refused now, before any work for it."""
-        if n_sequences <= self.engine.max_open:  # More than that are another error.
-            check_queue(n_sequences, self.engine.n_open, self.engine.max_open)
+    def check_queue(self, n_sequences: int, field: str) -> None:
+        """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
+        max_open = self.engine.max_open
+        if n_sequences > max_open:
+            message = f"'{field}' requests {n_sequences} sequences, and this server accepts {max_open} at once, running"
+            hint = "request fewer, or start the server with a larger --queue"
+            raise errors.BadRequest(f"{message} or queued: {hint}", field)
+        check_queue(n_sequences, self.engine.n_open, max_open)
 
     def template_for(self, chat_template: str | None) -> ChatTemplate:
         """The template of a request; None: the model's own. Raises BadRequest if it is invalid."""

@@ -32,7 +32,7 @@ def start_chat(
     model: Model, request: ChatRequest, id_prefix: str, check: Callable[[], None] = lambda: None
 ) -> GenerationRun:
     """Submit the `n` sequences of a prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
-    model.check_queue(request.n_choices)
+    model.check_queue(request.n_choices, "n")
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
@@ -157,7 +157,7 @@ def start_text(
     model: Model, request: CompletionRequest, id_prefix: str, check: Callable[[], None] = lambda: None
 ) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
-    model.check_queue(request.n_choices)
+    model.check_queue(request.n_choices, "prompt" if len(request.prompts) > 1 else "n")
     n, params = request.params.n, _text_params(request)
     options = {
         "add_bos": request.adds_special,

@@ -281,20 +281,12 @@ class GenerationRun:
         `prompt_field` is the field of the request that has the prompt, for errors. Raises ApiError if the request
         cannot run; then the engine has none of its sequences.
         """
-        n, max_open = len(outputs), model.engine.max_open
-        if n > max_open:
-            count_field = prompt_field if n > n_each else "n"
-            raise errors.BadRequest(
-                f"'{count_field}' requests {n} sequences, and this server accepts {max_open} at once, running or "
-                "queued: request fewer, or start the server with a larger --queue",
-                count_field,
-            )
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
         # What the engine produces for all sequences, in order. Another thread adds to it.
         self._queue: SimpleQueue[StepOutput] = SimpleQueue()
-        self._running = set(range(n))  # The indexes of the outputs that have not ended.
+        self._running = set(range(len(outputs)))  # The indexes of the outputs that have not ended.
         self._error: Exception | None = None  # That of the sequence that failed first.
         sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):

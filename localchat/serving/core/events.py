@@ -141,36 +141,27 @@ class Usage:
     def body(self) -> dict[str, Any]:
         """OpenAI's fields, and tabbyAPI's times and rates. An unknown rate is null."""
         return {
-            "prompt_tokens": self.n_prompt,
-            "prompt_time": round(self.prompt_s, 4),
+            "prompt_tokens": self.n_prompt, "prompt_time": round(self.prompt_s, 4),
             "prompt_tokens_per_sec": self.prompt_rate,
-            "completion_tokens": self.n_completion,
-            "completion_time": round(self.completion_s, 4),
-            "completion_tokens_per_sec": self.completion_rate,
-            "total_tokens": self.n_prompt + self.n_completion,
-            "queue_time": round(self.queue_s, 4),
-            "total_time": round(self.total_s, 4),
+            "completion_tokens": self.n_completion, "completion_time": round(self.completion_s, 4),
+            "completion_tokens_per_sec": self.completion_rate, "total_tokens": self.n_prompt + self.n_completion,
+            "queue_time": round(self.queue_s, 4), "total_time": round(self.total_s, 4),
             "prompt_tokens_details": {"cached_tokens": self.n_cached},
             "completion_tokens_details": {"reasoning_tokens": self.n_reasoning},
-        }
+        }  # fmt: skip
 
     def timings(self) -> dict[str, Any]:
         """The same counts and times under llama.cpp's names. Draft counts are included if there were drafts."""
         n_computed = self.n_prompt - self.n_cached
         drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
         return {
-            "cache_n": self.n_cached,
-            "prompt_n": n_computed,
-            "prompt_ms": round(self.prompt_s * 1000, 3),
-            "prompt_per_token_ms": _ms_each(n_computed, self.prompt_s),
-            "prompt_per_second": self.prompt_rate,
-            "predicted_n": self.n_completion,
-            "predicted_ms": round(self.completion_s * 1000, 3),
+            "cache_n": self.n_cached, "prompt_n": n_computed, "prompt_ms": round(self.prompt_s * 1000, 3),
+            "prompt_per_token_ms": _ms_each(n_computed, self.prompt_s), "prompt_per_second": self.prompt_rate,
+            "predicted_n": self.n_completion, "predicted_ms": round(self.completion_s * 1000, 3),
             "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
-            "predicted_per_second": self.completion_rate,
-            "queue_ms": round(self.queue_s * 1000, 3),
+            "predicted_per_second": self.completion_rate, "queue_ms": round(self.queue_s * 1000, 3),
             **(drafts if self.n_drafted else {}),
-        }
+        }  # fmt: skip
 
 
 def _rate(n: int, seconds: float) -> float | None:

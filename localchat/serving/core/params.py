@@ -61,10 +61,8 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "m
 _LAST_SAMPLER = "adaptive_p"
 _NAMES: Mapping[str, str] = {
     **{name: name for name in (*SAMPLERS, _LAST_SAMPLER)},
-    "typ_p": "typical_p",
-    "typical": "typical_p",
-    "temp": "temperature",
-}
+    "typ_p": "typical_p", "typical": "typical_p", "temp": "temperature",
+}  # fmt: skip
 
 # A token id or a text (which stands for its tokens), and the value that is added to the logits.
 Bias = tuple[Union[int, str], float]
@@ -196,22 +194,11 @@ class SamplingParams:
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "grammar_lazy": (False,),
-    "grammar_triggers": ([],),
-    "reasoning_control": (False,),
-    "include_reasoning": (True,),
-    "parse_tool_calls": (True,),
-    "modalities": ([], ["text"]),
-    "audio": (),
-    "web_search_options": (),
-    "use_beam_search": (False,),
-    "n_indent": (0,),
-    "lora": ([],),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1, 1.0),
-}
+    "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,), "include_reasoning": (True,),
+    "parse_tool_calls": (True,), "modalities": ([], ["text"]), "audio": (), "web_search_options": (),
+    "use_beam_search": (False,), "n_indent": (0,), "lora": ([],), "allowed_token_ids": ([],), "bad_words": ([],),
+    "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0),
+}  # fmt: skip
 
 # Fields that have no effect on the output of this server. --strict accepts them.
 WITHOUT_EFFECT = (
@@ -249,9 +236,7 @@ class GenerationParams:
 
 # The numbers of SamplingParams by name.
 NUMBERS: Mapping[str, Number] = {
-    field.name: field.metadata["read"]
-    for field in fields(SamplingParams)
-    if isinstance(field.metadata.get("read"), Number)
+    one.name: one.metadata["read"] for one in fields(SamplingParams) if isinstance(one.metadata.get("read"), Number)
 }
 
 

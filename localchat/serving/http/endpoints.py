@@ -333,17 +333,11 @@ class Endpoints:
         sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
         body = {
             "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
-            "total_slots": facts.n_parallel,
-            "model_alias": model.name,
+            "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
             "modalities": {"vision": False, "audio": False},
-            "endpoint_slots": True,
-            "endpoint_props": False,
-            "endpoint_metrics": True,
-            "chat_template": model.template.source,
-            "bos_token": facts.bos,
-            "eos_token": facts.eos,
-            "build_info": f"localchat {__version__}",
-        }
+            "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
+            "chat_template": model.template.source, "bos_token": facts.bos, "eos_token": facts.eos,
+        }  # fmt: skip
         exchange.send_json(200, body)
 
     def _slots(self, exchange: Exchange) -> None:
@@ -353,15 +347,12 @@ class Endpoints:
         slots: list[dict[str, Any]] = []
         for sequence in engine.stats().running[:n_slots]:
             n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
-            slot = {
-                "is_processing": True,
-                "id_task": sequence.id,
-                "n_prompt_tokens": sequence.n_prompt,
+            slots.append({
+                "is_processing": True, "id_task": sequence.id, "n_prompt_tokens": sequence.n_prompt,
                 "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
                 "n_prompt_tokens_cache": sequence.n_cached,
                 "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
-            }
-            slots.append(slot)
+            })  # fmt: skip
         slots += [{"is_processing": False}] * (n_slots - len(slots))
         exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
 

@@ -103,34 +103,28 @@ class ModelEndpoints:
         family = entry["details"]["family"]
         info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
         return {
-            "modelfile": f"FROM {served.file.name}\n",
-            "parameters": "",
-            "template": template,
-            "details": entry["details"],
-            "model_info": info,
+            "modelfile": f"FROM {served.file.name}\n", "parameters": "", "template": template, "model_info": info,
+            "details": entry["details"], "modified_at": entry["modified_at"],
             "capabilities": [*_capabilities(served, template)],
-            "modified_at": entry["modified_at"],
-        }
+        }  # fmt: skip
 
 
 def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
     """The entry of a model in Ollama's format, with two fields of llama.cpp."""
     file, header, n_params = served.file, summary_of(served.file), _n_params(served)
     family = header.architecture or "unknown"
+    details = {
+        "parent_model": "", "format": "gguf", "family": family, "families": [family],
+        "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+        "quantization_level": header.quantisation or "unknown",
+    }  # fmt: skip
     return {
         "name": file.name,
         "model": file.name,
         "size": file.n_bytes,
         # Clients only compare digests. Computing the real one would take minutes for a large file.
         "digest": hashlib.sha256(f"{file.name} {file.n_bytes}".encode()).hexdigest(),
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": family,
-            "families": [family],
-            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
-            "quantization_level": header.quantisation or "unknown",
-        },
+        "details": details,
         # A file may have a time that is no date.
         "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
         "type": "model",

@@ -40,12 +40,11 @@ _PREFIX = "]<]minimax[>["  # of all tags of MiniMax-M3
 _M3_CALLS = 'P<tool_call>~@(P<invoke name="$name">*(~P<$key>$valueP</$key>)*~P</invoke>)~@~P</tool_call>'
 _FINAL = CHANNEL + "final" + MESSAGE
 # Models generate the parts of the header in several orders.
-_HARMONY_HEADERS = (
-    f"{CHANNEL}commentary to=functions.$name <|constrain|>json",
-    f"{CHANNEL}commentary to=functions.$name json",
-    f" to=functions.$name{CHANNEL}commentary <|constrain|>json",
-    f" to=functions.$name{CHANNEL}commentary json",
-)
+_HARMONY_HEADERS = [
+    start + end
+    for start in (f"{CHANNEL}commentary to=functions.$name", f" to=functions.$name{CHANNEL}commentary")
+    for end in (" <|constrain|>json", " json")
+]
 _MUSE_HEADER = f" to=$name{MESSAGE}"
 _MUSE_TEXT_END = f"<|eom|>{START}assistant"
 _MUSE_CALL = '<atem:invoke name="$name">*(~<atem:parameter name="$key">$value</atem:parameter>)*~</atem:invoke>'
