@@ -68,12 +68,11 @@ def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> Ch
 def _common(body: Fields) -> dict[str, Any]:
     given = body.object_or_empty("options")
     length = given.integer("num_predict")
-    if length is not None and length <= 0:  # No limit.
-        given = given.child({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
+    lengths = ("num_predict",) if length is not None and length > 0 else ()  # Others mean no limit.
     given.ignore(_OPTIONS_WITHOUT_EFFECT)
     body.ignore(("truncate", "shift", "template"))
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
-    params = read_params(given, top_logprobs=top if body.boolean("logprobs") else None, lengths=("num_predict",))
+    params = read_params(given, top_logprobs=top if body.boolean("logprobs") else None, lengths=lengths)
     given.report_unknown()
     return {
         "model": body.text("model") or body.text("name") or "",

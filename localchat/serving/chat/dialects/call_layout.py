@@ -104,10 +104,8 @@ class ArgumentsLayout:
 
 @dataclass(frozen=True)
 class CallLayout:
-    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`.
-
-    A call is `head`, which has the name, the arguments, `after_call`. The texts may have placeholders.
-    """
+    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`. A call is `head`,
+    which has the name, the arguments, `after_call`. The texts may have placeholders."""
 
     head: str
     after_call: str
@@ -159,12 +157,8 @@ class CallLayout:
 
 
 def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any) -> tuple[CallLayout, ...]:
-    """The layouts of call formats. Calls in tags also have a layout without the texts around all calls.
-
-    Args:
-        quotes: The texts around strings. See ArgumentsLayout.
-        options: Other fields of CallLayout.
-    """
+    """The layouts of call formats, with `options` as other fields. Calls in tags also have a layout without the texts
+    around all calls. For `quotes` see ArgumentsLayout."""
     layouts: list[CallLayout] = []
     for text in texts:
         literals = filter(None, _HOLES.split(text))
@@ -175,16 +169,10 @@ def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any
         parts = _CALL.fullmatch(call)
         assert parts, text
         head, argument, after_call = parts.groups("")
-        layout = CallLayout(
-            head,
-            after_call,
-            begin,
-            separator,
-            end,
-            arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
-            markers=(*literals, *quotes, *options.get("other_ends", ())),
-            **{"opener": _opener(begin) or _opener(call), **options},
-        )
+        arguments = _arguments_layout(argument, quotes, options.get("notation")) if argument else None
+        markers = (*literals, *quotes, *options.get("other_ends", ()))
+        own = {"arguments": arguments, "markers": markers, "opener": _opener(begin) or _opener(call), **options}
+        layout = CallLayout(head, after_call, begin, separator, end, **own)
         layouts.append(layout)
         if begin and not layout.is_object and layout.notation == "json":
             ends = (*layout.other_ends, *parts_of(layout.end))
