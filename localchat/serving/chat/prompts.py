@@ -99,10 +99,9 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, st
             variables=request.template_vars,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
-    if request.continue_final_message == "reasoning_content":
-        prompt = prefilled(template.dialect, prompt, reasoning, None)
-    elif reasoning or text:
-        prompt = prefilled(template.dialect, prompt, reasoning, text)
+    is_reasoning = request.continue_final_message == "reasoning_content"
+    if is_reasoning or reasoning or text:
+        prompt = prefilled(template.dialect, prompt, reasoning, None if is_reasoning else text)
     return prompt, template, str.__str__(prompt)[n_rendered:]
 
 
