@@ -399,6 +399,7 @@ def _malformed(schema: Any) -> Iterator[tuple[str, str]]:
     """The keywords of a schema whose values are wrong, each with what is expected; "" for the schema."""
     if not isinstance(schema, (dict, bool)):
         yield "", "a JSON schema"
-    for keyword, (is_right, expected) in _VALUES.items() if isinstance(schema, dict) else ():
-        if keyword in schema and not is_right(schema[keyword]):
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        is_right, expected = _VALUES.get(keyword, (None, ""))
+        if is_right and not is_right(value):
             yield keyword, expected

@@ -37,7 +37,7 @@ _CLASS = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
 _SPACE = "[ ]|\\n[ ]{0,40}"
-_WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Those of the form \\uXXXX.
+_WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Without those of the form \uXXXX.
 _MAX_INTEGER = 1 << 53  # llguidance reads numbers as floats, which have all integers up to this one.
 # The limits of work that cannot be interrupted: llguidance compares all properties of an object, and all patterns with
 # the properties. Levels of schemas, which references continue, are on the stack.
