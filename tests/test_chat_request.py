@@ -342,7 +342,7 @@ def test_wrong_field_is_named(fields: dict[str, Any], param: str):
     ],
 )
 def test_error_of_a_keyword_says_what_to_write(keyword: str, value: Any, words: str):
-    """OpenAI refuses these schemas, too; the draft of 2010 had `required: true` and `"type": "any"`."""
+    """OpenAI's API refuses malformed schemas, too. JSON Schema of 2010 had `required: true` and `"type": "any"`."""
     schema = {"type": "object", "properties": {"a": {keyword: value}}}
     with pytest.raises(errors.BadRequest) as caught:
         parse(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
