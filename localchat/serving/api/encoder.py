@@ -270,11 +270,9 @@ class ChoicesEncoder(Encoder[R]):
 def logprob_entry(
     token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
-    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
-
-    With `as_ids`, tokens are shown as "token_id:N". With `after_sampling`, the entry has probabilities instead of
-    their logarithms, under llama.cpp's names. With `with_id`, it has the id, too.
-    """
+    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
+    shown as "token_id:N". With `after_sampling`, the entry has probabilities instead of their logarithms, under
+    llama.cpp's names. With `with_id`, it has the id, too."""
 
     def entry(one: events.OutputToken) -> dict[str, Any]:
         text = id_text(one.id) if as_ids else one.piece.decode("utf-8", "replace")

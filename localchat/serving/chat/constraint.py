@@ -42,11 +42,9 @@ _MISSING = "this server cannot constrain outputs without the package llguidance:
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser.
-
-    Raises BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that
-    the model may make are not constrained, and for other constraints NotSupported is raised.
-    """
+    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser. Raises
+    BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
+    model may make are not constrained, and for other constraints NotSupported is raised."""
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
     if not tools and request.response_format is None:
         return None
@@ -282,10 +280,8 @@ def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
-    """Refuse what cannot be combined with a constraint, and tools with equal names.
-
-    A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
-    """
+    """Refuse what cannot be combined with a constraint, and tools with equal names. A JSON format would have to apply
+    to the assistant prefill too. The parser finds the schema of a call by its name."""
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):

@@ -402,9 +402,7 @@ def _is_endless(root: Any, nodes: list[dict[str, Any]]) -> bool:
 
 def _smallest_error(schema: dict[str, Any], nodes: list[tuple[str, dict[str, Any]]]) -> tuple[str, str] | None:
     """The place and the reason of the smallest part that is refused; None if none is refused alone. Halving finds it.
-
-    The parts lose their references, so they are compiled without the definitions.
-    """
+    The parts lose their references, so they are compiled without the definitions."""
     left, parts = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED), []
     texts = [(pointer, json_rule({**node, "x-guidance": schema.get("x-guidance", {})})) for pointer, node in nodes]
     for pointer, text in sorted(texts, key=lambda part: len(part[1])):

@@ -65,10 +65,8 @@ def start_chat(
 
 
 def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
-    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts.
-
-    `options` replace fields of all sequences but the first. Only the first reports the progress of the prompt.
-    """
+    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts. `options` replace
+    fields of all sequences but the first. Only the first reports the progress of the prompt."""
     sampling = sequence.sampling
     seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
     samplings = (replace(sampling, seed=seed) for seed in seeds)

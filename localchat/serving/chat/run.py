@@ -48,11 +48,9 @@ class PlainText:
 
 
 class Output:
-    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times.
-
-    Only here an output ends at a stop text, which counts only in the content; every other end comes from the engine.
-    Tokens after the end are neither emitted nor counted.
-    """
+    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times. Only
+    here an output ends at a stop text, which counts only in the content; every other end comes from the engine. Tokens
+    after the end are neither emitted nor counted."""
 
     def __init__(
         self,
@@ -63,11 +61,9 @@ class Output:
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         shows_tokens: bool = True,
     ) -> None:
-        """`first_events` returns the events to emit before the first token, such as an echo of the prompt.
-
-        With `shows_tokens`, all SampledTokens are emitted, which responses with token ids or log probabilities need. If
-        not, only the first one is emitted, without tokens, at which a stream begins.
-        """
+        """`first_events` returns the events to emit before the first token, such as an echo of the prompt. With
+        `shows_tokens`, all SampledTokens are emitted, which responses with token ids or log probabilities need. If not,
+        only the first one is emitted, without tokens, at which a stream begins."""
         self.request = request
         self.finish_reason: str | None = None
         self.n_prompt = 0
@@ -97,10 +93,8 @@ class Output:
         self._last_at: float | None = None
 
     def read(self, steps: Sequence[StepOutput]) -> list[OutputEvent]:
-        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd.
-
-        After an OutputEnd, the caller must drop all later steps. An error that ended the sequence has no event.
-        """
+        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd. After an
+        OutputEnd, the caller must drop all later steps. An error that ended the sequence has no event."""
         events: list[OutputEvent] = []
         sampled: list[Sampled] = []
         for step in steps:
@@ -220,10 +214,8 @@ class Output:
             self._n_pending = 0
 
     def _up_to_stop(self, events: list[Event]) -> list[Event]:
-        """The events with the content up to the first stop text. A stop text does not extend across other events.
-
-        Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
-        """
+        """The events with the content up to the first stop text. A stop text does not extend across other events. Of
+        stop texts that overlap, the one that ends first counts; of those that end together, the longest one."""
         if not self._stop.literals:
             return events
         shown: list[Event] = []
@@ -262,9 +254,7 @@ def _seconds(start: float | None, end: float | None) -> float:
 
 class GenerationRun:
     """A request in flight, on the HTTP thread: makes output events of what the engine produces for its sequences.
-
-    Leaving the `with` block cancels the sequences that are still running.
-    """
+    Leaving the `with` block cancels the sequences that are still running."""
 
     def __init__(
         self,
@@ -277,10 +267,8 @@ class GenerationRun:
         prompt_field: str,
     ) -> None:
         """Submit the sequences: `n_each` for each prompt, those of the first one first. `check`: see `Engine.submit`.
-
         `prompt_field` is the field of the request that has the prompt, for errors. Raises ApiError if the request
-        cannot run; then the engine has none of its sequences.
-        """
+        cannot run; then the engine has none of its sequences."""
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
@@ -311,11 +299,8 @@ class GenerationRun:
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
         """Wait for output, then return all events of it, each with the index of its sequence; none after `timeout_s`
-        seconds without output.
-
-        Raises ApiError if a sequence failed, which ends the others too, after the events before that have been
-        returned; Cancelled if `cancel` was called.
-        """
+        seconds without output. Raises ApiError if a sequence failed, which ends the others too, after the events before
+        that have been returned; Cancelled if `cancel` was called."""
         events: list[tuple[int, OutputEvent]] = []
         for index, steps in self._taken(timeout_s).items() if self._error is None else ():
             if index not in self._running:

@@ -62,10 +62,8 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 class Endpoints:
-    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it.
-
-    Each path works with and without /v1 before it.
-    """
+    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it. Each
+    path works with and without /v1 before it."""
 
     def __init__(self, service: Service[Model], options: Options) -> None:
         self._access = Access(options)
@@ -216,9 +214,7 @@ class Endpoints:
         self, exchange: Exchange, request: Any, use: Callable[[Model], Result], stream: Stream | None = None
     ) -> Result:
         """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
-
-        `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again.
-        """
+        `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again."""
         wait = partial(self._wait, exchange, stream)
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_USES)):

@@ -57,11 +57,9 @@ class Loader:
             loading.front.close()
 
     def load(self, served: ServedModel[Model], others: OtherModels) -> Model:
-        """Load a model. The first call is for the model with which the loader was made.
-
-        Raises EngineError or OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory as
-        `Front.start`, except for the first model; EngineStopped if `close` was called.
-        """
+        """Load a model. The first call is for the model with which the loader was made. Raises EngineError or
+        OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory as `Front.start`, except
+        for the first model; EngineStopped if `close` was called."""
         file, is_first, self._is_first = served.file, self._is_first, False
         options = replace(load_options(file, self._options), others=others)
         # A bar of a later model would disturb the log.

@@ -70,10 +70,8 @@ class Catalog:
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
         """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
-        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid.
-
-        The name may be a path (`takes_paths`) on the command line, but not in a request: a client could open any file.
-        """
+        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid. The name may
+        be a path (`takes_paths`) on the command line, but not in a request: a client could open any file."""
         name = name.strip()
         if takes_paths and name == DEMO:
             return _BUILT_IN

@@ -193,9 +193,7 @@ class Service(Generic[M]):
     ) -> Iterator[M]:
         """The loaded model, which is not ended within the `with`, and stays loaded for `keep_alive_s` after it; None:
         for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an error.
-
-        Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown.
-        """
+        Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown."""
         model: M | None = None
         with self._changed:
             served.n_waiting += 1

@@ -186,9 +186,7 @@ def models_below(root: Path, scan: Scan, source: str = "models folder") -> Itera
 
 def _repository_models(files: Iterable[tuple[str, Path]], source: str) -> Iterator[ModelFile]:
     """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several.
-
-    `files` are the files with the names of their repositories. Of files with one name, the first one counts.
-    """
+    `files` are the files with the names of their repositories. Of files with one name, the first one counts."""
     by_repository: dict[str, dict[str, Path]] = {}
     for repository, path in files:
         by_repository.setdefault(repository, {}).setdefault(name_of(path), path)

@@ -84,9 +84,7 @@ class Calls:
 
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
-
-    Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again.
-    """
+    Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again."""
     if layout.is_object or layout.notation == "python":
         yield from _list(layout, cursor, calls)
         return
@@ -150,10 +148,8 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
 
 
 def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
-    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
-
-    The call is emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`.
-    """
+    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence. The call is
+    emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`."""
     yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")
     yield from cursor.read_run()
@@ -250,11 +246,9 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
 
 
 def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
-    """The fields of a call: that of the name, those that may have the arguments, and that of the id.
-
-    The first is "" in layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or
-    `parameters`: some models use the fields of another family.
-    """
+    """The fields of a call: that of the name, those that may have the arguments, and that of the id. The first is "" in
+    layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or `parameters`: some models use
+    the fields of another family."""
     name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
     call_id = re.search(f'"(\\w+)": "[{A_NUMBER}{AN_ID}]"', layout.head + layout.after_call)
@@ -286,10 +280,8 @@ def read_arguments(
     is_json: bool = True,
     closer: str = "",
 ) -> Reader[None]:
-    """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`.
-
-    The text of broken arguments is emitted as it is. For `is_json` and `closer` see `stream_value`.
-    """
+    """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`. The text of
+    broken arguments is emitted as it is. For `is_json` and `closer` see `stream_value`."""
     calls.start(name, call_id)
     cursor.end_record()
     yield from cursor.read_run()
@@ -361,10 +353,8 @@ class _Arguments:
         calls.is_open = tag not in (None, self.call_end)
 
     def _items(self, end: str, types: frozenset[str], *path: str | None) -> Reader[str | None]:
-        """Emit the arguments, or the elements in an element, as an object or a list. `start` was read already.
-
-        Returns the marker that ends them; None: another text follows; "" or a part of a marker: the output ends.
-        """
+        """Emit the arguments, or the elements in an element, as an object or a list. `start` was read already. Returns
+        the marker that ends them; None: another text follows; "" or a part of a marker: the output ends."""
         opening, is_list = "", False
         tag: str | None = self.start
         # Any other end tag ends them too, since models leave out end tags.
@@ -387,9 +377,7 @@ class _Arguments:
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of the argument or element `name`. Returns the marker that ends it, or what `_items` returns.
-
-        `path`: see `parameter_types`. The end marker of the call may also end an element.
-        """
+        `path`: see `parameter_types`. The end marker of the call may also end an element."""
         layout, cursor, calls = self.layout, self.cursor, self.calls
         types = parameter_types(calls.schemas[self.name], *path)
         end = layout.end.replace(THE_NAME, name)

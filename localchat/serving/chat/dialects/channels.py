@@ -93,11 +93,8 @@ class ChannelParser(OutputParser):
 
 @dataclass(frozen=True)
 class ChannelDialect(Dialect):
-    """A family whose output is messages with headers.
-
-    The header of reasoning has the text before <|message|> in its start tag. `also_dropped` has the markers that end a
-    message.
-    """
+    """A family whose output is messages with headers. The header of reasoning has the text before <|message|> in its
+    start tag. `also_dropped` has the markers that end a message."""
 
     section_markers: tuple[str, ...] = (START, CHANNEL)
     calls_start: str = START + "assistant"

@@ -77,10 +77,8 @@ class Dialect:
 
     @property
     def preserved(self) -> tuple[str, ...]:
-        """The markers whose tokens the engine must deliver as text, even if they are control tokens.
-
-        The parser needs these markers, also those that it then drops.
-        """
+        """The markers whose tokens the engine must deliver as text, even if they are control tokens. The parser needs
+        these markers, also those that it then drops."""
         of_calls = (marker for layout in self.styles for marker in layout.markers)
         around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))

@@ -26,11 +26,8 @@ class FormatText(ReasoningDelta):
 
 
 class OutputParser:
-    """Splits one choice's output into reasoning, content and tool calls.
-
-    `OutputParser(dialect)` is an object of the class that the dialect declares. The methods from `_read` on are readers
-    (see scan.py) of the text at the cursor.
-    """
+    """Splits one choice's output into reasoning, content and tool calls. `OutputParser(dialect)` is an object of the
+    class that the dialect declares. The methods from `_read` on are readers (see scan.py) of the text at the cursor."""
 
     def __new__(cls, dialect: Dialect, **options: Any) -> OutputParser:
         return object.__new__(dialect.parser)
@@ -135,9 +132,7 @@ class OutputParser:
 
     def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
         """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
-
-        `opener` is the marker of the formats to try. "": those without; None: all. `skipped` may precede the call.
-        """
+        `opener` is the marker of the formats to try. "": those without; None: all. `skipped` may precede the call."""
         for layout in self._dialect.styles if self._calls.schemas else ():
             if opener is not None and not (layout.opener.startswith(opener) if opener else not layout.opener):
                 continue
@@ -188,11 +183,9 @@ class OutputParser:
         return is_call
 
     def _part(self, ends: Markers, *, is_reasoning: bool = False, holds_space: bool = True) -> Reader[str]:
-        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread.
-
-        Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
-        like a call and is not one belongs to the part, and so does a call inside closed reasoning.
-        """
+        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread. Returns the
+        opener of the call, which was read, or the marker; "" at the end of the output. Text that begins like a call and
+        is not one belongs to the part, and so does a call inside closed reasoning."""
         emit = self._reasoning_text if is_reasoning else self._content
         markers = Markers(*ends.literals, *self._openers)
         while True:
@@ -242,10 +235,8 @@ class OutputParser:
         return (yield from self._reasoning())
 
     def _reasoning(self) -> Reader[str]:
-        """Read open reasoning and its end tag. Returns the marker that ends it; "" at the end of the output.
-
-        Other markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned.
-        """
+        """Read open reasoning and its end tag. Returns the marker that ends it; "" at the end of the output. Other
+        markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned."""
         self.reasoning_is_open, dialect = True, self._dialect
         yield from self._cursor.read_run()
         marker = yield from self._part(Markers(dialect.reasoning.end, *dialect.section_markers), is_reasoning=True)

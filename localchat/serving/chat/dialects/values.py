@@ -55,10 +55,8 @@ def read_value(cursor: Cursor) -> Reader[str]:
 
 
 def maybe_nested(cursor: Cursor) -> Reader[str]:
-    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read.
-
-    Its strings may contain markers.
-    """
+    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read. Its
+    strings may contain markers."""
     cursor.begin()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
@@ -201,10 +199,8 @@ _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None,
 
 
 def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
-    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them.
-
-    The path is the name of an argument, or a longer path to a value inside the argument, with None for list items.
-    """
+    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them. The path is
+    the name of an argument, or a longer path to a value inside the argument, with None for list items."""
     found: Any = schema
     for name in path:
         found = _resolved(found, schema)
@@ -248,11 +244,9 @@ def text_json(text: str) -> str:
 
 
 def value_json(raw: str, types: frozenset[str]) -> str:
-    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
-
-    An empty text is an empty object or list if no other type is allowed. Python literals such as True and None are
-    accepted, too. But a number that JSON writes in another way, such as 0x10, stays text if text is allowed.
-    """
+    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string. An empty text is an
+    empty object or list if no other type is allowed. Python literals such as True and None are accepted, too. But a
+    number that JSON writes in another way, such as 0x10, stays text if text is allowed."""
     text, is_json = raw.strip(), True
     if not text and types in ({"object"}, {"array"}):
         return "{}" if types == {"object"} else "[]"

@@ -189,11 +189,9 @@ def _with_content(message: Message, capabilities: Capabilities) -> Message:
 
 
 def find_capabilities(source: str, render: Callable[[Messages, Messages | None, Capabilities], str]) -> Capabilities:
-    """Find the capabilities of the template with this Jinja source, by rendering small test conversations.
-
-    Each has a test word in one field; the template supports the field if the rendered text contains the word. `render`
-    renders messages and tools, prepared for these capabilities, and raises TemplateError.
-    """
+    """Find the capabilities of the template with this Jinja source, by rendering small test conversations. Each has a
+    test word in one field; the template supports the field if the rendered text contains the word. `render` renders
+    messages and tools, prepared for these capabilities, and raises TemplateError."""
 
     def shows(messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
         try:

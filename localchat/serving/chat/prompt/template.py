@@ -41,11 +41,9 @@ class ChatTemplate:
         special_texts: Iterable[str] = (),
         tokenize: Callable[[str], Iterable[int]] = lambda text: (),
     ) -> None:
-        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template.
-
-        With `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are
-        the texts of the control tokens; `tokenize` returns the tokens of a marker.
-        """
+        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template. With
+        `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are the
+        texts of the control tokens; `tokenize` returns the tokens of a marker."""
         self.source = source or CHATML
         self.special = re.compile(pattern_of(special_texts))  # For `parts_of`.
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
@@ -67,9 +65,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
-
-        `variables` are more variables of the template. Those that this class sets take precedence.
-        """
+        `variables` are more variables of the template. Those that this class sets take precedence."""
         try:
             given = {
                 **(variables or {}),
