@@ -250,11 +250,9 @@ def read_params(
     stop: str = "stop",
     has_prompt_logprobs: bool = False,
 ) -> GenerationParams:
-    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
-
-    With `least_tokens=0` requests may only prefill the prompt. `lengths` and `stop` are the names of the length limit
-    (the first one in the request applies) and of the stop texts. `has_prompt_logprobs` is set if responses have them.
-    """
+    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself. With `least_tokens=0` requests may
+    only prefill the prompt. `lengths` and `stop` are the names of the length limit (the first one in the request
+    applies) and of the stop texts. `has_prompt_logprobs` is set if responses have them."""
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
     max_tokens = _max_tokens(body, least_tokens, lengths)

@@ -164,8 +164,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.server_close()
         self.service.stop()
         self.connections.close(CLOSE_TIMEOUT_S)
-        # Close the model last: responses that end need its vocabulary.
-        self.service.close()
+        self.service.close()  # Close the model last: responses that end need its vocabulary.
 
     def get_request(self) -> Any:
         try:

@@ -349,8 +349,7 @@ class _Arguments:
             tag = yield from self._items(self.call_end, frozenset({"object"}))
         else:
             calls.arguments("{}")
-        # Any other text ends the call as well, and is content.
-        calls.is_open = tag not in (None, self.call_end)
+        calls.is_open = tag not in (None, self.call_end)  # Any other text ends the call as well, and is content.
 
     def _items(self, end: str, types: frozenset[str], *path: str | None) -> Reader[str | None]:
         """Emit the arguments, or the elements in an element, as an object or a list. `start` was read already. Returns
