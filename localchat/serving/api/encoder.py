@@ -243,8 +243,7 @@ class ChoicesEncoder(Encoder[R]):
         return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
 
     def counts(self, usage: events.Usage | None = None) -> dict[str, Any]:
-        """The usage and timings so far, as the request asks for them in every chunk. `usage` is null if only the last
-        chunk has it."""
+        """The usage and timings so far, as the request asks for them. `usage` is null if only the last chunk has it."""
         request, counts = self.request, dict[str, Any]()
         if request.include_usage:
             counts["usage"] = (usage or self.usage()).body() if request.continuous_usage else None
@@ -271,8 +270,7 @@ def logprob_entry(
     token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
     """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
-    shown as "token_id:N". With `after_sampling`, the entry has probabilities instead of their logarithms, under
-    llama.cpp's names. With `with_id`, it has the id, too."""
+    shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
 
     def entry(one: events.OutputToken) -> dict[str, Any]:
         text = id_text(one.id) if as_ids else one.piece.decode("utf-8", "replace")

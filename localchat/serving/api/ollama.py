@@ -28,8 +28,7 @@ VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors ref
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
 
-# Options that have no effect on the output of this server: settings that are command-line options here, and options of
-# samplers that llama.cpp has removed.
+# Options without effect here: those that are options of the command line, and of samplers that llama.cpp has removed.
 _OPTIONS_WITHOUT_EFFECT = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
@@ -148,8 +147,7 @@ def error_body(error: ApiError) -> dict[str, str]:
 
 
 def asks_for_text(request: TextRequest) -> bool:
-    """Whether a request of any interface asks for text. A chat without messages, which only this interface accepts,
-    loads the model, or unloads it if its `keep_alive` is 0."""
+    """Whether a request of any interface asks for text. A chat without messages here loads or unloads the model."""
     return not isinstance(request, ChatRequest) or bool(request.messages)
 
 

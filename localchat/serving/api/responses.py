@@ -168,9 +168,8 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
 
 
 def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
-    """The chat messages of `instructions` and the items. A response consists of several items: reasoning, text, and an
-    item for each tool call. Chat templates expect one assistant message, so consecutive items of the assistant are
-    joined."""
+    """The chat messages of `instructions` and the items. Consecutive items of the assistant, such as reasoning and
+    calls, are joined, since chat templates expect one assistant message."""
     instructions = body.text("instructions")
     messages = [{"role": "developer", "content": instructions}] if instructions else []
     for item in items:

@@ -49,8 +49,7 @@ class PlainText:
 
 class Output:
     """The output of one sequence: makes output events of what the engine produces, and counts tokens and times. Only
-    here an output ends at a stop text, which counts only in the content; every other end comes from the engine. Tokens
-    after the end are neither emitted nor counted."""
+    here an output ends at a stop text, in the content; tokens after the end are neither emitted nor counted."""
 
     def __init__(
         self,
@@ -266,9 +265,8 @@ class GenerationRun:
         n_each: int,
         prompt_field: str,
     ) -> None:
-        """Submit the sequences: `n_each` for each prompt, those of the first one first. `check`: see `Engine.submit`.
-        `prompt_field` is the field of the request that has the prompt, for errors. Raises ApiError if the request
-        cannot run; then the engine has none of its sequences."""
+        """Submit all sequences or none: `n_each` for each prompt, those of the first one first. `check`: see
+        `Engine.submit`. `prompt_field` is the field of the request that has the prompt, for errors. Raises ApiError."""
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
@@ -298,9 +296,8 @@ class GenerationRun:
         return bool(self._running)
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
-        """Wait for output, then return all events of it, each with the index of its sequence; none after `timeout_s`
-        seconds without output. Raises ApiError if a sequence failed, which ends the others too, after the events before
-        that have been returned; Cancelled if `cancel` was called."""
+        """Wait for output, then return all events of it, each with the index of its sequence; none after `timeout_s`.
+        Raises ApiError after the last events if a sequence failed, which ends the others too; Cancelled."""
         events: list[tuple[int, OutputEvent]] = []
         for index, steps in self._taken(timeout_s).items() if self._error is None else ():
             if index not in self._running:

@@ -36,8 +36,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 def parse_body(raw: bytes) -> Fields:
     """Decode the JSON object of a request body. Unlike Python's json, this refuses NaN, infinities and numbers beyond a
-    double. A lone surrogate, which clients send if they cut a string inside a pair, becomes U+FFFD. Other bodies are
-    refused."""
+    double. A lone surrogate, which clients send if they cut a string inside a pair, becomes U+FFFD."""
     try:
         value = decode_json(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
@@ -196,8 +195,7 @@ class Fields:
 
 
 def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse fields of features that the server does not have, except values that do not need the feature. `accepted`
-    has these values for the name of each such field."""
+    """Refuse fields of features that the server lacks, except the `accepted` values, which do not need the feature."""
     for name, values in accepted.items():
         value = body.get(name)
         if value is not None and not any(value == other and type(value) is type(other) for other in values):

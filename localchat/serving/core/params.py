@@ -56,8 +56,7 @@ def _read_by(reader: Callable[[Fields, str], Any], default: Any) -> Any:
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The samplers of a chain, in llama.cpp's order. After top_k, all later samplers have few tokens to process."""
 
-# The samplers by name and alias. adaptive_p is always the last one, because it chooses the token; it is in the chain if
-# `adaptive_target` is set.
+# The samplers by name and alias. adaptive_p chooses the token, so it is the last one, if `adaptive_target` is set.
 _LAST_SAMPLER = "adaptive_p"
 _NAMES: Mapping[str, str] = {
     **{name: name for name in (*SAMPLERS, _LAST_SAMPLER)},

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# A shared encoder: json.dumps with options would build one for each call. It writes no white space, leaves non-ASCII
-# characters as they are, and refuses NaN.
+# A shared encoder, since json.dumps with options would build one for each call. It refuses NaN.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 # The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory.

@@ -131,8 +131,7 @@ class Connections:
 
 def has_disconnected(sock: socket.socket) -> bool:
     """Whether the client has closed its end, or only its writing side. Does not wait. False for a socket that this
-    process has closed, and without `POLLRDHUP` as long as there are unread bytes, which with TLS there are at the end
-    too."""
+    process has closed, and without `POLLRDHUP` as long as there are unread bytes, which TLS has at the end too."""
     try:
         if _PEER_CLOSED:
             poll = select.poll()

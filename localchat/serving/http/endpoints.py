@@ -62,8 +62,7 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 class Endpoints:
-    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it. Each
-    path works with and without /v1 before it."""
+    """The handlers of the endpoints, by path, with or without /v1 before it. "/" at its end means all paths below."""
 
     def __init__(self, service: Service[Model], options: Options) -> None:
         self._access = Access(options)

@@ -27,8 +27,7 @@ _MAX_METADATA_CHARS = 1000
 
 @dataclass(frozen=True)
 class ModelEndpoints:
-    """The handlers. Lists also have models that are not loaded, with what the start of their files says, and the
-    context with which the options load them."""
+    """The handlers. A model that is not loaded is listed with what its header says, and the context of the options."""
 
     service: Service[Model]
     options: Options

@@ -93,8 +93,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class _Reader:
-    """Reads values one after another. A value that extends beyond the end of the file, or beyond the first `limit`
-    bytes, raises GGUFError."""
+    """Reads values one after another. One beyond the end of the file or beyond `limit` bytes raises GGUFError."""
 
     def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
         self._path = path

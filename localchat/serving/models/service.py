@@ -177,8 +177,7 @@ class Service(Generic[M]):
         return model
 
     def check(self) -> None:
-        """Raise ModelLoading while the default model loads for the first time, InferenceError if it cannot be loaded
-        again."""
+        """Raise ModelLoading while the default model loads for the first time, InferenceError if that failed later."""
         if self.default.model is None:
             if not self.default.used_at:
                 raise self._loading(self.default)
@@ -363,9 +362,8 @@ class Service(Generic[M]):
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 
     def _end_least_recent(self, new: ServedModel[M], *, only_idle: bool = False) -> None:
-        """End the least recently used idle model for a new one, or wait until one becomes idle, as long as the new one
-        is needed. New requests could keep all models busy, so those for the least recently used one wait: after some
-        seconds, or if there is only one."""
+        """End the least recently used idle model for a new one, or wait for one as long as the new one is needed. After
+        some seconds, or if there is only one, new requests for the least recently used one wait: it could stay busy."""
         began_at = self.clock()
         blocked: ServedModel[M] | None = None
         try:

@@ -140,8 +140,7 @@ def changed_at(path: Path) -> int:
 
 
 def files_below(root: Path, scan: Scan) -> Iterator[Path]:
-    """The files below a folder, in alphabetical order within each folder, last those behind links to folders. Each
-    folder is read once, so loops of links end."""
+    """The files below a folder, by folder and name, last those behind links to folders. Each folder is read once."""
     seen: set[str] = set()
     todo = deque([(root, _MAX_DEPTH)])
     while todo:

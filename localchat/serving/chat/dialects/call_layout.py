@@ -157,8 +157,7 @@ class CallLayout:
 
 
 def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any) -> tuple[CallLayout, ...]:
-    """The layouts of call formats, with `options` as other fields. Calls in tags also have a layout without the texts
-    around all calls. For `quotes` see ArgumentsLayout."""
+    """The layouts of call formats. Calls in tags also have a layout without the texts around all calls."""
     layouts: list[CallLayout] = []
     for text in texts:
         literals = filter(None, _HOLES.split(text))

@@ -246,9 +246,8 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
 
 
 def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
-    """The fields of a call: that of the name, those that may have the arguments, and that of the id. The first is "" in
-    layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or `parameters`: some models use
-    the fields of another family."""
+    """The fields of a call: that of the name, which is "" in layouts like {"NAME": {arguments}}; those that may have
+    the arguments, also those of other families, which some models use; and that of the id."""
     name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
     call_id = re.search(f'"(\\w+)": "[{A_NUMBER}{AN_ID}]"', layout.head + layout.after_call)

@@ -32,8 +32,7 @@ class Dialect:
 
     name: str  # The key in `DIALECTS`.
     calls: tuple[CallLayout, ...] = ()  # The call formats of the family, the preferred one first.
-    # Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one. None:
-    # the opener of the first call format.
+    # A template with all texts of one of these sets belongs to this family. None: the opener of the first call format.
     detected_by: tuple[tuple[str, ...], ...] | None = None
     # Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them.
     also_read: tuple[CallLayout, ...] = ()
@@ -50,8 +49,7 @@ class Dialect:
     text_start: tuple[str, str] = ("", "\n\n")
     text_end: str = ""  # The marker between text and calls.
     calls_start: str = "\n\n"  # The text between reasoning and calls.
-    # The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
-    # output. "": the family has no such text.
+    # The text before the name of a recipient, as in Functionary's `>>>name`, which separates text and calls.
     part_mark: str = ""
     parser: type[OutputParser] = OutputParser
 
@@ -77,8 +75,7 @@ class Dialect:
 
     @property
     def preserved(self) -> tuple[str, ...]:
-        """The markers whose tokens the engine must deliver as text, even if they are control tokens. The parser needs
-        these markers, also those that it then drops."""
+        """The markers that the parser needs as text, even if they are control tokens and if it drops them."""
         of_calls = (marker for layout in self.styles for marker in layout.markers)
         around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))

@@ -73,8 +73,7 @@ _FAMILIES = (
         call_layouts('<|tools_prefix|>[@({"$name": $args}), @]<|tools_suffix|>'),
         reasoning=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ),
-    # DeepSeek V3, V3.1, and R1 with its distillates. R1 has the word "function" before the separator, after it the name
-    # and a JSON code block.
+    # DeepSeek V3, V3.1, and R1 with its distillates, which has the name and a JSON code block after the separator.
     Dialect(
         "deepseek",
         (

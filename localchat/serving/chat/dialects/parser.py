@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 
 class FormatText(ReasoningDelta):
-    """Text of the format in a raw output: tags, headers, and white space. It has no stop texts, like reasoning, but is
-    not counted as reasoning."""
+    """Text of the format in a raw output, such as tags. It has no stop texts, and is not counted as reasoning."""
 
 
 class OutputParser:

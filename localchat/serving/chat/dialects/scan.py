@@ -157,8 +157,7 @@ class Cursor:
         return found
 
     def read_end(self, *literals: str) -> Reader[str | None]:
-        """Read white space and one of these literals, which the end of the output may cut. If another text follows,
-        only the white space is read, and None is returned."""
+        """Read white space and one of these literals, or None. The end of the output may cut a literal."""
         yield from self.read_run()
         found = yield from self.read_one_of(*literals)
         rest = self.text[self.at :]
@@ -168,8 +167,7 @@ class Cursor:
 
     def emit_until(self, markers: Markers, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
         """Emit the text before a marker as it is generated, and return the marker, which stays unread; None at the end
-        of the output. With `holds_space`, white space before the marker stays unread: it belongs to the format. If
-        `markers` is empty, no text is held back."""
+        of the output. With `holds_space`, white space before the marker stays unread: it belongs to the format."""
         while True:
             hit = markers.find(self.text, self.at, ended=self.ended)
             end = hit[0] if hit else markers.safe_end(self.text, self.at)

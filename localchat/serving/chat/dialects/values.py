@@ -55,8 +55,7 @@ def read_value(cursor: Cursor) -> Reader[str]:
 
 
 def maybe_nested(cursor: Cursor) -> Reader[str]:
-    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read. Its
-    strings may contain markers."""
+    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read."""
     cursor.begin()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):

@@ -47,8 +47,7 @@ _MAX_WIDTH = 1000  # The limit of a width in a format, and of the characters of 
 
 # Methods that pad text to any width or take a mapping, and `encode`: bytes would lose the marks of user text.
 _REMOVED = {"center", "encode", "expandtabs", "format_map", "ljust", "maketrans", "rjust", "translate", "zfill"}
-# The attributes that a template may read. Kimi's templates keep a queue of ids in a list; a template can change only
-# its copy of the messages.
+# The attributes that a template may read. Kimi's templates keep a queue of ids in a list.
 _ATTRIBUTES: Mapping[type, Iterable[str]] = {
     str: vars(str).keys() - _REMOVED,
     dict: {"copy", "get", "items", "keys", "values"},
@@ -193,8 +192,7 @@ def _work(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_shallo
 
 
 def _limited(name: str, function: Callable[..., Any], *, keeps_marks: bool, is_shallow: bool = False) -> Any:
-    """A function that is refused if it is too much work, and whose result is user text if an argument has any, unless
-    it keeps the marks itself."""
+    """A function that is refused if it is too much work. Unless it keeps the marks, it makes user text of user text."""
     n_passed = int(hasattr(function, "jinja_pass_arg"))  # Jinja passes the context or environment to some filters.
 
     def limited(*args: Any, **kwargs: Any) -> Any:
