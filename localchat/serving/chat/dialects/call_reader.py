@@ -255,9 +255,9 @@ def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
     The first is "" in layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or
     `parameters`: some models use the fields of another family.
     """
-    name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
+    name = re.search(r'"(\w+)": "\$name', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
-    call_id = re.search(f'"(\\w+)": "[{A_NUMBER}{AN_ID}]"', layout.head + layout.after_call)
+    call_id = re.search(r'"(\w+)": "\$(?:n|id)"', layout.head + layout.after_call)
     return name[1] if name else "", (*arguments, "arguments", "parameters"), call_id[1] if call_id else "id"
 
 
