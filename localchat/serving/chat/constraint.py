@@ -231,7 +231,7 @@ class _Grammar:
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
     def _literal(self, text: str, name: str = "", *, after: str = "") -> str:
-        """A text of a layout, with its placeholders and a name, as a terminal, after another terminal; "" for no text."""
+        """A text of a layout, with placeholders and a name, as a terminal, after another one; "" for no text."""
         return self._rules.terminal(seq(after, f"/{layout_regex(text, name)}/")) if text else ""
 
     def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
