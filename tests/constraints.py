@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.constraint import constraint_for
+from localchat.serving.chat.constraints.constraint import constraint_for
+from localchat.serving.chat.constraints.lark import gbnf_rule
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.lark import gbnf_rule
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ToolCallArguments, ToolCallStart
 from localchat.serving.core.request import ResponseFormat

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Union, cast
 
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.run import GenerationRun, Output, PlainText
+from localchat.serving.chat.runs.generation import GenerationRun, Output, PlainText
 from localchat.serving.core.errors import ApiError
 from localchat.serving.core.events import (
     ContentDelta,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.backend import DecodeFailed, NoFreeCells
 from localchat.serving.engine.batch import Batch, CacheLimits
+from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
 from localchat.serving.engine.values import GenerationRequest, ModelFacts, TokenTexts, text_too_long
 
 END = 256

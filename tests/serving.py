@@ -22,9 +22,9 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
-from localchat.serving.models.service import Service
 
 from .engines import started
 from .exchanges import events_of, read

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.constraint import constraint_for
+from localchat.serving.chat.constraints.constraint import constraint_for
 from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.dialects.call_layout import CallLayout
 from localchat.serving.chat.prompt.template import ChatTemplate

@@ -187,7 +187,9 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         sock.sendall(raw_request(b'{"prompt": "a", "stream": true}', path="/v1/completions"))
         running.gate.release()
         read_until(sock, b'"text":"a"')
-        monkeypatch.setattr("localchat.serving.chat.run.Output.read", mock.Mock(side_effect=RuntimeError("a bug")))
+        monkeypatch.setattr(
+            "localchat.serving.chat.runs.generation.Output.read", mock.Mock(side_effect=RuntimeError("a bug"))
+        )
         running.gate.release(1000)
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw

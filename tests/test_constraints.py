@@ -16,9 +16,9 @@ from localchat.serving.api.chat import ChatRequest, parse_chat
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.api.responses import ResponseStore, parse_response
-from localchat.serving.chat import constraint as constraint_module
-from localchat.serving.chat import json_schema
-from localchat.serving.chat.constraint import constraint_for, plain_constraint
+from localchat.serving.chat.constraints import constraint as constraint_module
+from localchat.serving.chat.constraints import json_schema
+from localchat.serving.chat.constraints.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.prompt.template import ChatTemplate, prefilled
@@ -523,7 +523,7 @@ PATHS = {
         partial(parse_response, ResponseStore()),
         {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]}, "tools[0].tools[0].parameters",
     ),
-    "ollama": (ollama.parse_chat, {"format": PARAMETERS}, "format"),
+    "ollama": (ollama.parse_ollama, {"format": PARAMETERS}, "format"),
 }  # fmt: skip
 
 

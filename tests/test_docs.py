@@ -11,10 +11,10 @@ from typing import get_args
 import pytest
 
 import localchat
-from localchat.serving.core.options import SETTINGS
+from localchat.serving.core.model_options import SETTINGS
 from localchat.serving.core.params import NUMBERS, SamplingParams
 from localchat.serving.http.endpoints import chat_page
-from localchat.serving.http.options import GROUPS
+from localchat.serving.loading.options import GROUPS
 from localchat.terminal.arguments import make_parser
 from localchat.transport import keywords
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
-from localchat.serving.chat.embeddings import VectorRun
 from localchat.serving.chat.model import Model
+from localchat.serving.chat.runs.vectors import VectorRun
 from localchat.serving.core.errors import ShuttingDown
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import ModelFacts

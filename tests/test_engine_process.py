@@ -23,7 +23,6 @@ from unittest import mock
 
 import pytest
 
-from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import front, process
@@ -36,10 +35,10 @@ from localchat.serving.engine.values import (
     StepOutput,
     invalid_grammar,
 )
-from localchat.serving.http.loading import Loader
-from localchat.serving.http.options import Options
+from localchat.serving.loading.loader import Loader
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import RETRY_S, Service
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from localchat.serving.models.service import RETRY_S, Service
 
 from . import exchanges
 from .engine_programs import (
@@ -267,7 +266,7 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
 @contextlib.contextmanager
 def serving_process(
     monkeypatch: pytest.MonkeyPatch, program: str = "", path: Path = DEMO_PATH, ping_s: float = 20, **service: Any
-) -> Iterator[tuple[Service[Model], int]]:
+) -> Iterator[tuple[Service, int]]:
     """A server in this process whose engine process runs this program, and its port."""
     if program:
         monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
@@ -284,7 +283,7 @@ def serving_process(
             loader.close()
 
 
-def pid_of(service: Service[Model]) -> int:
+def pid_of(service: Service) -> int:
     assert service.default.model is not None
     engine = service.default.model.engine
     assert isinstance(engine, Front)

@@ -9,7 +9,7 @@ import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
-from localchat.serving.chat.run import Output, PlainText
+from localchat.serving.chat.runs.generation import Output, PlainText
 from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,

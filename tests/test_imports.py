@@ -20,6 +20,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # The rooms of the package, which are the folders below and, for the root, its modules; and what each may import. A room
 # of serving/ may import those that a request reaches later, and core/.
+SERVING = ["serving/core", "serving/api", "serving/engine", "serving/models"]
+CHAT = ["serving/chat", "serving/chat/runs", "serving/chat/constraints", "serving/chat/prompt", "serving/chat/dialects"]
 MAY_IMPORT = {
     "": {"transport", "reply", "agent", "extras", "terminal", "schema"},
     "transport": {"", "reply"},
@@ -29,9 +31,14 @@ MAY_IMPORT = {
     "extras": {"", "transport", "reply", "schema"},
     "terminal": {"", "transport", "agent", "extras"},
     "serving/core": set(),
-    "serving/http": {"", "serving/core", "serving/api", "serving/chat", "serving/engine", "serving/models"},
+    "serving/http": {"", *SERVING, *CHAT, "serving/loading"},
+    "serving/loading": {*SERVING, "serving/chat"},
     "serving/api": {"serving/core"},
-    "serving/chat": {"serving/core", "serving/api", "serving/engine", "serving/models"},
+    "serving/chat": {*SERVING, "serving/chat/prompt"},
+    "serving/chat/runs": {*SERVING, *CHAT},
+    "serving/chat/constraints": {*SERVING, "serving/chat/prompt", "serving/chat/dialects"},
+    "serving/chat/prompt": {"serving/core", "serving/api", "serving/chat/dialects"},
+    "serving/chat/dialects": {"serving/core", "serving/api"},
     "serving/engine": {"serving/core", "serving/models"},
     "serving/models": {"serving/core"},
 }
@@ -48,7 +55,7 @@ SOLE_IMPORTERS = {
 def room_of(parts: tuple[str, ...]) -> str:
     """The room that a module of the package belongs to, by the parts of its name."""
     if parts[:1] == ("serving",):
-        return "/".join(parts[:2])
+        return "/".join(parts[:3] if PACKAGE.joinpath(*parts[:3]).is_dir() and parts[1] == "chat" else parts[:2])
     return parts[0] if len(parts) > 1 or ((PACKAGE / "/".join(parts)).is_dir() and parts) else ""
 
 

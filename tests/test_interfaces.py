@@ -13,7 +13,7 @@ import pytest
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.completions import parse_completion, parse_infill, parse_native
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.ollama import parse_chat as parse_ollama
+from localchat.serving.api.ollama import parse_ollama
 from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 

@@ -10,7 +10,7 @@ import pytest
 
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.ollama import parse_chat as parse_ollama
+from localchat.serving.api.ollama import parse_ollama
 from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body

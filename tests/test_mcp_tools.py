@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat import constraint as constraints
-from localchat.serving.chat.constraint import constraint_for
+from localchat.serving.chat.constraints import constraint as constraints
+from localchat.serving.chat.constraints.constraint import constraint_for
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.engine.values import Constraint
 from tools import formats

@@ -17,8 +17,8 @@ import pytest
 from localchat.server import chosen_model, read_options
 from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.engine.values import EngineDied, LoadOptions
-from localchat.serving.http import loading
-from localchat.serving.http.loading import load_options, reason_of
+from localchat.serving.loading import loader as loading
+from localchat.serving.loading.loader import load_options, reason_of
 from localchat.serving.models import sources
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, ModelFileError, model_at, summary_of

@@ -10,7 +10,7 @@ import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
-from localchat.serving.api.ollama import parse_chat, parse_generate
+from localchat.serving.api.ollama import parse_generate, parse_ollama
 
 from .chat_requests import ignored, read, refused
 from .exchanges import ask
@@ -24,7 +24,7 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
 
 def given(path: str, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The parser of an endpoint, and the fields of a request."""
-    return (parse_chat, {"messages": [USER], **fields}) if path == "chat" else (parse_generate, fields)
+    return (parse_ollama, {"messages": [USER], **fields}) if path == "chat" else (parse_generate, fields)
 
 
 def parse(path: str = "chat", **fields: Any) -> Any:
@@ -115,7 +115,7 @@ def test_options_are_mapped():
     assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
     assert request.response_format is not None
     assert (request.response_format.kind, request.response_format.param) == ("json_schema", "format")
-    assert ignored(parse_chat, {"messages": [USER], "options": {"num_ctx": 1, "colour": 1}}) == ("options.colour",)
+    assert ignored(parse_ollama, {"messages": [USER], "options": {"num_ctx": 1, "colour": 1}}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}
     assert isinstance(parse("generate", prompt="a", suffix="b"), CompletionRequest)

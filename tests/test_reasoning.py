@@ -12,7 +12,7 @@ from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.dialects.dialect import Dialect
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompts import reasoning_budget
+from localchat.serving.chat.runs.start import reasoning_budget
 from localchat.serving.core.events import ReasoningDelta
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.reasoning import ReasoningTracker

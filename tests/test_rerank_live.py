@@ -12,9 +12,9 @@ import pytest
 
 from localchat.serving.api.completions import parse_completion
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
-from localchat.serving.chat.embeddings import VectorRun
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompts import start_text
+from localchat.serving.chat.runs.start import start_text
+from localchat.serving.chat.runs.vectors import VectorRun
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine import load

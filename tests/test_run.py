@@ -8,7 +8,7 @@ import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompts import start_chat
+from localchat.serving.chat.runs.start import start_chat
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, SampledTokens
 from localchat.serving.engine.values import Cancelled, EngineError

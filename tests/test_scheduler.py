@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.backend import NoFreeCells
 from localchat.serving.engine.batch import TILE_ROWS, Batch, BatchChunk, CacheLimits, Sequence
 from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.protocols import NoFreeCells
 from localchat.serving.engine.scheduler import Scheduler
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
 from localchat.serving.engine.values import GenerationRequest

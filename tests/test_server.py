@@ -7,7 +7,7 @@ import select
 
 import pytest
 
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
 
 from .fakes import endless
 from .serving import (

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
 
 from . import exchanges
 from .serving import GOOD, exchange, raw_request, read_response, serving

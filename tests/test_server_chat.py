@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.model import Model
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
 
 from .exchanges import exchange
 from .fakes import endless

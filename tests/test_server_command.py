@@ -21,11 +21,12 @@ import pytest
 from localchat.server import read_options
 from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineError
-from localchat.serving.http import loading, logs
-from localchat.serving.http.options import Options
+from localchat.serving.loading import loader as loading
+from localchat.serving.loading import logs
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import ServedModel
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from localchat.serving.models.service import ServedModel
 
 from .command import restored, run_command
 from .documents import ROOT, run

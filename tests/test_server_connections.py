@@ -12,7 +12,7 @@ import pytest
 
 from localchat.serving.http import exchange as exchange_module
 from localchat.serving.http.connections import Connections, listen_at
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
 
 from .documents import run
 from .serving import (

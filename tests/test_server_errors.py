@@ -10,11 +10,11 @@ from unittest import mock
 import pytest
 
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.run import GenerationRun
+from localchat.serving.chat.runs.generation import GenerationRun
 from localchat.serving.core.errors import ModelLoading
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from localchat.serving.models.service import Service
 
 from .engines import request_for, submit
 from .exchanges import exchange

@@ -11,7 +11,7 @@ import pytest
 from localchat.serving.chat.model import Model
 from localchat.serving.core.params import SamplingParams, parse_default
 from localchat.serving.engine.values import GenerationRequest, invalid_grammar
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
 
 from .fakes import endless
 from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving

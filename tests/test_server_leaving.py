@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from localchat.serving.http.options import Options
+from localchat.serving.loading.options import Options
 
 from .fakes import endless
 from .serving import (

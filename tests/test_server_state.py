@@ -12,8 +12,8 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.http.metrics import Metrics
+from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import ModelFile
-from localchat.serving.models.service import Service
 
 from . import exchanges
 from .serving import LAST_MESSAGE, chat_request, exchange, serving, wait_for

@@ -11,10 +11,11 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import MAX_DEPTH, parse_body
-from localchat.serving.http import http_server, request
+from localchat.serving.http import http_server
+from localchat.serving.http import incoming as request
 from localchat.serving.http.exchange import SEND_BYTES
-from localchat.serving.http.options import Options
-from localchat.serving.http.request import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
+from localchat.serving.http.incoming import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
+from localchat.serving.loading.options import Options
 
 from .serving import (
     DEADLINE_S,

@@ -30,12 +30,12 @@ from localchat.serving.core.fields import Fields
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError
 from localchat.serving.http.metrics import Metrics
-from localchat.serving.http.models import state_of
-from localchat.serving.http.options import Options
+from localchat.serving.http.model_pages import state_of
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import ServedModel, Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from localchat.serving.models.service import ServedModel, Service
 
 from .engines import started
 from .exchanges import ask, events_of
@@ -559,7 +559,7 @@ class Panic(BaseException):
 def test_any_error_of_the_loading_thread_is_that_of_the_request(tmp_path, monkeypatch, error, status):
     with running(tmp_path) as server:
         with monkeypatch.context() as patched:
-            patched.setattr("localchat.serving.models.service.summary_of", mock.Mock(side_effect=error))
+            patched.setattr("localchat.serving.loading.service.summary_of", mock.Mock(side_effect=error))
             found, body = server.chat("one")
             assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
         assert server.chat("two")[0] == 200

@@ -21,12 +21,12 @@ import pytest
 
 from localchat import Client
 from localchat.serving.engine import process
-from localchat.serving.http.loading import Loader
-from localchat.serving.http.models import state_of
-from localchat.serving.http.options import Options
+from localchat.serving.http.model_pages import state_of
+from localchat.serving.loading.loader import Loader
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH
-from localchat.serving.models.service import Service
 
 from .engine_programs import LIMITED
 from .exchanges import ask

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localchat.serving.chat.prompt.marked import Marked, join, marked, parts_of, user_ranges
+from localchat.serving.chat.prompt.marked import Marked, join, marked, text_parts, user_ranges
 from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, TemplateError, compile_template, render_template
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.text import pattern_of
@@ -53,7 +53,7 @@ def tokenize(text, parse_special):
 
 
 def tokens_of(prompt, special):
-    return [token for part in parts_of(prompt, special) for token in tokenize(*part)]
+    return [token for part in text_parts(prompt, special) for token in tokenize(*part)]
 
 
 def prompt_of(*texts):
@@ -91,7 +91,7 @@ def test_control_token_that_is_partly_user_text_is_not_parsed(kinds):
     ],
 )
 def test_prompt_is_split_only_if_user_text_has_a_control_token(texts, special, parts):
-    assert parts_of(prompt_of(*texts), re.compile(pattern_of(special))) == parts
+    assert text_parts(prompt_of(*texts), re.compile(pattern_of(special))) == parts
 
 
 # Every operation of a template: methods of str, filters and operators, with user text and text of the template.

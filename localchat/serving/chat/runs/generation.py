@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 
-from ..core import errors
-from ..core.events import (
+from ...core import errors
+from ...core.events import (
     ContentDelta,
     Event,
     OutputEnd,
@@ -26,10 +26,10 @@ from ..core.events import (
     SampledTokens,
     Usage,
 )
-from ..engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
-from .dialects.parser import FormatText, OutputParser, merged
-from .dialects.scan import Markers
-from .model import Model
+from ...engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
+from ..dialects.parser import FormatText, OutputParser, merged
+from ..dialects.scan import Markers
+from ..model import Model
 
 # Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill.
 PromptTokens = Callable[[], "tuple[OutputToken, ...]"]

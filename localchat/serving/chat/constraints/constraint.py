@@ -20,19 +20,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..api.chat import ChatRequest
-from ..api.completions import CompletionRequest
-from ..core.errors import BadRequest, NotSupported
-from ..core.params import GenerationParams
-from ..core.request import ResponseFormat
-from ..engine.values import Constraint
+from ...api.chat import ChatRequest
+from ...api.completions import CompletionRequest
+from ...core.errors import BadRequest, NotSupported
+from ...core.params import GenerationParams
+from ...core.request import ResponseFormat
+from ...engine.values import Constraint
+from ..dialects import Dialect
+from ..dialects.call_layout import THE_NAME, CallLayout
+from ..dialects.dialect import ReasoningStart
+from ..prompt.template import ChatTemplate
 from .argument_rules import argument_rule
-from .dialects import Dialect
-from .dialects.call_layout import THE_NAME, CallLayout
-from .dialects.dialect import ReasoningStart
 from .json_schema import error_place, json_rule, loosened, normalized
 from .lark import Rules, error_in, gbnf_rule, is_empty, layout_regex, regex_literal, seq
-from .prompt.template import ChatTemplate
 
 log = logging.getLogger("localchat.server")
 

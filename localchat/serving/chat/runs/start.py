@@ -11,21 +11,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..api.chat import ChatRequest
-from ..api.completions import CompletionRequest, SourceFile
-from ..core import errors
-from ..core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
-from ..core.params import GenerationParams
-from ..core.request import Input, TextRequest
-from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart
-from .constraint import constraint_for, plain_constraint
-from .dialects import Dialect
-from .dialects.parser import OutputParser
-from .model import Model
-from .prompt.marked import parts_of
-from .prompt.template import ChatTemplate, prefilled
-from .run import GenerationRun, Output, PlainText, PromptTokens, wire_errors
+from ...api.chat import ChatRequest
+from ...api.completions import CompletionRequest, SourceFile
+from ...core import errors
+from ...core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
+from ...core.params import GenerationParams
+from ...core.request import Input, TextRequest
+from ...engine.front import AnyEngine
+from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart
+from ..constraints.constraint import constraint_for, plain_constraint
+from ..dialects import Dialect
+from ..dialects.parser import OutputParser
+from ..model import Model
+from ..prompt.marked import text_parts
+from ..prompt.template import ChatTemplate, prefilled
+from .generation import GenerationRun, Output, PlainText, PromptTokens, wire_errors
 
 
 def start_chat(
@@ -39,7 +39,7 @@ def start_chat(
     parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
     with wire_errors("messages"):
         sequence = model.sequence(
-            tuple(parts_of(prompt, template.special)),
+            tuple(text_parts(prompt, template.special)),
             request.params,
             prompt_field="messages",
             returns_prompt=_returns_prompt(request, request.params),
@@ -82,7 +82,7 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
     prompt, template, _ = _rendered(model, request)
     with wire_errors("messages"):
-        return len(model.engine.tokenize_prompt(parts_of(prompt, template.special)))
+        return len(model.engine.tokenize_prompt(text_parts(prompt, template.special)))
 
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:

@@ -10,13 +10,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from ..core import errors
-from ..core.options import ServiceOptions
-from .catalog import Catalog
-from .memory import NotEnoughMemory, OtherModels
-from .model_file import ModelFile, ModelFileError, summary_of
+from ..core.model_options import ServiceOptions
+from ..models.catalog import Catalog
+from ..models.memory import NotEnoughMemory, OtherModels
+from ..models.model_file import ModelFile, ModelFileError, summary_of
+
+if TYPE_CHECKING:
+    from ..chat.model import Model
 
 log = logging.getLogger("localchat.server")
 
@@ -30,28 +33,12 @@ _CLOSE_S = 10.0  # How long the thread that loads models may take to end.
 _PROCESS_BYTES = 1 << 30
 
 
-class LoadedModel(Protocol):
-    """What the service needs of a loaded model. Its memory is free when `close` returns; `stop` ends its requests."""
-
-    @property
-    def has_died(self) -> bool: ...  # Whether its engine process has ended: the next request loads it again.
-    @property
-    def n_bytes(self) -> int: ...  # The memory of its weights and its context.
-    @property
-    def n_mapped_bytes(self) -> int: ...  # The part of it that is mapped from files.
-    def stop(self) -> None: ...
-    def close(self) -> None: ...
-
-
-M = TypeVar("M", bound=LoadedModel)
-
-
 @dataclass(eq=False)
-class ServedModel(Generic[M]):
+class ServedModel:
     """A model that requests may name, and its state, which the service changes under its lock."""
 
     file: ModelFile
-    model: M | None = None  # The loaded model; None: it is not loaded.
+    model: Model | None = None  # The loaded model; None: it is not loaded.
     is_loading: bool = False  # Whether it is queued to be loaded, or being loaded.
     progress: float = 0.0  # The loaded share, from 0 to 1.
     began_at: float = 0.0  # When it was queued to be loaded.
@@ -73,7 +60,7 @@ class ServedModel(Generic[M]):
     expires_at: float = math.inf
 
 
-class Service(Generic[M]):
+class Service:
     """The models of this server. One of them, the default, serves requests that name none. One thread loads and ends
     models, one after another; loaded models go on serving meanwhile."""
 
@@ -83,12 +70,12 @@ class Service(Generic[M]):
         options: ServiceOptions = ServiceOptions(),
         *,
         catalog: Catalog | None = None,
-        load: Callable[[ServedModel[M], OtherModels], M] | None = None,
+        load: Callable[[ServedModel, OtherModels], Model] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`file` is the default model, `catalog` has all that requests may name; None: the default one alone. `load`
         loads a model beside others, and sets its `progress`. It raises what `Front.start` raises."""
-        self.default: ServedModel[M] = ServedModel(file)
+        self.default = ServedModel(file)
         self.waits = options.waits
         self._options = options
         self._catalog = catalog
@@ -97,8 +84,8 @@ class Service(Generic[M]):
         self.is_stopped = False
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
-        self._models: dict[object, ServedModel[M]] = {None: self.default}
-        self._to_load: deque[ServedModel[M]] = deque()
+        self._models: dict[object, ServedModel] = {None: self.default}
+        self._to_load: deque[ServedModel] = deque()
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
@@ -120,7 +107,7 @@ class Service(Generic[M]):
             if (model := served.model) is not None:
                 model.stop()
 
-    def served(self) -> list[ServedModel[M]]:
+    def served(self) -> list[ServedModel]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
         files: Sequence[ModelFile] = ()
         try:
@@ -129,7 +116,7 @@ class Service(Generic[M]):
             log.warning("%s", error)
         return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
 
-    def find(self, name: str) -> ServedModel[M]:
+    def find(self, name: str) -> ServedModel:
         """The model that a request names. Raises ModelNotFound if there is none, or the name means several."""
         wanted, default = name.strip().casefold(), self.default.file.name
         if wanted in ("", default.casefold()):
@@ -148,7 +135,7 @@ class Service(Generic[M]):
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
-    def _served(self, file: ModelFile) -> ServedModel[M]:
+    def _served(self, file: ModelFile) -> ServedModel:
         default = self.default.file  # The catalog may list it under another name.
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
@@ -160,12 +147,12 @@ class Service(Generic[M]):
                     self.unload(other)
             return served
 
-    def loaded(self) -> list[ServedModel[M]]:
+    def loaded(self) -> list[ServedModel]:
         """The loaded models, including those that are about to be ended."""
         with self._changed:
             return [served for served in self._models.values() if served.model is not None]
 
-    def model(self, name: str = "") -> M:
+    def model(self, name: str = "") -> Model:
         """The loaded model of this name. Without a name: the default model if it is loaded, otherwise the loaded model
         that was used last. Raises what `find` raises; ModelLoading if it is not loaded, and does not load it."""
         best = self.find(name)
@@ -186,14 +173,14 @@ class Service(Generic[M]):
     @contextlib.contextmanager
     def using(
         self,
-        served: ServedModel[M],
+        served: ServedModel,
         keep_alive_s: float | None = None,
         while_waiting: Callable[[], None] = lambda: None,
-    ) -> Iterator[M]:
+    ) -> Iterator[Model]:
         """The loaded model, which is not ended within the `with`, and stays loaded for `keep_alive_s` after it; None:
         for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an error.
         Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown."""
-        model: M | None = None
+        model: Model | None = None
         with self._changed:
             served.n_waiting += 1
         try:
@@ -220,25 +207,25 @@ class Service(Generic[M]):
                 served.n_users -= 1
                 self._keep(served, self._options.idle_unload if keep_alive_s is None else keep_alive_s)
 
-    def load(self, served: ServedModel[M]) -> None:
+    def load(self, served: ServedModel) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
         with self._changed:
             self._queue_unless_loaded(served, is_wanted=True)
 
-    def unload(self, served: ServedModel[M]) -> None:
+    def unload(self, served: ServedModel) -> None:
         """End a model as soon as no request uses it. Returns at once."""
         with self._changed:
             served.expires_at = -math.inf
             self._changed.notify_all()
 
-    def _keep(self, served: ServedModel[M], seconds: float) -> None:
+    def _keep(self, served: ServedModel, seconds: float) -> None:
         """Keep a model loaded for this time from now on, unless `unload` was called meanwhile."""
         served.used_at = self.clock()
         if served.expires_at != -math.inf:
             served.expires_at = served.used_at + seconds
         self._changed.notify_all()
 
-    def _queue_unless_loaded(self, served: ServedModel[M], since: float = math.inf, *, is_wanted: bool) -> bool:
+    def _queue_unless_loaded(self, served: ServedModel, since: float = math.inf, *, is_wanted: bool) -> bool:
         """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now. Raises the error of
         a load that has failed since this time, or is not to be tried again yet."""
         if self.is_stopped:
@@ -260,12 +247,12 @@ class Service(Generic[M]):
             self._changed.notify_all()
         return False
 
-    def _check_failure(self, served: ServedModel[M], since: float) -> None:
+    def _check_failure(self, served: ServedModel, since: float) -> None:
         is_over = self.clock() >= served.retry_at and served.failed_at < since
         if served.failure and not is_over and served.failed_stamp == served.file.stamp:
             raise served.error_class(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
 
-    def _loading(self, served: ServedModel[M]) -> errors.ModelLoading:
+    def _loading(self, served: ServedModel) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
         passed_s = self.clock() - served.began_at
         left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
@@ -301,8 +288,8 @@ class Service(Generic[M]):
         elif idle is not None:
             self._end(idle, "no request uses it")
 
-    def _load_one(self, served: ServedModel[M]) -> None:
-        model: M | None = None
+    def _load_one(self, served: ServedModel) -> None:
+        model: Model | None = None
         failure: BaseException | None = None
         try:
             model = self._loaded(served)
@@ -326,7 +313,7 @@ class Service(Generic[M]):
                 _FIRST_USE_S,
             )
 
-    def _loaded(self, served: ServedModel[M]) -> M | None:
+    def _loaded(self, served: ServedModel) -> Model | None:
         """The model, which is loaded beside others or in their place. None: no request waits for it any more."""
         assert self._load is not None
         if (dead := served.model) is not None:
@@ -353,7 +340,7 @@ class Service(Generic[M]):
                 self._end_least_recent(served, only_idle=not error.n_missing)
         return None
 
-    def _is_needed(self, served: ServedModel[M]) -> bool:
+    def _is_needed(self, served: ServedModel) -> bool:
         return not self.is_stopped and (served.is_wanted or served.n_waiting > 0)
 
     def _others(self) -> OtherModels:
@@ -361,11 +348,11 @@ class Service(Generic[M]):
         n_mapped = sum(model.n_mapped_bytes for model, _ in loaded)
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 
-    def _end_least_recent(self, new: ServedModel[M], *, only_idle: bool = False) -> None:
+    def _end_least_recent(self, new: ServedModel, *, only_idle: bool = False) -> None:
         """End the least recently used idle model for a new one, or wait for one as long as the new one is needed. After
         some seconds, or if there is only one, new requests for the least recently used one wait: it could stay busy."""
         began_at = self.clock()
-        blocked: ServedModel[M] | None = None
+        blocked: ServedModel | None = None
         try:
             while self._is_needed(new):
                 with self._changed:
@@ -387,7 +374,7 @@ class Service(Generic[M]):
                     blocked.is_ending = False
                     self._changed.notify_all()
 
-    def _end(self, served: ServedModel[M], why: str) -> None:
+    def _end(self, served: ServedModel, why: str) -> None:
         """End a model that no request uses, whose `is_ending` is set. Its memory is free when this returns."""
         with self._changed:
             model, served.model = served.model, None

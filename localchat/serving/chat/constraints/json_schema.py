@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from ..api.parts import child_schemas, reachable, subschemas, target_of, with_children, without_null_keywords
-from .dialects.values import ALL_TYPES
+from ...api.parts import child_schemas, reachable, subschemas, target_of, with_children, without_null_keywords
+from ..dialects.values import ALL_TYPES
 from .lark import error_in, is_empty
 
 # The formats that llguidance enforces. By the standard, all others are annotations.

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..api import ollama
-from ..chat.model import Model
 from ..core.fields import parse_body
 from ..engine.context_size import limit_of_request
+from ..loading.loader import load_options, template_of
+from ..loading.options import Options
+from ..loading.service import ServedModel, Service
 from ..models.gguf import read_header
 from ..models.model_file import summary_of
-from ..models.service import ServedModel, Service
 from .exchange import Exchange
-from .loading import load_options, template_of
-from .options import Options
 
 _NEVER = 10982044800  # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
@@ -29,7 +28,7 @@ _MAX_METADATA_CHARS = 1000
 class ModelEndpoints:
     """The handlers. A model that is not loaded is listed with what its header says, and the context of the options."""
 
-    service: Service[Model]
+    service: Service
     options: Options
 
     def list(self, exchange: Exchange) -> None:
@@ -41,7 +40,7 @@ class ModelEndpoints:
     def get(self, exchange: Exchange) -> None:
         exchange.send_json(200, self._entry(self.service.find(exchange.tail)))
 
-    def change(self, by: Callable[[ServedModel[Model]], None], exchange: Exchange) -> None:
+    def change(self, by: Callable[[ServedModel], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
         by(self.service.find(parse_body(exchange.read()).required_text("model")))
         exchange.send_json(200, {"success": True})
@@ -63,7 +62,7 @@ class ModelEndpoints:
     def show(self, exchange: Exchange) -> None:
         exchange.send_json(200, self._details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
 
-    def _entry(self, served: ServedModel[Model]) -> dict[str, Any]:
+    def _entry(self, served: ServedModel) -> dict[str, Any]:
         file, header, model = served.file, summary_of(served.file), served.model
         if model is not None:
             meta = model.meta()
@@ -84,7 +83,7 @@ class ModelEndpoints:
             "capabilities": [*_capabilities(served)],
         }
 
-    def _details(self, served: ServedModel[Model]) -> dict[str, Any]:
+    def _details(self, served: ServedModel) -> dict[str, Any]:
         """What /api/show reports. Clients read `context_length` there, the context size in use or at the next load."""
         entry, model = _ollama_entry(served), served.model
         metadata: Mapping[str, str] = {}
@@ -108,7 +107,7 @@ class ModelEndpoints:
         }  # fmt: skip
 
 
-def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
+def _ollama_entry(served: ServedModel) -> dict[str, Any]:
     """The entry of a model in Ollama's format, with two fields of llama.cpp."""
     file, header, n_params = served.file, summary_of(served.file), _n_params(served)
     family = header.architecture or "unknown"
@@ -131,18 +130,18 @@ def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
     }
 
 
-def state_of(served: ServedModel[Model]) -> str:
+def state_of(served: ServedModel) -> str:
     if served.model is not None:
         return "loaded"
     return "loading" if served.is_loading else "failed" if served.failure else "unloaded"
 
 
-def _n_params(served: ServedModel[Model]) -> int:
+def _n_params(served: ServedModel) -> int:
     model = served.model
     return summary_of(served.file).n_params if model is None else model.engine.facts.n_params
 
 
-def _capabilities(served: ServedModel[Model], template: str = "") -> Iterator[str]:
+def _capabilities(served: ServedModel, template: str = "") -> Iterator[str]:
     """What a model can do, with Ollama's words. `template` is that of the file of a model that is not loaded."""
     model = served.model
     if summary_of(served.file).is_embedding:

@@ -13,9 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..api.parts import target_of
-from .dialects.call_layout import ArgumentsLayout, CallLayout, ValueLayout, gemma_text
-from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, value_json
+from ...api.parts import target_of
+from ..dialects.call_layout import ArgumentsLayout, CallLayout, ValueLayout, gemma_text
+from ..dialects.values import GEMMA_QUOTE, STRING, parameter_types, value_json
 from .json_schema import json_rule
 from .lark import ANY, Rules, layout_regex, regex_literal, seq
 

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import OutOfResources, out_of_resources
-from ..core.options import SETTINGS, ModelOptions
+from ..core.model_options import SETTINGS, ModelOptions
 from ..engine.front import Front
 from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
 from ..models.model_file import ModelFile
-from ..models.service import ServedModel
 from .logs import report, report_failure
 from .options import Options
+from .service import ServedModel
 
 if TYPE_CHECKING:
     from ..chat.model import Model
@@ -56,7 +56,7 @@ class Loader:
         if loading is not None:
             loading.front.close()
 
-    def load(self, served: ServedModel[Model], others: OtherModels) -> Model:
+    def load(self, served: ServedModel, others: OtherModels) -> Model:
         """Load a model. The first call is for the model with which the loader was made. Raises EngineError or
         OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory as `Front.start`, except
         for the first model; EngineStopped if `close` was called."""
@@ -131,7 +131,7 @@ class _Start:
     """An engine process that starts on a thread. Its progress is a bar on a terminal, otherwise lines in the log."""
 
     def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
-        self.served: ServedModel[Model] | None = None
+        self.served: ServedModel | None = None
         self._name = file.name
         is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
         self._is_bar = has_bar and is_terminal and os.environ.get("TERM") != "dumb"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.options import ModelOptions, ServiceOptions, Whole, option, path_of
+from ..core.model_options import ModelOptions, ServiceOptions, Whole, option, path_of
 from ..core.params import parse_default
 from ..engine.values import LoadOptions
 

@@ -6,9 +6,9 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 
-from ..api.embeddings import EmbeddingsRequest, RerankRequest
-from ..core import errors
-from .model import Model
+from ...api.embeddings import EmbeddingsRequest, RerankRequest
+from ...core import errors
+from ..model import Model
 
 
 class VectorRun:
