@@ -10,6 +10,7 @@ from .client import Client
 from .errors import LocalChatError
 from .terminal.arguments import make_parser
 from .terminal.ask import NO_PROMPT, OK, USAGE, printable, report, run_command
+from .transport.timeouts import DEFAULT_TIMEOUT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             arguments.base_url,
             arguments.api_key,
             arguments.model,
-            timeout=arguments.timeout,
+            timeout=DEFAULT_TIMEOUT if arguments.timeout is None else arguments.timeout,
             max_retries=arguments.retries,
             on_retry=_report_retry,
         )

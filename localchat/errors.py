@@ -38,7 +38,7 @@ class LocalChatError(Exception):
         vars(self).update(attributes)
 
 
-class ConnectError(LocalChatError):
+class ConnectError(LocalChatError, ConnectionError):
     """No connection could be made, or it broke before any byte of the response."""
 
 
@@ -46,7 +46,7 @@ class _PartialError(LocalChatError):
     partial: Reply[Any] | None = None
 
 
-class TimedOut(_PartialError):
+class TimedOut(_PartialError, TimeoutError):
     """A timeout expired."""
 
     # The field of Timeout: connect, first, idle, stall or total.

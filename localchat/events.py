@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Typ
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
+
+    from .errors import LocalChatError
 else:
 
     def dataclass_transform(**options):
@@ -30,6 +32,9 @@ class Frozen:
 
     # The fields with their defaults.
     _fields: ClassVar[dict[str, Any]] = {}
+    # The fields that `==`, `repr` and `as_dict` leave out, and those that only `repr` and `as_dict` leave out.
+    _uncompared: ClassVar[tuple[str, ...]] = ("raw",)
+    _hidden: ClassVar[tuple[str, ...]] = ("headers",)
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -53,17 +58,44 @@ class Frozen:
         raise AttributeError(f"cannot delete {name!r}")
 
     def _compared(self) -> list[Any]:
-        return [value for name, value in vars(self).items() if name != "raw"]
+        return [value for name, value in vars(self).items() if name not in self._uncompared]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frozen) and type(self) is type(other) and self._compared() == other._compared()
 
     def __hash__(self) -> int:
-        return hash((type(self), *self._compared()))
+        """The hash of the plain fields: a dict, such as the arguments of a call, has none."""
+        plain = (str, int, float, type(None))
+        return hash((type(self), *(value for value in self._compared() if isinstance(value, plain))))
+
+    def _shown(self) -> dict[str, Any]:
+        hidden = (*self._uncompared, *self._hidden)
+        return {name: value for name, value in vars(self).items() if name not in hidden}
 
     def __repr__(self) -> str:
-        shown = [f"{name}={value!r}" for name, value in vars(self).items() if name not in ("raw", "headers")]
+        shown = [f"{name}={value!r}" for name, value in self._shown().items()]
         return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON, without `raw` and `headers`; the one of an event begins with its `type`."""
+        kind = {"type": self.type} if hasattr(self, "type") else {}
+        return {**kind, **{name: _json_ready(value) for name, value in self._shown().items()}}
+
+
+def _json_ready(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Frozen):
+        return value.as_dict()
+    if isinstance(value, (list, tuple)):
+        return [_json_ready(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _json_ready(item) for name, item in value.items()}
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {value}"
+    from .schema.shapes import to_plain_json  # Imported here: only a parsed value needs it.
+
+    return _json_ready(to_plain_json(value))
 
 
 _Copied = TypeVar("_Copied", bound=Frozen)
@@ -300,6 +332,8 @@ class Reply(Frozen, Generic[Value]):
     raw: Any = None
     # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
+    # Of `map`: why the request failed, a LocalChatError. The reply is what was received before, perhaps nothing.
+    error: LocalChatError | None = None
 
     @property
     def choice(self) -> Choice:

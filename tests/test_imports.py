@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import localchat
-from localchat.extras import vendor
+from localchat import vendor
 
 from .documents import run
 from .raw_server import HELLO, always, with_length
@@ -21,13 +21,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # The rooms of the package, which are the folders below and, for the root, its modules; and what each may import. A room
 # of serving/ may import those that a request reaches later, and core/.
 MAY_IMPORT = {
-    "": {"transport", "reply", "agent", "extras", "terminal", "schema"},
+    "": {"transport", "request", "reply", "agent", "terminal", "schema"},
+    "request": {"", "transport", "reply", "schema"},
     "transport": {"", "reply"},
     "reply": {""},
     "schema": {""},
-    "agent": {"", "transport", "reply", "schema", "extras"},
-    "extras": {"", "transport", "reply", "schema"},
-    "terminal": {"", "transport", "agent", "extras"},
+    "agent": {"", "transport", "request", "reply", "schema"},
+    "terminal": {"", "transport", "request", "agent"},
     "serving/core": set(),
     "serving/http": {"", "serving/core", "serving/api", "serving/chat", "serving/engine", "serving/models"},
     "serving/api": {"serving/core"},

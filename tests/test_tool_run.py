@@ -78,7 +78,7 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "n": ({"n": 2}, "n must be 1"),
+    "n": ({"n": 2, "tools": [add]}, "n must be 1"),
     "max_rounds": ({"max_rounds": 0}, "at least 1, not 0"),
     "text for max_rounds": ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
     "no tools": ({"tools": None}, "tools is a list of functions, not None"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.extras import vendor
+from localchat import vendor
 
 from .documents import ROOT, run
 from .install.__main__ import interpreter
@@ -66,8 +66,7 @@ with c.Client(model="m", timeout=5) as client:
             print(str(error).split()[3], end=" ")
 """
 # The modules that are not in the one file, in the order of the calls above.
-MISSING = ("schema/structured", "extras/media", "extras/mapping", "agent/tool_run", "agent/conversation")
-MISSING += ("extras/embeddings",)
+MISSING = ("schema/structured", "request/media", "many_prompts", "agent/tool_run", "agent/conversation", "embeddings")
 
 
 def test_one_file_can_be_imported(python, one_file):

@@ -178,7 +178,7 @@ class Wheelhouse:
 
     def write_client(self) -> None:
         """Write the client as one file and as a zipapp."""
-        vendor = [sys.executable, "-m", "localchat.extras.vendor", str(self._folder / "chat_client.py")]
+        vendor = [sys.executable, "-m", "localchat.vendor", str(self._folder / "chat_client.py")]
         self._run("Writing the client", vendor)
         package = self._scratch / "zipapp" / "localchat"
         ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py")

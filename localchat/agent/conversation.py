@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
-from ..extras import media
-from ..reply.payloads import Prompt, check_prompt
+from ..request.prompt import Prompt, as_messages, n_system, reusable
 from .tool_run import AnyRun, AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
@@ -34,14 +33,16 @@ class _BaseConversation:
         messages: Iterable[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
-        given = list(messages)
-        check_prompt(given)
-        self.messages = [dict(message) for message in given]
-        if system is not None:  # It replaces the system message of a saved conversation.
-            self.messages[: n_system(self.messages)] = [{"role": "system", "content": system}]
+        self.messages = as_messages(list(messages))
+        self.set_system(system)
         self._client = client
-        self._options = media.reusable({"tools": tools, **options})
+        self._options = reusable({"tools": tools, **options})
         self.stream("")  # Raises for wrong options, and sends nothing.
+
+    def set_system(self, text: str | None) -> None:
+        """Replace or add the system message. None leaves the conversation unchanged."""
+        if text is not None:
+            self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
 
     def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
         """A run of class `kind`. When it is done, its messages are added to the conversation."""
@@ -53,7 +54,7 @@ class _BaseConversation:
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return kind(self._client, [*before, *media.attach(prompt)], _on_done=add_turn, **options)
+        return kind(self._client, [*before, *as_messages(prompt)], _on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""
@@ -94,11 +95,6 @@ class AsyncConversation(_BaseConversation):
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncToolRun:
         """See Conversation.stream."""
         return self._start_turn(AsyncToolRun, prompt, options)
-
-
-def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The number of system messages with which a conversation begins, 0 or 1."""
-    return int(bool(messages) and messages[0].get("role") == "system")
 
 
 def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:

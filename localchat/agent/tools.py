@@ -14,11 +14,11 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Union
 
 from ..errors import DoesNotFit
-from ..events import ToolCall
+from ..events import Frozen, ToolCall
 from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
@@ -79,21 +79,20 @@ class Tool:
 AnyTool = Union[Callable[..., Any], Tool]
 
 
-@dataclass(frozen=True)
-class ToolResult:
+class ToolResult(Frozen):
     """The result of a call, or the reason why there is none. An event of a ToolRun."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
+    _uncompared: ClassVar[tuple[str, ...]] = ("raw", "value")
     call: ToolCall
     # The text that is sent to the model.
     content: str
     # Why the call failed or did not run; None if it succeeded.
     error: str | None = None
     # The return value of the function.
-    value: Any = field(default=None, repr=False, compare=False)
-    # The fields that every event has.
+    value: Any = None
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
     @property
     def message(self) -> dict[str, Any]:

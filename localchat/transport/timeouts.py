@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any
 
 from ..errors import TimedOut
+from ..events import Frozen
 
 _TIMEOUT_REASONS = {
     "connect": "no connection",
@@ -19,8 +20,16 @@ _TIMEOUT_REASONS = {
 _MAX_WAIT_S = 1e6
 
 
-class Timeout(NamedTuple):
-    """Timeouts in seconds; None means no limit."""
+_DEFAULT: Any = object()
+
+
+class Timeout(Frozen):
+    """Timeouts in seconds; None means no limit.
+
+    `Timeout(30)` sets all limits of a wait, which are all except `total`. A limit that is given by its name has
+    priority, and without a number the others have the defaults below. Raises ValueError for a value that is no finite
+    number above zero.
+    """
 
     # For making the connection.
     connect: float | None = 5.0
@@ -33,20 +42,31 @@ class Timeout(NamedTuple):
     # For the whole call, with its retries.
     total: float | None = None
 
-    @classmethod
-    def of(cls, value: Timeout | float | None) -> Timeout:
-        """The timeouts for an option `timeout`. A number sets `first`, `idle` and `connect` (5 s at most).
-
-        Raises ValueError if one is not a finite number above zero.
-        """
-        if value is None:
-            return cls()
-        for limit in value if isinstance(value, Timeout) else (value,):
+    def __init__(
+        self,
+        seconds: float | None = _DEFAULT,
+        *,
+        connect: float | None = _DEFAULT,
+        first: float | None = _DEFAULT,
+        idle: float | None = _DEFAULT,
+        stall: float | None = _DEFAULT,
+        total: float | None = None,
+    ) -> None:
+        named = {"connect": connect, "first": first, "idle": idle, "stall": stall}
+        given = {name: seconds if value is _DEFAULT else value for name, value in named.items()}
+        super().__init__(**{name: value for name, value in given.items() if value is not _DEFAULT}, total=total)
+        for limit in vars(self).values():
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (is_number and 0 < limit < float("inf")):
-                no_limit = "Timeout(first=None, idle=None, stall=None) waits without a limit"
-                raise ValueError(f"a timeout is a number of seconds above 0, not {limit!r}: {no_limit}")
-        return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
+                raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {limit!r}")
+
+    @staticmethod
+    def of(value: Timeout | float | None) -> Timeout:
+        """The timeouts for an option `timeout`."""
+        return value if isinstance(value, Timeout) else Timeout(value)
+
+
+DEFAULT_TIMEOUT = Timeout()
 
 
 def timed_out(kind: str) -> TimedOut:

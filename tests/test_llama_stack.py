@@ -12,7 +12,7 @@ import pytest
 
 from localchat.errors import IncompleteStream, StreamError
 from localchat.events import Choice, StreamEvent, ToolCall
-from localchat.extras.convert import (
+from localchat.llama_stack import (
     CompletionPiece,
     StackCall,
     StackEvent,

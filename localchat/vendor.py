@@ -1,4 +1,4 @@
-"""`python -m localchat.extras.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
+"""`python -m localchat.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
 For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
 removed; their imports of the standard library come first. An import of a file that is not copied becomes an error that
@@ -16,17 +16,17 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .. import __version__
+from . import __version__
 
 # The program of the one file, with the files that it imports at the start; the interface of a folder, with all files
 # that it imports, also within functions.
 _PROGRAM = "terminal/ask.py"
 _INTERFACE = "__init__.py"
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parent
 
 # The first line of every file that this program writes. Only files that begin with it are overwritten.
-MARK = "# Written by `python -m localchat.extras.vendor`, which overwrites it without asking: do not edit."
+MARK = "# Written by `python -m localchat.vendor`, which overwrites it without asking: do not edit."
 
 _HEAD = '''{mark}
 """The chat client of localchat {version} in one file.
@@ -214,7 +214,7 @@ def write(path: Path, source: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m localchat.extras.vendor",
+        prog="python -m localchat.vendor",
         description="Write the client as one file of standard-library Python, or as several in a folder. A file that "
         "this program did not write is never overwritten.",
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from ..errors import cut
-from ..reply.payloads import Prompt, check_prompt
+from .prompt import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)
@@ -66,10 +66,7 @@ def audio_part(source: Source) -> dict[str, Any]:
 
 def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
     """The prompt as messages, with media before the text of the last message: models are trained with this order."""
-    check_prompt(prompt)
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
-    messages = [dict(message) for message in prompt]
+    messages = as_messages(prompt)
     parts = [image_part(image) for image in _listed(images)] + [audio_part(sound) for sound in _listed(audio)]
     if not parts:
         return messages
@@ -83,12 +80,6 @@ def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source
 def _listed(sources: Any) -> Iterable[Source]:
     """The sources as a list: a single source is accepted too. A str is not iterated by characters."""
     return [sources] if isinstance(sources, (str, *_BINARY, os.PathLike, Mapping)) else sources
-
-
-def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of several requests: a generator, such as one of images, becomes a list, as the first request would
-    use it up."""
-    return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
 
 
 def is_url(source: str) -> bool:

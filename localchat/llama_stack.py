@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Union
 
-from ..events import Choice, StreamEvent, ToolCall
-from ..reply.payloads import Json, normal_reason
-from ..schema.shapes import to_plain_json
-from ..schema.validator import TYPE_NAMES
-from . import media
+from .events import Choice, StreamEvent, ToolCall
+from .reply.payloads import Json, normal_reason
+from .request import media
+from .schema.shapes import to_plain_json
+from .schema.validator import TYPE_NAMES
 
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
 Maps = list[dict[str, float]]
