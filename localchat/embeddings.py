@@ -13,8 +13,7 @@ from .request.models import default_model
 from .request.options import check_count
 from .transport.call import Call
 
-# The number of texts in one request.
-DEFAULT_BATCH_SIZE = 256
+DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
 
 Item = TypeVar("Item")
 
@@ -22,10 +21,8 @@ Item = TypeVar("Item")
 class Embeddings(list[Item]):
     """A list: the numbers of one vector, or the vectors of several texts in the order of the texts."""
 
-    # The tokens of all texts; None if the server does not report them.
-    usage: Usage | None = None
-    # The name of the model in the response.
-    model: str | None = None
+    usage: Usage | None = None  # The tokens of all texts; None if the server does not report them.
+    model: str | None = None  # The name of the model in the response.
 
 
 async def embed(call: Call, arguments: Arguments, text: Any) -> Any:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 _EMPTY: Mapping[str, Any] = {}
 
-# How much of an unexpected body an error message shows.
-_HEAD_CHARS = 200
+_HEAD_CHARS = 200  # How much of an unexpected body an error message shows.
 
 
 def cut(text: str, limit: int = _HEAD_CHARS) -> str:
@@ -49,8 +48,7 @@ class _PartialError(LocalChatError):
 class TimedOut(_PartialError, TimeoutError):
     """A timeout expired."""
 
-    # The field of Timeout: connect, first, idle, stall or total.
-    kind: str = ""
+    kind: str = ""  # The field of Timeout: connect, first, idle, stall or total.
 
 
 class Cancelled(_PartialError):
@@ -64,12 +62,10 @@ class StatusError(LocalChatError):
     error_type: str | None = None
     code: str | None = None
     param: str | None = None
-    # Seconds; None if the server does not send it.
-    retry_after: float | None = None
+    retry_after: float | None = None  # Seconds; None if the server does not send it.
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
-    # The body as text, cut if it is long.
-    body: str = ""
+    body: str = ""  # The body as text, cut if it is long.
 
     @staticmethod
     def class_for(status: int) -> type[StatusError]:
@@ -134,17 +130,14 @@ class IncompleteStream(_PartialError):
 class ProtocolError(_PartialError):
     """The response is not a chat completion."""
 
-    # The beginning of the response.
-    head: str = ""
+    head: str = ""  # The beginning of the response.
 
 
 class DoesNotFit(_PartialError):
     """A value does not match its schema."""
 
-    # The place in the value, as a JSONPath.
-    path: str = "$"
-    # The text of the completion.
-    text: str = ""
+    path: str = "$"  # The place in the value, as a JSONPath.
+    text: str = ""  # The text of the completion.
 
 
 class IncompleteReply(_PartialError):

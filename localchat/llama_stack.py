@@ -305,10 +305,8 @@ class _Markers:
     """Removes the markers of the Llama family from text that comes in pieces of any size."""
 
     def __init__(self) -> None:
-        # The end of the text, which may be the beginning of a marker.
-        self._held = ""
-        # The stop reason of the first marker.
-        self._reason: StopReason | None = None
+        self._held = ""  # The end of the text, which may be the beginning of a marker.
+        self._reason: StopReason | None = None  # The stop reason of the first marker.
 
     def remove(self, text: str, is_last: bool = False) -> str:
         """The text without markers. What may begin a marker is held back, unless the text is the last one."""
@@ -387,8 +385,7 @@ def _stack_events(
     events: Iterable[StreamEvent], choice_index: int, read_logprobs: Callable[[Any, str], Maps | None]
 ) -> Iterator[StackEvent]:
     markers = _Markers()
-    # The indexes of the calls that have a `started` event.
-    started: set[int] = set()
+    started: set[int] = set()  # The indexes of the calls that have a `started` event.
     has_calls = False
     for event in events:
         if event.type == "message_start":

@@ -24,10 +24,8 @@ class ServerSentEvent(NamedTuple):
 
     event: str = "message"
     data: str = ""
-    # The last id of the stream so far.
-    id: str = ""
-    # Milliseconds; None if this event has no field `retry`.
-    retry: int | None = None
+    id: str = ""  # The last id of the stream so far.
+    retry: int | None = None  # Milliseconds; None if this event has no field `retry`.
 
 
 class SSEError(Exception):
@@ -63,7 +61,6 @@ class SSEDecoder:
         fields_as_events: Collection[str] = (),
         takes_json: bool = False,
     ) -> None:
-        # Options.
         self._max_event_bytes = max_event_bytes
         self._sentinel = None if sentinel is None else sentinel.encode()
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
@@ -71,8 +68,7 @@ class SSEDecoder:
         # Whether data before the sentinel was not UTF-8; each invalid byte became U+FFFD. Data after the sentinel does
         # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
         self.was_damaged = self._is_over = False
-        # The last id of the stream.
-        self._id = ""
+        self._id = ""  # The last id of the stream.
         # State of the current line.
         self._held = bytearray()
         self._after_cr = False
@@ -81,10 +77,8 @@ class SSEDecoder:
         self._data = bytearray()
         self._event = ""
         self._retry: int | None = None
-        # Whether the event is JSON without `data:`.
-        self._in_json = False
-        # Events completed by the current call.
-        self._ready: list[ServerSentEvent] = []
+        self._in_json = False  # Whether the event is JSON without `data:`.
+        self._ready: list[ServerSentEvent] = []  # Events completed by the current call.
         self._error: SSEError | None = None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:

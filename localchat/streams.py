@@ -46,8 +46,7 @@ class Events(Generic[AnyEvent, Value]):
         # The events that are made and not returned yet, and whether there will be no others.
         self._ready: deque[AnyEvent] = deque()
         self._is_done = False
-        # The error that ended the events.
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # The error that ended the events.
         self._is_advancing = False
 
     async def _advance(self) -> None:
@@ -204,13 +203,11 @@ class BaseStream(Events[StreamEvent, Value]):
         mask = call.settings.mask_payload
         self._accumulator = Accumulator(request.n_choices, request.think_tags, request.tool_names, mask)
         self._parsed: Any = None
-        # None before the head of the response is received.
-        self._frames: Frames | None = None
+        self._frames: Frames | None = None  # None before the head of the response is received.
         # The payloads of the last read that are not taken yet, and the bytes of all reads.
         self._payloads: Iterator[ServerSentEvent] = iter(())
         self._n_bytes = 0
-        # Whether the body is one complete response, not a stream.
-        self._is_complete_response = False
+        self._is_complete_response = False  # Whether the body is one complete response, not a stream.
         # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
         self._got_done = False
         # Whether no more is read, and the error that ended the body, if one did.

@@ -21,8 +21,7 @@ _AnyConversation = TypeVar("_AnyConversation", bound="_BaseConversation")
 class _BaseConversation:
     """The part of Conversation and AsyncConversation that does not wait."""
 
-    # Starts a turn.
-    stream: Callable[[str], Any]
+    stream: Callable[[str], Any]  # Starts a turn.
 
     def __init__(
         self,

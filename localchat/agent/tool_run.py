@@ -36,8 +36,7 @@ class _BaseRun(Events[RunEvent, Any]):
     request only: `required` would never let the model stop calling tools.
     """
 
-    # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
-    _in_loop: bool
+    _in_loop: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
 
     def __init__(
         self,
@@ -72,8 +71,7 @@ class _BaseRun(Events[RunEvent, Any]):
         self._fields = request.fields
         self._media = take_media(options)
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
-        # Whether a response without tool calls is complete.
-        self.done = False
+        self.done = False  # Whether a response without tool calls is complete.
         self._is_closed = False
         # The stream of the current round, its reply as soon as it is complete, and the results of its calls.
         self._stream: Any = None

@@ -26,11 +26,9 @@ from ..transport.sockets import run_blocking
 
 log = logging.getLogger(__name__)
 
-# A longer text of an exception is shortened to this length before it is sent to the model.
-_ERROR_CHARS = 500
+_ERROR_CHARS = 500  # A longer text of an exception is shortened to this length before it is sent to the model.
 
-# The names that OpenAI accepts; other servers accept these too.
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # The names that OpenAI accepts; other servers accept these too.
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,7 @@ class Tool:
 
     name: str
     description: str
-    # The JSON Schema of the arguments.
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any]  # The JSON Schema of the arguments.
     function: Callable[..., Any]
     # The target, in the sense of `schema`, that validates and converts the arguments. None: `parameters` is.
     target: Any = None
@@ -85,12 +82,9 @@ class ToolResult(Frozen):
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     _uncompared: ClassVar[tuple[str, ...]] = ("raw", "value")
     call: ToolCall
-    # The text that is sent to the model.
-    content: str
-    # Why the call failed or did not run; None if it succeeded.
-    error: str | None = None
-    # The return value of the function.
-    value: Any = None
+    content: str  # The text that is sent to the model.
+    error: str | None = None  # Why the call failed or did not run; None if it succeeded.
+    value: Any = None  # The return value of the function.
     choice_index: int = 0
     raw: Any = None
 

@@ -56,8 +56,7 @@ class Accumulator:
         self._start: MessageStart | None = None
         self._succeeded = False
         self._usage: Usage | None = None
-        # All fields of all payloads, each with its last value.
-        self._fields: Json = {}
+        self._fields: Json = {}  # All fields of all payloads, each with its last value.
         self._n_chunks = 0
         # The events of the warnings by their texts, and how many of them were returned.
         self._warnings: dict[str, StreamEvent] = {}

@@ -28,10 +28,8 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
 # Other fields that the next request has to contain: signed or encrypted reasoning, and additions of services.
 _KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
-# The texts of an item of these lists, which arrive in pieces.
-_ITEM_TEXTS = ("text", "summary", "thinking")
-# The finish reasons that say that the text is not complete.
-_CUTS = ("length", "content_filter", "error")
+_ITEM_TEXTS = ("text", "summary", "thinking")  # The texts of an item of these lists, which arrive in pieces.
+_CUTS = ("length", "content_filter", "error")  # The finish reasons that say that the text is not complete.
 
 _DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 

@@ -15,8 +15,7 @@ from .payloads import Json
 
 _DECODER = json.JSONDecoder()
 
-# The beginning of a body that is kept for error messages.
-_HEAD_BYTES = 1024
+_HEAD_BYTES = 1024  # The beginning of a body that is kept for error messages.
 
 # The beginnings of an event stream. "error:" is not a field of the standard, but old llama.cpp servers send it.
 _SSE_PREFIXES = (b"data:", b":", b"event:", b"id:", b"retry:", b"error:")

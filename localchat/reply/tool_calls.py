@@ -29,16 +29,12 @@ class _OpenCall:
     """The state of one call."""
 
     def __init__(self, position: int, index: int | None, payload: Any, joiner: SurrogateJoiner) -> None:
-        # The number of the call in its choice.
-        self.position = position
-        # The index that the server sent. Several calls may have the same one.
-        self.index = index
+        self.position = position  # The number of the call in its choice.
+        self.index = index  # The index that the server sent. Several calls may have the same one.
         # The last payload that began or repeated the call. Two entries of one payload are two calls.
         self.payload = payload
-        # The ids of its deltas; the first is the id of the call.
-        self.ids: list[str] = []
-        # The id that the client made for a call without one, or with the id of another call.
-        self.made_id = ""
+        self.ids: list[str] = []  # The ids of its deltas; the first is the id of the call.
+        self.made_id = ""  # The id that the client made for a call without one, or with the id of another call.
         self.name: str | None = None
         # Whether the name came again after the arguments: if more arguments follow, they are those of a second call.
         self.is_named_again = False

@@ -53,8 +53,7 @@ class Completion(Arguments):
     ) -> None:
         super().__init__(settings, given, known, what)
         self._settings, self.path, fields = settings, path, self.fields
-        # `images` and `audio`, which are added to the prompt.
-        self._media = take_media(fields)
+        self._media = take_media(fields)  # `images` and `audio`, which are added to the prompt.
         self.think_tags: str = fields.pop("think_tags", "auto" if path == CHAT_PATH else "off")
         self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", 0)
         check_count("retries_on_mismatch", self.retries_on_mismatch, 0)

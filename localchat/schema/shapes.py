@@ -38,8 +38,7 @@ class Definitions:
 
     def __init__(self) -> None:
         self.schemas: dict[str, Json] = {}
-        # Names that must stay in `$defs`.
-        self.used: set[str] = set()
+        self.used: set[str] = set()  # Names that must stay in `$defs`.
         self._names: dict[Any, str] = {}
 
     def name(self, key: Any, wanted: str, body: Callable[[Definitions], Json]) -> str:
@@ -62,8 +61,7 @@ class Shape(NamedTuple):
     schema: Callable[[Definitions], Json]
     # Makes the Python value for valid JSON and its path. Raises DoesNotFit if a class of the user raises an error.
     build: Callable[[Any, str], Any]
-    # The description that the annotation itself has.
-    description: str = ""
+    description: str = ""  # The description that the annotation itself has.
 
 
 def document(shape: Shape) -> Json:

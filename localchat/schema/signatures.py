@@ -26,8 +26,7 @@ _SECTION = re.compile(
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
-# The line below a title in NumPy's style.
-_UNDERLINE = re.compile("-{3,}")
+_UNDERLINE = re.compile("-{3,}")  # The line below a title in NumPy's style.
 # A field of reST: its kind, its arguments, the last of which is the name of a parameter, and its text.
 _FIELD = re.compile(r":(\w+)\b([^:]*):\s*(.*)")
 _PARAMETER_FIELDS = ("param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var")

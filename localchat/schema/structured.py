@@ -17,8 +17,7 @@ from ..events import Reply
 from .schema import build, can_be_strict, json_schema
 from .validator import Json, show
 
-# The longest schema name that OpenAI accepts.
-_NAME_CHARS = 64
+_NAME_CHARS = 64  # The longest schema name that OpenAI accepts.
 
 # The modes, in the order in which they are tried. Each is for servers that refuse the one before:
 # json_schema: the schema of the value;

@@ -26,8 +26,7 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
-# Seconds without the end of the piped input, after which the program reports that it waits.
-_NOTICE_S = 2.0
+_NOTICE_S = 2.0  # Seconds without the end of the piped input, after which the program reports that it waits.
 
 NO_PROMPT = "localchat: there is no prompt: give a text, or pipe one in"
 _USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
@@ -110,8 +109,7 @@ class Printer:
     """Prints one response: `show` calls `add` for each event, `end` after the last one, and always `close`."""
 
     def __init__(self) -> None:
-        # Whether the last line on stdout is unfinished.
-        self._in_line = False
+        self._in_line = False  # Whether the last line on stdout is unfinished.
 
     def add(self, event: StreamEvent) -> None:
         self.write(output_text(event))

@@ -104,9 +104,8 @@ def _line_editing(saves: bool) -> Iterator[None]:
 
 
 class _Command(NamedTuple):
-    # Called with the session and the text after the name of the command.
-    run: Callable[[Session, str], object]
-    # The arguments and the description that /help shows.
+    run: Callable[[Session, str], object]  # Called with the session and the text after the name of the command.
+    # What /help shows.
     arguments: str
     about: str
 

@@ -15,8 +15,7 @@ from ..events import ReasoningDelta, Reply, StreamEvent
 from .ask import Printer, notice, output_text, printable, report
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-# Seconds without output, after which the program reports that it waits for the server.
-_NOTICE_S = 10.0
+_NOTICE_S = 10.0  # Seconds without output, after which the program reports that it waits for the server.
 
 
 def waiting(client: Client) -> AbstractContextManager[Timer]:
@@ -42,8 +41,7 @@ class DetailedPrinter(Printer):
         self._show_reasoning = show_reasoning
         self._has_styles = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
         self._held = ""
-        # Whether the last line of reasoning on stderr is unfinished.
-        self._in_reasoning = False
+        self._in_reasoning = False  # Whether the last line of reasoning on stderr is unfinished.
         self._start_s = time.monotonic()
         self._first_s: float | None = None
 

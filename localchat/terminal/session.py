@@ -38,8 +38,7 @@ class Session(Conversation):
         # Whether this program writes files: the last conversation, and the history of typed lines. A single request of
         # a script, whose output is not a terminal, does not replace the conversation that `--continue` continues.
         self.saves = not arguments.no_save and (arguments.continues or sys.stdout.isatty())
-        # The messages of a question that got no answer.
-        self.unanswered: list[Json] = []
+        self.unanswered: list[Json] = []  # The messages of a question that got no answer.
         messages = _load_last() if arguments.continues else []
         if arguments.system is not None:
             options["system"] = arguments.system

@@ -27,11 +27,9 @@ class Address(NamedTuple):
     # For a unix socket only the value of the Host header. An IPv6 address may end with a zone, as in fe80::1%eth0.
     host: str
     port: int
-    # The prefix of all paths, without a slash at the end.
-    path: str
+    path: str  # The prefix of all paths, without a slash at the end.
     query: str = ""
-    # None unless the server is at a unix socket.
-    socket_path: str | None = None
+    socket_path: str | None = None  # None unless the server is at a unix socket.
 
     @property
     def authority(self) -> str:

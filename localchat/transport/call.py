@@ -67,8 +67,7 @@ class Call:
         self.headers: dict[str, str] = {}
         self._response = ResponseReader()
         self._inflate: Inflate | None = None
-        # The part of the body that was received with the head and has not been read.
-        self._early_body = b""
+        self._early_body = b""  # The part of the body that was received with the head and has not been read.
 
     # What the clients use.
 

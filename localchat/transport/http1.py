@@ -51,16 +51,13 @@ class ResponseReader:
 
     def __init__(self, has_body: bool = True) -> None:
         self._has_body = has_body
-        # 0 until the head is complete.
-        self.status = 0
-        # Names are in lower case; values of the same name are joined by commas.
-        self.headers: dict[str, str] = {}
+        self.status = 0  # 0 until the head is complete.
+        self.headers: dict[str, str] = {}  # Names are in lower case; values of the same name are joined by commas.
         self.keeps_alive = False
         # Whether any byte was received, and whether the response is complete.
         self.begun = False
         self.ended = False
-        # The bytes after the response.
-        self.surplus = b""
+        self.surplus = b""  # The bytes after the response.
         # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
         self.framing_error = ""
         # The incomplete head or line, and the number of missing bytes of the body or the chunk.
@@ -198,8 +195,7 @@ class Inflate:
 
         self._zlib: Any = zlib
         self._limit = limit
-        # None before the first two bytes of a member, which are held until both are there.
-        self._inflate: Any = None
+        self._inflate: Any = None  # None before the first two bytes of a member, which are held until both are there.
         self._held = b""
         self._has_ended = False
 

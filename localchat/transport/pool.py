@@ -31,8 +31,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        # Each with the time at which it was given, by time.monotonic.
-        self._idle: list[tuple[Any, float]] = []
+        self._idle: list[tuple[Any, float]] = []  # Each with the time at which it was given, by time.monotonic.
 
     def take(self) -> Any:
         """Remove and return a connection that can be reused; None if there is none."""

@@ -7,10 +7,8 @@ from ..errors import ConnectError, IncompleteStream, LocalChatError, StatusError
 # The delay before the first retry, which doubles with each retry up to the maximum, in seconds.
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 8.0
-# A longer Retry-After is not waited for.
-_MAX_RETRY_AFTER_S = 120.0
-# The statuses that are retried, besides those from 500 on.
-_RETRIED_STATUSES = frozenset({408, 409, 429})
+_MAX_RETRY_AFTER_S = 120.0  # A longer Retry-After is not waited for.
+_RETRIED_STATUSES = frozenset({408, 409, 429})  # The statuses that are retried, besides those from 500 on.
 
 
 def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | None:

@@ -33,8 +33,7 @@ _STEP_S = 0.2 if os.name == "nt" else None
 class Connection:
     """A blocking socket that is connected to the server."""
 
-    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
-    proxy: Proxy | None = None
+    proxy: Proxy | None = None  # The proxy that gets the requests; None without a proxy and for a tunnel through one.
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
@@ -102,8 +101,7 @@ class Driver:
     """
 
     def __init__(self) -> None:
-        # Set by `cancel`. The event also wakes the wait before a retry.
-        self._cancelled = threading.Event()
+        self._cancelled = threading.Event()  # Set by `cancel`. The event also wakes the wait before a retry.
         # The connection that an operation blocks on. The lock prevents `cancel` from shutting a connection down after
         # the operation: another call may use it then. It is an RLock, as a signal handler may cancel as well.
         self._lock = threading.RLock()

@@ -16,8 +16,7 @@ _TIMEOUT_REASONS = {
     "total": "no complete response",
 }
 
-# A wait of an operation is never longer: sockets refuse more than about 24 days.
-_MAX_WAIT_S = 1e6
+_MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more than about 24 days.
 
 
 _DEFAULT: Any = object()
@@ -31,16 +30,12 @@ class Timeout(Frozen):
     number above zero.
     """
 
-    # For making the connection.
-    connect: float | None = 5.0
+    connect: float | None = 5.0  # For making the connection.
     # From the request to the first event. A local server may load a model and prefill a long prompt.
     first: float | None = 600.0
-    # Without any bytes, after the first event.
-    idle: float | None = 120.0
-    # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
-    stall: float | None = 600.0
-    # For the whole call, with its retries.
-    total: float | None = None
+    idle: float | None = 120.0  # Without any bytes, after the first event.
+    stall: float | None = 600.0  # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
+    total: float | None = None  # For the whole call, with its retries.
 
     def __init__(
         self,
