@@ -24,10 +24,7 @@ def cut(text: str, limit: int = _HEAD_CHARS) -> str:
 
 
 class LocalChatError(Exception):
-    """Base of every error that this package raises on purpose.
-
-    Subclasses declare their attributes with defaults; keyword arguments set them.
-    """
+    """Base of all errors. Subclasses declare their attributes with defaults; keyword arguments set them."""
 
     def __init__(self, message: str = "", **attributes: Any) -> None:
         super().__init__(message)

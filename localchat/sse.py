@@ -82,10 +82,7 @@ class SSEDecoder:
         self._error: SSEError | None = None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes and return the events that they complete.
-
-        Raises SSEError if a line or an event is too long, and at every later call.
-        """
+        """Take the next bytes and return the events that they complete. Raises SSEError."""
         if self._error is not None:
             raise self._error
         for line in self._split(chunk):

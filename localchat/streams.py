@@ -33,10 +33,7 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 
 
 class Events(Generic[AnyEvent, Value]):
-    """Events that are made step by step, however the caller waits for them.
-
-    If a step fails, or is interrupted (Ctrl-C, a cancelled task), every further read raises.
-    """
+    """Events that are made step by step. After a step that failed or was interrupted, every further read raises."""
 
     # Whether `_close` was called. A subclass sets it, and has the coroutines `_advance`, the next step, and `_close`.
     _is_closed: Any
@@ -223,7 +220,7 @@ class BaseStream(Events[StreamEvent, Value]):
         return changed(reply, request_id=id, headers=dict(headers), warnings=warnings, parsed=self._parsed)
 
     @property
-    def _is_closed(self) -> bool:  # type: ignore[override]  # The base only declares it.
+    def _is_closed(self) -> bool:
         return bool(self._call.driver.is_cancelled)
 
     async def _open(self) -> None:
@@ -266,10 +263,7 @@ class BaseStream(Events[StreamEvent, Value]):
             raise
 
     def _take_payload(self, frames: Frames) -> bool:
-        """Take the next payload of the last read, and return whether there was one.
-
-        After the last payload, `_has_ended` is set if one of them ends the response.
-        """
+        """Take the next payload of the last read. If there is none, return False and set `_has_ended`."""
         call, accumulator, frame = self._call, self._accumulator, None
         try:
             frame = None if self._got_done or accumulator.error else next(self._payloads, None)
@@ -314,11 +308,7 @@ class BaseStream(Events[StreamEvent, Value]):
         self._payloads = iter(frames.end() if self._has_ended else frames.feed(data))
 
     def _last_events(self, frames: Frames) -> list[StreamEvent]:
-        """The events of the end of the stream.
-
-        Raises DoesNotFit if the text does not match the expected value, and another error if the response is not a
-        complete chat completion.
-        """
+        """The last events. Raises an error if the response is not complete, or not the expected value (DoesNotFit)."""
         try:
             events = self._accumulator.finish(self._got_done or self._is_complete_response)
         except IncompleteStream as error:

@@ -188,10 +188,7 @@ def _is_for_types(node: ast.stmt) -> bool:
 
 
 def write_folder(folder: Path) -> None:
-    """Write the files of the client into a folder, each with the licence.
-
-    Raises FileExistsError for a file that this program did not write; the files before it have been written.
-    """
+    """Write the files of the client into a folder. Raises FileExistsError for a file that is not of this program."""
     names = files(_INTERFACE, within_functions=True)
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
     for room in sorted({Path(name).parent for name in names}):

@@ -35,8 +35,8 @@ def test_smallest_values_of_the_options_are_allowed(client_class):
         assert client.chat("hi", max_retries=0, retries_on_mismatch=0).text == "Hello"
         assert [reply.text for reply in client.map(["hi"], concurrency=1)] == ["Hello"]
         assert client.run("hi", max_rounds=1, parallel=0).text == "Hello"
-        with pytest.raises(ProtocolError, match=f"more than {len(HELLO_JSON) - 1} bytes"):
-            client.with_options(max_bytes=len(HELLO_JSON) - 1).chat("hi")
+    options = {"max_bytes": len(HELLO_JSON) - 1, "client_class": client_class}
+    failure(always(with_length(HELLO_JSON)), ProtocolError, f"more than {len(HELLO_JSON) - 1} bytes", **options)
 
 
 def test_smallest_batch_of_embeddings(client_class):

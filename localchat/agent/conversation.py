@@ -97,10 +97,7 @@ class AsyncConversation(_BaseConversation):
 
 
 def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
-    """Write messages as JSON to a file, which only the owner can read if it is new.
-
-    An interrupted write leaves an existing file unchanged.
-    """
+    """Write messages as JSON to a file, private if new. An interrupted write leaves an existing file unchanged."""
     path = os.path.realpath(os.fsdecode(path))  # A symbolic link stays; its target is replaced.
     partial = f"{path}.{os.getpid()}.partial"
     # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
@@ -117,10 +114,7 @@ def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str,
 
 
 def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The messages of a file that `write_messages` wrote, or that holds a list of messages as JSON.
-
-    Raises ValueError for any other file.
-    """
+    """The messages of a file with messages or a list of messages as JSON. Raises ValueError for any other file."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             saved = json.load(file)

@@ -79,7 +79,7 @@ class _BaseRun(Events[RunEvent, Any]):
         self._results: Any = None
 
     @property
-    def reply(self) -> Reply[Any]:  # type: ignore[override]  # The base only declares it.
+    def reply(self) -> Reply[Any]:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 

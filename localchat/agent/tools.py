@@ -44,10 +44,7 @@ class Tool:
 
     @classmethod
     def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
-        """The tool for a function. A name or a description given here replaces that of the function.
-
-        Raises TypeError or ValueError if the name cannot be sent, or if JSON cannot describe the parameters.
-        """
+        """The tool for a function. Raises TypeError or ValueError if its name or its parameters cannot be sent."""
         if isinstance(function, Tool):
             return function
         if not callable(function) or isinstance(function, type):
@@ -65,10 +62,7 @@ class Tool:
         return {"type": "function", "function": {"name": self.name, **described, "parameters": self.parameters}}
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Convert the arguments that the model generated to the types that the function takes.
-
-        Raises DoesNotFit if they are not valid.
-        """
+        """Convert the arguments of a call to the types of the function. Raises DoesNotFit if they are not valid."""
         values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
         return values
 
@@ -240,10 +234,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call_function(function: Callable[[], Any]) -> Any:
-    """The result of the function; of a generator, the list of its items.
-
-    A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it.
-    """
+    """The result; of a generator, its items. A StopIteration, which would end generators, becomes a RuntimeError."""
     try:
         value = function()
         return list(value) if isinstance(value, Iterator) else value

@@ -296,10 +296,7 @@ def _continues(known: Any, item: Any) -> bool:
 
 
 def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
-    """The kind and the text of each part of content that is a list (Mistral and others).
-
-    A part of an unknown type has the kind "unknown" and its JSON as the text.
-    """
+    """The kind and the text of each part of content that is a list (Mistral); "unknown" and JSON for another part."""
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
             yield "content", part

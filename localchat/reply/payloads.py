@@ -40,10 +40,7 @@ _REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_det
 
 
 def parse_error(body: Any) -> ErrorEvent:
-    """Parse the error in a body, in any format that servers use. `body` is text, JSON as text, or parsed JSON.
-
-    This never raises. A body of an unknown format becomes the message, cut.
-    """
+    """Parse the error in a body, text or parsed JSON of any format. An unknown body becomes the message, cut."""
     if isinstance(body, str):
         try:
             parsed = json.loads(body)
@@ -62,10 +59,7 @@ def parse_error(body: Any) -> ErrorEvent:
 
 
 def find_error(payload: Json) -> Any:
-    """The error that a payload reports: in `error`, also of a choice or of `x_groq`, or the payload itself.
-
-    None if it reports none.
-    """
+    """The error that a payload reports, in `error`, also of a choice or `x_groq`, or by its fields; else None."""
     choices = payload.get("choices")
     for place in (payload, *(choices if isinstance(choices, list) else ()), payload.get("x_groq")):
         error = place.get("error") if isinstance(place, dict) else None

@@ -64,10 +64,7 @@ async def default_model(call: Call, headers: Mapping[str, str]) -> str | None:
 
 
 def parse_models(body: Any) -> list[Model]:
-    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.
-
-    Raises ProtocolError for any other body.
-    """
+    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array."""
     if isinstance(body, dict) and body.keys() & {"data", "models"}:
         body = body.get("data") or body.get("models") or []
     if not isinstance(body, list):
@@ -82,10 +79,7 @@ def parse_models(body: Any) -> list[Model]:
 
 
 def choose_model(models: Sequence[str]) -> str | None:
-    """The only model of a server, or the only one that is loaded; None if the list is empty.
-
-    Raises ModelNotNamed if the server has several.
-    """
+    """The only model, or the only loaded one; None if there is none. Raises ModelNotNamed if there are several."""
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
     if len(names) > 1 and len(loaded) != 1:

@@ -183,10 +183,7 @@ _TYPES: dict[str, Any] = {
 
 
 def check_options(given: Mapping[str, Any], known: Any, what: str) -> None:
-    """Raise TypeError for a name that is not in the TypedDict `known`, and for a value that has not its type.
-
-    `what` is the method or class that got the options.
-    """
+    """Raise TypeError for a name that is not in the TypedDict `known` of the method `what`, and for a wrong type."""
     names = known.__annotations__
     for name, value in given.items():
         # `chat` and `stream` take `response_format` too; their overloads declare its types, not the TypedDict.

@@ -16,19 +16,17 @@ def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any
     Raises TypeError if the prompt is neither text nor a list of messages, and ValueError if it has a system message
     besides `system`.
     """
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
     if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
         raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
-    for message in prompt:
+    messages = []
+    for message in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt:
         if not isinstance(message, Mapping):
             hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
             raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
-    if system is None:
-        return [dict(message) for message in prompt]
-    if any(message.get("role") == "system" for message in prompt):
+        messages.append(dict(message))
+    if system is not None and any(message.get("role") == "system" for message in messages):
         raise ValueError("the prompt has a system message, so system= would add a second one: leave one out")
-    return [{"role": "system", "content": system}, *(dict(message) for message in prompt)]
+    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
 
 
 def n_system(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -112,10 +112,7 @@ def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
 
 
 def read_function(function: Any) -> tuple[str, dict[str, str]]:
-    """Read the docstring of a function, of the function of a partial, or of a callable object.
-
-    The docstring of an object is that of its class, or else of its `__call__`.
-    """
+    """Read the docstring of a function, of that of a partial, or of a callable object: of its class or `__call__`."""
     inner = function.func if isinstance(function, functools.partial) else function
     doc = inspect.getdoc(inner) or (None if inspect.isroutine(inner) else type(inner).__call__.__doc__)
     return read_docstring(doc or "")

@@ -58,10 +58,7 @@ _TIME = r"(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([zZ])|([+-]\d\d:\d\d))?"
 
 
 def parse_moment(text: str) -> datetime.datetime:
-    """Parse a date-time of RFC 3339, whose offset may be missing.
-
-    Raises ValueError for another notation, some of which Python reads from 3.11 on.
-    """
+    """Parse a date-time of RFC 3339, whose offset may be missing. Raises ValueError for another notation."""
     return datetime.datetime.fromisoformat(_for_python(r"(\d{4}-\d\d-\d\d[tT ])", text))
 
 
@@ -195,10 +192,7 @@ class _Validator:
             yield from self.check(value, part, path)
 
     def _any_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        """If no option matches, report the errors of the option whose first error is deepest in the value.
-
-        If all first errors are at the value itself, report the first error of every option.
-        """
+        """If no option matches, report the errors of the option whose first error is deepest, or the first of each."""
         options = [list(self.check(value, part, path)) for part in limit]
         if not all(options):
             return

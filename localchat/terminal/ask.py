@@ -76,10 +76,7 @@ def _use_utf8() -> None:
 
 
 def read_prompt(words: Sequence[str]) -> str:
-    """Read the piped input, if there is any, and append the words of the command line.
-
-    Raises ValueError if the input is not UTF-8.
-    """
+    """Read the piped input, if there is any, and append the words. Raises ValueError if the input is not UTF-8."""
     piped = ""
     try:
         if sys.stdin is not None and not sys.stdin.isatty():

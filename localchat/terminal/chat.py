@@ -21,10 +21,7 @@ _HISTORY_LINES = 1000
 
 
 def chat(session: Session, images: list[str]) -> int:
-    """Run the chat and return the exit code. `images` are sent with the first prompt.
-
-    Raises LocalChatError if the list of models cannot be requested.
-    """
+    """Run the chat and return the exit code. `images` are sent with the first prompt."""
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _line_editing(session.saves):
         while True:

@@ -23,10 +23,7 @@ Json = dict[str, Any]
 
 
 class Session(Conversation):
-    """A conversation whose responses are printed, with the options of the parsed command line.
-
-    Raises ValueError if the schema, an option or the conversation to continue is not valid.
-    """
+    """A conversation whose responses are printed, with the options of the parsed command line."""
 
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
         self.client = client
@@ -76,10 +73,7 @@ class Session(Conversation):
             raise
 
     def _send(self, prompt: list[Json]) -> int:
-        """Send these messages, print the response, keep both, and return the exit code.
-
-        After an error, which is raised, the conversation is unchanged.
-        """
+        """Send messages, print the response, and return the exit code. An error leaves the conversation unchanged."""
         arguments = self._arguments
         with waiting(self.client) as notice:
             printer = DetailedPrinter(
@@ -98,10 +92,7 @@ class Session(Conversation):
 
 
 def _as_options(fields: Json) -> Json:
-    """The options of a turn for fields of a request. A field without an option of its own goes into `extra_body`.
-
-    Raises ValueError for an argument of the client, such as the API key, which must not be sent in the body.
-    """
+    """The options of a turn for fields of a request, of which unknown ones go into `extra_body`."""
     known = {*MessageOptions.__annotations__, "response_format"}
     options = {name: value for name, value in fields.items() if name in known}
     others = {name: value for name, value in fields.items() if name not in options}
@@ -112,10 +103,7 @@ def _as_options(fields: Json) -> Json:
 
 
 def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:
-    """The text of the prompt: the files, the piped input and the words, each only if it is not empty.
-
-    Raises ValueError if the input is not UTF-8.
-    """
+    """The text of the prompt: the files, the piped input and the words, each only if it is not empty."""
     return "\n\n".join(part for part in (*map(_file_text, files), read_prompt(words)) if part.strip())
 
 
@@ -141,10 +129,7 @@ def _read_schema(path: str) -> Json:
 
 
 def state_file(name: str) -> Path:
-    """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%.
-
-    Raises OSError if the user has no home folder.
-    """
+    """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%."""
     is_windows = sys.platform == "win32"
     variable, default = ("LOCALAPPDATA", "AppData/Local") if is_windows else ("XDG_STATE_HOME", ".local/state")
     try:

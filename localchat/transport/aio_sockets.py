@@ -111,10 +111,7 @@ class AsyncDriver:
         return await asyncio.to_thread(function, *arguments)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
-        """Connect to an address of `addresses.look_up`. If the call ends first, `_abandon` closes the connection later.
-
-        asyncio.wait_for may lose a cancel or the result before Python 3.12, if both happen at the same time.
-        """
+        """Connect to an address of `look_up`. If the call ends first, `_abandon` closes the connection later."""
         task = asyncio.ensure_future(_connect(where))
         try:
             return await self._wait_for(task, limit)

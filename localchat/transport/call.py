@@ -107,10 +107,7 @@ class Call:
             self.release()
 
     async def fetch_json(self, what: str, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Any:
-        """Send a request and return the parsed body. `what` is the subject of an error message, with the verb.
-
-        Raises ProtocolError if it is not JSON, and StreamError if it reports an error.
-        """
+        """Send a request and return the parsed body. An error that it is not JSON begins with `what`."""
         raw = await self.fetch(method, path, body, headers)
         try:
             parsed = json.loads(raw)
@@ -165,10 +162,7 @@ class Call:
         self._drop()
 
     async def wait(self, operation: Callable[..., Awaitable[Any]], limit: float | None, *arguments: Any) -> Any:
-        """Let the driver perform an operation, which is a method of it, and return its result.
-
-        Raises OSError if the operation failed, and Cancelled in place of any error if the call was cancelled.
-        """
+        """Return the result of a method of the driver. Raises OSError, or Cancelled if the call was cancelled."""
         self.check_cancelled()
         try:
             return await operation(limit, *arguments)

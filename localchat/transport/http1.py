@@ -222,9 +222,7 @@ class Inflate:
 
 
 def inflate_error(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body of an error, at most `limit` bytes. If it cannot be decompressed, it is returned as it is: it may have
-    a wrong label, and the status is reported in any case.
-    """
+    """The body of an error, at most `limit` bytes; unchanged if it cannot be decompressed, as labels may be wrong."""
     with contextlib.suppress(ProtocolError):
         return Inflate(encoding, limit).feed(body)[:limit] if encoding else body
     return body

@@ -25,10 +25,7 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Settings:
-    """The arguments of a client, which `Client` describes, and the variables of the environment at that time.
-
-    An argument of None has its default, except `timeout`. The caller has checked the types and the whole numbers.
-    """
+    """The arguments of a client, already checked by type, and the variables of the environment at that time."""
 
     def __init__(
         self,

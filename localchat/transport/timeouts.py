@@ -101,10 +101,7 @@ class Deadlines:
         self._paused_at = time.monotonic()
 
     def left(self) -> tuple[float | None, str]:
-        """Seconds left for one operation, and the name of the timeout that ends first.
-
-        Raises TimedOut if it has ended.
-        """
+        """Seconds left for one operation, and the timeout that ends first. Raises TimedOut if it has ended."""
         now = time.monotonic()
         if self._phase_end is not None and self._paused_at:
             self._phase_end += now - self._paused_at
