@@ -41,7 +41,7 @@ RUNS = {
     "many": ("many.py", [], "What is your name?\nCount to 5.\n", ["name?\n  I am localchat", "5.\n  1, 2, 3, 4, 5\n"]),
     "parallel": ("parallel.py", [], "", ["What is your name?\n  I am localchat", "Count to 5.\n  1, 2, 3, 4, 5\n"]),
     "search": ("search.py", [".", "the broken lamp in the kitchen"], "", ["notes.md: The lamp in the kitchen"]),
-    "talk": ("talk.py", ["new.json"], "What is your name?\nHello!\n", ["0 messages in new.json\nI am localchat"]),
+    "talk": ("talk.py", ["new.json"], "What is your name?\nHello!\n", ["1 messages in new.json\nI am localchat"]),
     "stream": ("stream.py", ["What is your name?"], "", ["I am localchat", "[stop]", "out]"]),
 }
 
