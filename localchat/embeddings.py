@@ -26,11 +26,7 @@ class Embeddings(list[Item]):
 
 
 async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
-    """The vector of a text, or the vectors of several texts.
-
-    Raises TypeError or ValueError for wrong arguments, StreamError if a response reports an error, and ProtocolError if
-    it does not have one vector of the same length for each text.
-    """
+    """The vector of a text, or the vectors of several texts; see Client.embed."""
     texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None)
     size = DEFAULT_BATCH_SIZE if size is None else size
     check_count("batch_size", size)
@@ -68,11 +64,7 @@ def _checked_texts(texts: object) -> list[Any]:
 
 
 def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list[float]]:
-    """The vectors of the JSON of /embeddings, in the order of the texts.
-
-    With `base64` a vector may be little-endian 32-bit floats in base64. Raises ProtocolError if there are not `n`
-    vectors, each with an index of its own.
-    """
+    """The vectors of a response, which may be 32-bit floats in base64. Raises ProtocolError if there are not `n`."""
     data = body.get("data") if isinstance(body, dict) else None
     items = [item for item in as_list(data) if isinstance(item, dict)]
     if len(items) != n:

@@ -35,7 +35,9 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 class Events(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises."""
 
-    # Whether `_close` was called. A subclass sets it, and has the coroutines `_advance`, the next step, and `_close`.
+    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`.
+    _advance: Any
+    _close: Any
     _is_closed: Any
     reply: Any
 
@@ -45,12 +47,6 @@ class Events(Generic[AnyEvent, Value]):
         self._is_done = False
         self._failure: Exception | None = None  # The error that ended the events.
         self._is_advancing = False
-
-    async def _advance(self) -> None:
-        raise NotImplementedError
-
-    async def _close(self) -> None:
-        raise NotImplementedError
 
     async def _open(self) -> None:
         """What is done at the start of a `with` block."""

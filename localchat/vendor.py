@@ -162,10 +162,10 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
         node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)
     ]
     unneeded += tree.body[:1] if ast.get_docstring(tree) is not None else []
-    unneeded += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_overload(node)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    unneeded += [node for node in functions if "overload" in map(ast.unparse, node.decorator_list)]
     lines = sources[name].splitlines()
-    local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body]
-    for one in local:
+    for one in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body):
         for alias in _names_of_absent(name, one, sources):
             path = next(path for path in _imported_files(name, one) if path not in sources)
             lines[one.lineno - 1] = f'{" " * one.col_offset}{alias} = not_in_this_file("{path}")'
@@ -176,10 +176,6 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
     # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
     text = re.sub(r'(?<=not_in_this_file\(")(.*)\n\n', r"\1\n", "\n".join(lines).strip("\n"))
     return re.sub("\n{4,}", "\n\n\n", re.sub("\n{3,}(?= )", "\n\n", text))
-
-
-def _is_overload(function: ast.FunctionDef) -> bool:
-    return "overload" in map(ast.unparse, function.decorator_list)
 
 
 def _is_for_types(node: ast.stmt) -> bool:

@@ -234,10 +234,7 @@ def is_complete_response(payload: Json) -> bool:
 
 
 def _choices_of(chunk: Json) -> list[Any]:
-    """The choices of a payload, also of one in Ollama's own format {message, done, done_reason}.
-
-    Reasoning that a server sent beside the choices, as `thought`, is moved into the first one.
-    """
+    """The choices of a payload, also in Ollama's format {message, done}. A `thought` beside them moves into it."""
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         message = chunk.get("message")

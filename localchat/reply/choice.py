@@ -313,10 +313,7 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def _new_part(text: str, *known: list[str]) -> str:
-    """What `text` adds to a known text that it begins with; "" if a known text begins with it; else all of it.
-
-    A known text is a list of pieces, which this joins.
-    """
+    """What `text` adds to a known text, a list of pieces, that it begins with; "" if one begins with it; else all."""
     for pieces in known:
         seen = "".join(pieces)
         pieces[:] = [seen]

@@ -111,10 +111,7 @@ class ToolCalls:
         return bool(self._calls)
 
     def take(self, delta: Json, raw: Any = None, is_summary: bool = False) -> ToolCallDelta | None:
-        """Add an element of `tool_calls` of the payload `raw` and return its event, if it has one.
-
-        `is_summary`: the element is from a message at the end of a stream, which repeats the calls.
-        """
+        """Add an element of `tool_calls` in `raw`, with `is_summary` of a message at the end; return its event."""
         function = delta.get("function")
         if not isinstance(function, dict):
             function = delta if "name" in delta else {}
@@ -234,10 +231,7 @@ def _arguments_text(arguments: Any) -> str:
 
 
 def _loads(text: str, strict: bool = False) -> tuple[Json | None, str | None]:
-    """Parse arguments: return them and None, or None and the error. Blank text means no arguments.
-
-    Unless `strict`, strings may have control characters, such as line ends, and the JSON may itself be a JSON string.
-    """
+    """The parsed arguments or the error; blank text is none. Not `strict`: with control characters, or in a string."""
     if not text.strip():
         return {}, None
     try:

@@ -60,7 +60,9 @@ class Completion(Arguments):
         # Whether a reply that a limit or a filter cut is returned, and not an error.
         self.allow_truncated: bool = fields.pop("allow_truncated", path != CHAT_PATH)
         system = fields.pop("system", None)
-        self.prompt = as_messages(prompt, system) if path == CHAT_PATH else _checked_text(prompt)
+        if path != CHAT_PATH and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
+            raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
+        self.prompt: Any = as_messages(prompt, system) if path == CHAT_PATH else prompt
         fields.update(self.extra_body)
         self._tools = _definitions(fields.pop("tools", None) or ())
         # The value that the completion has to contain (structured.ExpectedValue), None for any text.
@@ -155,12 +157,6 @@ def _drop_refused(body: dict[str, Any], error: StatusError) -> str:
             del message["name"]
         return "takes_tool_names"
     return ""
-
-
-def _checked_text(prompt: Any) -> Any:
-    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
-        raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
-    return prompt
 
 
 def _definitions(tools: Any) -> list[Any]:

@@ -30,10 +30,9 @@ _AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
 
 
 def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
-    """An image as a part of a message's content.
+    """An image (a Path, bytes, a URL or a part itself) as a part of a message, with OpenAI's hint "low" or "high".
 
-    The source is a Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
-    `detail` is OpenAI's hint: "low", "high" or "auto". Raises ValueError if the format is unknown.
+    Raises ValueError if the format is unknown.
     """
     if isinstance(source, Mapping):
         return dict(source)
@@ -46,10 +45,9 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav or mp3, as a part of a message's content.
+    """Audio, wav or mp3 (a Path, bytes, a data: URL or a part itself), as a part of a message.
 
-    The source is a Path, bytes, a data: URL in base64, or a part of a message, which is returned unchanged. Raises
-    ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
+    Raises ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
     """
     if isinstance(source, Mapping):
         return dict(source)

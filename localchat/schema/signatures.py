@@ -153,10 +153,7 @@ def without_return(function: Any) -> Any:
 
 
 def _hints_without_bars(owner: Any) -> dict[str, Any]:
-    """The annotations with `X | Y` replaced by a Union, which Python 3.9 can parse but not evaluate.
-
-    Before Python 3.11, typing does not evaluate the strings of list["X"] either.
-    """
+    """The annotations with a Union for `X | Y`, which Python 3.9 cannot evaluate, nor 3.10 the strings of list["X"]."""
     hints: dict[str, Any] = {}
     for scope in reversed(getattr(owner, "__mro__", (owner,))):
         given = vars(scope).get("__annotations__", {}) if isinstance(scope, type) else scope.__annotations__

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
@@ -124,18 +124,16 @@ def _parse(text: str) -> Any:
     """Parse JSON, also in a fenced code block, which models often generate without a constraint and may not close."""
     fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
     try:
-        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(fenced.group(1) if fenced else text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DoesNotFit(f"not JSON ({error})", path="$") from error
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON, or larger than any float")
-
-
 def _finite(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _refuse_constant(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number of JSON, or larger than any float")
+    return number
 
 
 def _hint(reply: Reply[Any]) -> str:

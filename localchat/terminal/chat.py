@@ -44,10 +44,7 @@ def chat(session: Session, images: list[str]) -> int:
 
 
 def _read_message() -> str:
-    '''Read one message: a line, lines that end with a backslash and the line after them, or lines between """.
-
-    Raises EOFError after Ctrl-D.
-    '''
+    '''Read a message: a line, with the next one if it ends with a backslash, or lines between """.'''
     lines = [input(_PROMPT)]
     if lines[0].lstrip().startswith(_QUOTES):
         lines[0] = lines[0].lstrip()[len(_QUOTES) :]

@@ -6,12 +6,13 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
 from contextlib import AbstractContextManager
 from threading import Timer
 from typing import Any
 
 from ..client import Client
-from ..events import ReasoningDelta, Reply, StreamEvent
+from ..events import Reply, StreamEvent
 from .ask import Printer, notice, output_text, printable, report
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -24,21 +25,13 @@ def waiting(client: Client) -> AbstractContextManager[Timer]:
 
 
 class DetailedPrinter(Printer):
-    """A Printer with the options of the command line.
+    """A Printer with the options of the parsed command line. The first output cancels the notice `waits`."""
 
-    Args:
-        waits: The notice that the program waits, which the first output cancels.
-        hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
-        as_json: Print one line of JSON instead of the text; implies `hold`.
-        show_reasoning: Print the reasoning to stderr.
-    """
-
-    def __init__(self, waits: Timer, *, hold: bool, as_json: bool, show_reasoning: bool) -> None:
+    def __init__(self, waits: Timer, arguments: Namespace) -> None:
         super().__init__()
-        self._waits = waits
-        self._holds = hold or as_json
-        self._as_json = as_json
-        self._show_reasoning = show_reasoning
+        self._waits, self._as_json, self._show_reasoning = waits, arguments.json, arguments.show_reasoning
+        # Whether nothing is printed before `end`, which is not called for an incomplete or invalid response.
+        self._holds = arguments.no_stream or arguments.json or arguments.schema is not None
         self._has_styles = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
         self._held = ""
         self._in_reasoning = False  # Whether the last line of reasoning on stderr is unfinished.
@@ -51,9 +44,10 @@ class DetailedPrinter(Printer):
             self._first_s = time.monotonic()
         if event.type.endswith("_delta") and (self._show_reasoning or event.type != "reasoning_delta"):
             self._waits.cancel()
-        if event.type == "reasoning_delta":
-            self._write_reasoning(event)
-            return
+        if event.type == "reasoning_delta" and self._show_reasoning and event.choice_index == 0:
+            self._in_reasoning = True
+            text = printable(event.delta, sys.stderr)
+            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
         text = output_text(event)
         if self._in_reasoning and (text or event.type == "message_stop"):
             self._in_reasoning = False
@@ -79,12 +73,6 @@ class DetailedPrinter(Printer):
             if usage and usage.output_tokens > 1 and now > self._first_s:
                 parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
         return ", ".join(parts)
-
-    def _write_reasoning(self, event: ReasoningDelta) -> None:
-        if self._show_reasoning and event.choice_index == 0:
-            self._in_reasoning = True
-            text = printable(event.delta, sys.stderr)
-            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
 
 
 def _fields(reply: Reply[Any]) -> dict[str, Any]:

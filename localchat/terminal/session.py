@@ -76,13 +76,9 @@ class Session(Conversation):
         """Send messages, print the response, and return the exit code. An error leaves the conversation unchanged."""
         arguments = self._arguments
         with waiting(self.client) as notice:
-            printer = DetailedPrinter(
-                notice,
-                hold=arguments.no_stream or bool(arguments.schema),
-                as_json=arguments.json,
-                show_reasoning=arguments.show_reasoning,
-            )
-            reply = show(self.stream(prompt, **({"model": self.model} if self.model else {})), printer)
+            run = self.stream(prompt, **({"model": self.model} if self.model else {}))
+            printer = DetailedPrinter(notice, arguments)
+            reply = show(run, printer)
         self.unanswered = []
         if self.saves:
             _save_last(self.messages)

@@ -45,7 +45,10 @@ class Settings:
         self.environment = environment or {name: os.environ.get(name, "") for name in _VARIABLES}
         self.base_url = base_url or self.environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
-        self.key = _clean_key(self._environment_key() if api_key is None else api_key)
+        # Keys from files end with a line end. The error does not show the key.
+        self.key = (self._environment_key() if api_key is None else api_key).strip()
+        if not self.key.isascii() or not self.key.isprintable():
+            raise ValueError("the key has characters that cannot be sent: is the API key right?")
         self._masks = len(self.key) > 3  # Errors may contain shorter texts by chance.
         self.model = model or self.environment["LOCALCHAT_MODEL"] or None
         self.timeout = Timeout.of(timeout)
@@ -75,10 +78,7 @@ class Settings:
             self.takes_tool_names = other.takes_tool_names
 
     def _environment_key(self) -> str:
-        """OPENAI_API_KEY if the server is the one of OPENAI_BASE_URL, on this machine, or uses https; else empty.
-
-        Any other server would get the key of a different server in plain text.
-        """
+        """OPENAI_API_KEY, but not in plain text to another machine than that of OPENAI_BASE_URL; empty then."""
         address = self.address
         is_local = address.socket_path is not None or is_loopback(address.host)
         is_trusted = is_local or address.scheme == "https" or self.base_url == self.environment["OPENAI_BASE_URL"]
@@ -122,11 +122,3 @@ class Settings:
             return text
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text)
-
-
-def _clean_key(key: str) -> str:
-    """Strip blanks and line ends, with which keys from files end. The error does not show the key."""
-    key = key.strip()
-    if not key.isascii() or not key.isprintable():
-        raise ValueError("the key has characters that cannot be sent: is the API key right?")
-    return key

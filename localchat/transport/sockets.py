@@ -60,11 +60,8 @@ class Connection:
             return not selector.select(0)
 
     def shut(self) -> None:
-        """Shut the socket down, which wakes a thread that waits for it; close() would not.
-
-        SSLSocket.shutdown is not called, since it first turns the encryption off: a thread that is about to send would
-        send the key in plain text.
-        """
+        """Shut the socket down, which wakes a thread that waits for it; close() would not."""
+        # SSLSocket.shutdown first turns the encryption off: a thread about to send would send the key in plain text.
         if self.process == os.getpid():  # After a fork the parent uses the socket.
             with contextlib.suppress(OSError):  # The socket is not connected any more, so no thread waits for it.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
