@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .agent.tool_run import *  # noqa: F403
     from .agent.tools import *  # noqa: F403
     from .aio import *  # noqa: F403
+    from .async_streams import *  # noqa: F403
     from .client import *  # noqa: F403
     from .embeddings import *  # noqa: F403
     from .errors import *  # noqa: F403
@@ -36,6 +37,7 @@ _NAMES = {
     "agent.tool_run": "AsyncToolRun ToolRun",
     "agent.tools": "Tool ToolResult",
     "aio": "AsyncClient",
+    "async_streams": "AsyncStream",
     "client": "Client chat",
     "embeddings": "Embeddings",
     "errors": "AuthenticationError BadRequestError Cancelled ConflictError ConnectError DoesNotFit IncompleteReply "
@@ -49,7 +51,7 @@ _NAMES = {
     "RunOptions StreamOptions",
     "request.prompt": "Prompt",
     "sse": "ServerSentEvent SSEDecoder SSEError",
-    "streams": "AsyncStream Stream",
+    "streams": "Stream",
     "transport.timeouts": "Timeout",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

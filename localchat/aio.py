@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from .async_streams import AsyncStream
 from .client import BaseClient, T
 from .events import Reply
 from .request.models import Model
@@ -28,7 +29,6 @@ from .request.options import (
     StreamOptions,
 )
 from .request.prompt import Prompt, TextPrompt
-from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver
 from .transport.sockets import Result
 

@@ -29,11 +29,7 @@ class ServerSentEvent(NamedTuple):
 
 
 class SSEError(Exception):
-    """A line or an event is too long; every later call of the decoder raises the same error.
-
-    `events` holds the events that the same `feed` completed before the error, so that the result does not depend on
-    how the stream is cut into chunks.
-    """
+    """A line or an event is too long. `events` has those that the same `feed` completed before."""
 
     def __init__(self, message: str, events: Collection[ServerSentEvent] = ()) -> None:
         super().__init__(message)
@@ -45,10 +41,8 @@ class SSEDecoder:
 
     Args:
         max_event_bytes: The limit of the data of one event, and of a line.
-        sentinel: Extension: a data line with this text (ignoring blanks around it) is an event of its own. It ends
-            the event before it and needs no empty line after it. Chat servers send "[DONE]".
-        fields_as_events: Extension: a line with one of these fields, which the standard ignores, is an event named
-            after the field. Old llama.cpp servers report an error as a line `error: {...}`.
+        sentinel: Extension: a data line with this text, such as [DONE], is an event of its own.
+        fields_as_events: Extension: a line with one of these fields is an event of this name, as of old llama.cpp.
         takes_json: Extension: a line that begins with { or [ and the lines after it, up to an empty line or a field,
             are the data of an event. Some servers and proxies report an error as JSON without `data:`.
     """
@@ -92,11 +86,7 @@ class SSEDecoder:
         return self._take_ready()
 
     def flush(self) -> list[ServerSentEvent]:
-        """Return the unfinished event at the end of the stream, which the standard discards.
-
-        Some servers close the connection right after the last line. The caller has to check whether the data is
-        complete (valid JSON, for example) or cut.
-        """
+        """The unfinished event at the end, which the standard discards. The caller checks whether it was cut."""
         if self._error is not None:
             raise self._error
         held = bytes(self._held)

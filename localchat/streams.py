@@ -1,4 +1,4 @@
-"""Streams: the events of one response, and the two ways to wait for events, blocking and with asyncio.
+"""Streams: the events of one response, and the blocking way to wait for events; `async_streams` has the other.
 
 A stream makes progress in steps, and each step adds events to a queue. It has no generator, which would refer to the
 stream: so a stream without references is deleted at once, and its connection is closed.
@@ -7,7 +7,7 @@ stream: so a stream without references is deleted at once, and its connection is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -125,7 +125,7 @@ class BlockingEvents(Events[AnyEvent, Value]):
     def text(self) -> Iterator[str]:
         """The pieces of the text of the first choice, as they are received."""
         # Not a generator, which would end after an error.
-        return map(attrgetter("delta"), filter(_is_text, self))
+        return map(attrgetter("delta"), filter(is_text, self))
 
     def finish(self) -> Reply[Value]:
         """Read to the end and return the reply. Raises IncompleteReply if it was cut, see Client.chat."""
@@ -136,53 +136,7 @@ class BlockingEvents(Events[AnyEvent, Value]):
         run_blocking(self._close())
 
 
-class AsyncEvents(Events[AnyEvent, Value]):
-    """The events of an AsyncClient; see BlockingEvents."""
-
-    async def __aenter__(self) -> Self:
-        await self._open()
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> AnyEvent:
-        event: AnyEvent | None = await self._next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    @property
-    def text(self) -> AsyncIterator[str]:
-        """The pieces of the text of the first choice, as they are received."""
-        return _AsyncText(self)
-
-    async def finish(self) -> Reply[Value]:
-        """Read to the end and return the reply. Raises IncompleteReply if it was cut, see Client.chat."""
-        return await self._finish()
-
-    async def close(self) -> None:
-        """Cancel at once, from any task of the event loop."""
-        await self._close()
-
-
-class _AsyncText(AsyncIterator[str]):
-    """The text of events. A generator would end after an error."""
-
-    def __init__(self, events: AsyncEvents[Any, Any]) -> None:
-        self._events = events
-
-    async def __anext__(self) -> str:
-        async for event in self._events:
-            if _is_text(event):
-                return str(event.delta)
-        raise StopAsyncIteration
-
-
-def _is_text(event: Any) -> bool:
+def is_text(event: Any) -> bool:
     return bool(event.type == "content_delta" and event.choice_index == 0)
 
 
@@ -327,7 +281,3 @@ class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
     so far, also after an error; `finish` reads to the end and returns it. A stream without references closes its
     connection.
     """
-
-
-class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent, Value]):
-    """A Stream of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from . import __version__
 
-# The program of the one file, with the files that it imports at the start; the interface of a folder, with all files
-# that it imports, also within functions.
+# The program of the one file; the interface of a folder, which has all files that it imports, also within functions.
 _PROGRAM = "terminal/ask.py"
 _INTERFACE = "__init__.py"
 

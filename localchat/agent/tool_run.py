@@ -10,13 +10,14 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
+from ..async_streams import AsyncEvents
 from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent
 from ..reply.assembly import check_complete
 from ..request import media
 from ..request.options import RunOptions, check_count
 from ..request.prompt import take_media
-from ..streams import AsyncEvents, BlockingEvents, Events
+from ..streams import BlockingEvents, Events
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
 
 if TYPE_CHECKING:
@@ -31,9 +32,8 @@ RunEvent = Union[StreamEvent, ToolResult]
 class _BaseRun(Events[RunEvent, Any]):
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
-    `Toolbox` describes `on_call`, `parallel` and `raise_errors`. With `allow_truncated`, `finish` returns a reply that
-    was cut. `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first
-    request only: `required` would never let the model stop calling tools.
+    `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first request only:
+    `required` would never let the model stop calling tools.
     """
 
     _in_loop: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.

@@ -88,9 +88,7 @@ class ToolResult(Frozen):
         return {"role": "tool", "tool_call_id": self.call.id, "content": self.content}
 
 
-# The approval hook. It is called before each call of a tool and returns True to run it. A text refuses the call and is
-# sent to the model as the reason; any other value refuses it too, such as None from a function without a return. With
-# an AsyncClient it may be a coroutine function.
+# The approval hook, of an AsyncClient also a coroutine function. Only True runs the call; a text is sent as the reason.
 OnCall = Callable[[ToolCall], object]
 _NOT_APPROVED = "this call was not approved and did not run"
 
@@ -101,10 +99,8 @@ _Prepared = Union[Callable[[], Any], str]
 class Toolbox:
     """Tools by name. Validates and runs the calls of a response.
 
-    Args:
-        on_call: The approval hook; see OnCall. It is called for all calls of a response before the first of them runs.
-        parallel: Run the calls of one response in threads; a number limits how many run at a time.
-        raise_errors: Raise the exceptions of tools. Otherwise an exception is logged and its text sent to the model.
+    `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
+    of which a number is the limit. An exception of a tool is logged and sent to the model, or with `raise_errors` raised.
     """
 
     def __init__(
@@ -125,9 +121,7 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in listed}
         if len(self._tools) < len(listed):
             raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
-        self._on_call = on_call
-        self._parallel = parallel
-        self._raise_errors = raise_errors
+        self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
 
     @property
     def definitions(self) -> list[dict[str, Any]]:
@@ -136,11 +130,9 @@ class Toolbox:
     async def run_calls(
         self, calls: Sequence[ToolCall], is_closed: Callable[[], bool], *, in_loop: bool
     ) -> AsyncGenerator[ToolResult, None]:
-        """Run the calls and yield their results in the same order.
+        """Run the calls, unless `is_closed`, and yield their results in the same order.
 
-        `is_closed` is called before each function, which is not called if the run was closed. With `in_loop` an event
-        loop runs this generator: coroutine functions are awaited, and other functions run in threads. Otherwise nothing
-        suspends the generator.
+        With `in_loop` an event loop runs this generator: it awaits coroutine functions, and runs others in threads.
         """
         ready = []
         for call in calls:
@@ -201,11 +193,11 @@ class Toolbox:
         if isinstance(function, str):
             return ToolResult(call, f"Error: {function}", function)
         try:
-            if in_loop and inspect.iscoroutinefunction(function):
-                value = await function()
-            else:
-                value = await in_thread(_call_function, function) if in_loop else _call_function(function)
-            if in_loop and inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
+            is_coroutine = in_loop and inspect.iscoroutinefunction(function)
+            value = (
+                await in_thread(_call_function, function) if in_loop and not is_coroutine else _call_function(function)
+            )
+            if in_loop and inspect.isawaitable(value):
                 value = await value
             if in_loop and isinstance(value, AsyncIterator):
                 value = [item async for item in value]

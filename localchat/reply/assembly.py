@@ -79,11 +79,7 @@ class Accumulator:
         return self.finished and all(choice.reason() != "unknown" for choice in self._choices.values())
 
     def add(self, chunk: Json) -> list[StreamEvent]:
-        """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
-
-        Raises ProtocolError for too many tool calls, and if the response begins with JSON that is not a chat
-        completion, an error or a keep-alive.
-        """
+        """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
         events: list[StreamEvent] = []
         error = find_error(chunk)
         # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
@@ -141,10 +137,9 @@ class Accumulator:
         return new
 
     def finish(self, done: bool = False) -> list[StreamEvent]:
-        """The events of the end of the stream: complete calls, then a message_stop for each choice.
+        """The events of the end: complete calls, then a message_stop for each choice. `done`: the response has ended.
 
-        `done` means that the response has ended, with [DONE] or as one complete JSON body. Raises StreamError if the
-        server reported an error, and IncompleteStream if `done` is false and a choice has no finish reason.
+        Raises StreamError if the server reported an error, and IncompleteStream if the response was cut.
         """
         if self.error is not None:
             error = self.error

@@ -53,8 +53,7 @@ class OpenChoice:
         self._splitter = ThinkSplitter(think_tags)
         self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
         self._calls = ToolCalls(index, self._warn, tool_names)
-        # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
-        # some servers send a call in both fields.
+        # Calls in the old field `function_call`, used only without `tool_calls`: some servers send a call in both.
         self._legacy_calls = ToolCalls(index, self._warn, tool_names)
         self._finished_calls: tuple[ToolCall, ...] | None = None
         self._reasoning_field: str | None = None

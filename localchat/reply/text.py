@@ -86,10 +86,9 @@ class ThinkSplitter:
 
 
 class SurrogateJoiner:
-    """Joins surrogate pairs that are split between two pieces of a text, and replaces lone surrogates by U+FFFD.
+    """Joins the surrogate pairs of JSON escapes that are split between two pieces of a text.
 
-    JSON escapes a character above U+FFFF as a pair of surrogates. If a server cuts the text between the two, each piece
-    has a lone surrogate, which cannot be encoded as UTF-8. `warn` is called if one is replaced.
+    A lone surrogate, which UTF-8 cannot encode, is replaced by U+FFFD, and `warn` is called.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:

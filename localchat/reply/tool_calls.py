@@ -45,8 +45,7 @@ class _OpenCall:
         # The pieces of the arguments, and whether the text so far is complete JSON; None if that is not known.
         self._pieces: list[str] = []
         self._is_complete: bool | None = False
-        # The last piece, and whether every piece contains the one before: some servers send all arguments so far in
-        # every delta.
+        # The last piece, and whether every piece contains the one before, which is what some servers send.
         self._latest = ""
         self._is_cumulative = True
 

@@ -22,10 +22,7 @@ _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "nul
 
 
 class Arguments:
-    """The options that all calls have, read from the arguments of the method `what`; `known` is their TypedDict.
-
-    Raises TypeError for an unknown option, and ValueError if the value of one is not valid.
-    """
+    """The options that all calls have. Raises TypeError for an unknown one, and ValueError for a wrong value."""
 
     def __init__(self, settings: Settings, given: Mapping[str, Any], known: Any, what: str) -> None:
         check_options(given, known, what)
@@ -92,11 +89,9 @@ class Completion(Arguments):
         return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
 
     def body(self, model: str | None) -> dict[str, Any]:
-        """The body, which has `prompt` in place of `messages` for /completions.
+        """The body. A field that is None is not sent, nor an empty list of tools, which servers refuse.
 
-        A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream requests
-        its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream. Raises
-        ValueError if `extra_body` has messages.
+        A stream requests its usage unless `stream_options` is given; {"stream": False} is for servers that cannot.
         """
         fields = {name: value for name, value in self.fields.items() if value is not None}
         if self._tools:

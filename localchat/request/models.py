@@ -8,8 +8,7 @@ from typing import Any
 from ..errors import ModelNotNamed, ProtocolError, StatusError
 from ..transport.call import Call
 
-# The fields in which servers report the context length, in the order of their precedence: of an entry of the list
-# (vLLM, OpenRouter, LM Studio and others), then of its `meta` (llama.cpp).
+# The fields with the context length, by precedence, of an entry of the list, then of its `meta` (llama.cpp).
 _LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
 _META_LENGTH_FIELDS = "n_ctx n_ctx_train"
 

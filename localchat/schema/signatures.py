@@ -88,11 +88,8 @@ def _read_rest(lines: list[str], described: dict[str, str]) -> list[str]:
 
 
 def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
-    """Describe the parameters and return the other lines.
-
-    A section ends where its indentation ends. A title without indented text below it is no section, except above
-    parameters, which some programs do not indent.
-    """
+    """Describe the parameters and return the other lines. A section ends where its indentation ends."""
+    # A title without indented text below it is no section, except above parameters, which some do not indent.
     summary: list[str] = []
     section: re.Match[str] | None = None
     name, indent = "", 0

@@ -74,10 +74,7 @@ class ExpectedValue:
         return True
 
     def read(self, reply: Reply[Any]) -> Any:
-        """The value in the text of a complete reply; None if the reply calls tools.
-
-        Raises DoesNotFit, with the text and the reply, if the text is not JSON or not valid.
-        """
+        """The value in the text of a complete reply; None if it calls tools. Raises DoesNotFit, with the reply."""
         if reply.tool_calls:
             return None
         try:

@@ -20,8 +20,7 @@ Json = dict[str, Any]
 
 _SHOWN_CHARS = 80
 
-# JSON Schema has the patterns of ECMA-262. These tokens have another notation in Python; `_TOKEN` finds them, and skips
-# escapes and character sets.
+# These tokens of patterns have another notation in Python. `_TOKEN` finds them, and skips escapes and character sets.
 _IN_PYTHON = {"$": r"\Z", "(?<": "(?P<"}
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(\?<(?![=!])|\$", re.DOTALL)
 
@@ -83,11 +82,7 @@ def _check_date(text: str) -> None:
 
 
 class _Validator:
-    """Validates values against a schema and its parts.
-
-    Each keyword has a method, which gets a value of the type that the keyword is for, the value of the keyword as
-    `limit`, the path, and the schema that has the keyword.
-    """
+    """Has a method for each keyword, which gets a value, that of the keyword as `limit`, the path and the schema."""
 
     def __init__(self, root: Any) -> None:
         self._root = root

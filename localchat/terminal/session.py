@@ -32,8 +32,7 @@ class Session(Conversation):
         options = _as_options(dict(arguments.option))
         if arguments.schema:
             options["response_format"] = _read_schema(arguments.schema)
-        # Whether this program writes files: the last conversation, and the history of typed lines. A single request of
-        # a script, whose output is not a terminal, does not replace the conversation that `--continue` continues.
+        # Whether the conversation and the typed lines are saved. A single request of a script replaces neither.
         self.saves = not arguments.no_save and (arguments.continues or sys.stdout.isatty())
         self.unanswered: list[Json] = []  # The messages of a question that got no answer.
         messages = _load_last() if arguments.continues else []

@@ -112,11 +112,7 @@ class Proxy(NamedTuple):
 
 
 def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
-    """The proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
-
-    Requests to this machine and to unix sockets never use a proxy, which could not reach them. Raises ValueError if the
-    URL of the proxy cannot be used.
-    """
+    """The proxy to use; None for this machine, for unix sockets, and for False. Raises ValueError for a wrong URL."""
     if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
     if isinstance(proxy, str):
@@ -184,10 +180,7 @@ def addresses(host: str, port: int) -> list[Any]:
 
 
 def look_up(host: str, port: int) -> list[Any]:
-    """Start to look up a host: its addresses or the error become the only item of the list.
-
-    A daemon thread looks up a name, since the system's lookup has no timeout and cannot be woken.
-    """
+    """Look up a host: its addresses or the error become the only item of the list. A lookup by the system can hang."""
     found: list[Any] = []
 
     def run() -> None:

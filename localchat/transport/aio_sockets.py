@@ -155,8 +155,7 @@ async def _connect(where: tuple[Any, ...]) -> AsyncConnection:
     except BaseException:
         sock.close()
         raise
-    # From now on only asyncio may close the socket: otherwise a new socket could get its file number while asyncio
-    # still watches that number.
+    # From now on only asyncio may close the socket, since it watches its file number, which a new socket could get.
     _, connection = await loop.create_connection(AsyncConnection, sock=sock)
     return connection
 

@@ -33,24 +33,18 @@ from .retries import retry_delay
 from .settings import Settings
 from .timeouts import Deadlines, Timeout, timed_out
 
-# The limits of the body of an error, and of the rest of a body after [DONE] (usually five bytes), which is read so that
-# the connection can be reused.
+# The limits of the body of an error, and of the rest of a body after [DONE], which is read to reuse the connection.
 MAX_DRAINED_BYTES = 65536
 ERROR_BODY_S = 5.0
 DRAIN_S = 0.1
 
-# The interval at which a call checks whether the thread that looks up a host is done. The first is about as long as a
-# lookup in a local file takes; each further one is twice as long, up to the maximum.
+# The interval at which a call checks whether the thread that looks up a host is done; it doubles up to the maximum.
 _FIRST_LOOKUP_POLL_S = 0.0002
 _MAX_LOOKUP_POLL_S = 0.005
 
 
 class Call:
-    """One call. It may send several requests, one after another: for example for the list of models, then the chat.
-
-    A driver performs the operations; its `is_cancelled` ends the call. The coroutines raise ConnectError, TimedOut,
-    StatusError, ProtocolError, IncompleteStream and Cancelled.
-    """
+    """One call, which may send several requests, such as one for the list of models. A driver performs operations."""
 
     def __init__(self, settings: Settings, pool: Pool, driver: Any, timeout: Timeout, max_retries: int) -> None:
         self.settings = settings

@@ -63,8 +63,7 @@ class ResponseReader:
         # The incomplete head or line, and the number of missing bytes of the body or the chunk.
         self._held = b""
         self._left = 0
-        # A plain function, since a bound method would be a reference cycle. It takes bytes and returns the part of the
-        # body in them.
+        # Returns the part of the body in bytes. A plain function, since a bound method would be a reference cycle.
         self._step = ResponseReader._take_head
 
     def feed(self, data: bytes) -> bytes:
@@ -182,11 +181,7 @@ class ResponseReader:
 
 
 class Inflate:
-    """Decompresses a body piece by piece; a gzip body may have several members.
-
-    `feed` returns at most one byte more than the limit, and drops the rest: data may inflate to a thousand times its
-    size.
-    """
+    """Decompresses a body, also one of several members. `feed` drops what exceeds the limit by more than one byte."""
 
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in _ZLIB_ENCODINGS:

@@ -91,10 +91,9 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Driver:
-    """Performs the operations of one call.
+    """Performs the operations of one call, whose thread gets an OSError after `cancel` by any other thread.
 
-    One thread runs the call; any other thread may call `cancel`. Each operation takes its limit in seconds first. Those
-    of a connection raise socket.timeout after it and OSError for a failure, also after a cancel.
+    Each operation takes its limit in seconds first, after which it raises socket.timeout.
     """
 
     def __init__(self) -> None:
