@@ -1,6 +1,6 @@
 """The chat client over blocking sockets, and the part of both clients that does not wait for the network.
 
-`python -m localchat.vendor` copies the client into another project, as one file or as several; they need the standard
+`python -m tools.vendor` copies the client into another project, as one file or as several; they need the standard
 library only. `aio` has the asynchronous client.
 """
 

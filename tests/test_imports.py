@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import localchat
-from localchat import vendor
+from tools import vendor
 
 from .documents import run
 from .raw_server import HELLO, always, with_length

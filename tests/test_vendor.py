@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat import vendor
+from tools import vendor
 
 from .documents import ROOT, run
 from .install.__main__ import interpreter

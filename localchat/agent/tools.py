@@ -100,7 +100,7 @@ class Toolbox:
     """Tools by name. Validates and runs the calls of a response.
 
     `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
-    of which a number is the limit. An exception of a tool is logged and sent to the model, or with `raise_errors` raised.
+    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`.
     """
 
     def __init__(

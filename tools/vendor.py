@@ -1,4 +1,4 @@
-"""`python -m localchat.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
+"""`python -m tools.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
 For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
 removed; their imports of the standard library come first. An import of a file that is not copied becomes an error that
@@ -16,16 +16,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from . import __version__
+from localchat import __version__
 
 # The program of the one file; the interface of a folder, which has all files that it imports, also within functions.
 _PROGRAM = "terminal/ask.py"
 _INTERFACE = "__init__.py"
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1] / "localchat"
 
 # The first line of every file that this program writes. Only files that begin with it are overwritten.
-MARK = "# Written by `python -m localchat.vendor`, which overwrites it without asking: do not edit."
+MARK = "# Written by `python -m tools.vendor`, which overwrites it without asking: do not edit."
 
 _HEAD = '''{mark}
 """The chat client of localchat {version} in one file.
@@ -206,7 +206,7 @@ def write(path: Path, source: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m localchat.vendor",
+        prog="python -m tools.vendor",
         description="Write the client as one file of standard-library Python, or as several in a folder. A file that "
         "this program did not write is never overwritten.",
     )

@@ -1,4 +1,4 @@
-"""Convert between the types of llama-stack and those of OpenAI's API. No I/O; llama-stack need not be installed.
+"""Converts between the types of llama-stack and those of OpenAI's API: a module to copy into a program that has both.
 
 Messages, tool definitions, sampling options, replies, log probabilities and streams are converted; docs/contract.md
 lists the rules. Arguments of llama-stack's types may be its objects or dicts. Results are dicts, or the dataclasses of
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Union
 
-from .events import Choice, StreamEvent, ToolCall
-from .reply.payloads import Json, normal_reason
-from .request import media
-from .schema.shapes import to_plain_json
-from .schema.validator import TYPE_NAMES
+from localchat.events import Choice, StreamEvent, ToolCall
+from localchat.reply.payloads import Json, normal_reason
+from localchat.request import media
+from localchat.schema.shapes import to_plain_json
+from localchat.schema.validator import TYPE_NAMES
 
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
 Maps = list[dict[str, float]]
