@@ -1,8 +1,7 @@
 """The events of a stream and the values of a reply. Data only.
 
-Every event has `type` (a fixed string), `choice_index` and `raw`. `raw` is the payload that the event was parsed from,
-None if the end of the stream made the event; it is not compared and not in the repr. The reply received so far is an
-attribute of the stream, not of the events.
+Every event has `type` (a fixed string), `choice_index` and `raw`, the payload that the event was parsed from, None if
+the end of the stream made the event. `raw` is not compared and not in the repr.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Frozen:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON, without `raw` and `headers`; the one of an event begins with its `type`."""
+        """The fields as JSON, without `raw` and `headers`, and the `type` of an event."""
         kind = {"type": self.type} if hasattr(self, "type") else {}
         return {**kind, **{name: _json_ready(value) for name, value in self._shown().items()}}
 
@@ -319,7 +318,7 @@ class Reply(Frozen, Generic[Value]):
     raw: Any = None
     # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
-    # Of `map`: why the request failed, a LocalChatError. The reply is what was received before, perhaps nothing.
+    # Of `map`: why the request failed. The reply is what was received before, perhaps nothing.
     error: LocalChatError | None = None
 
     @property

@@ -202,7 +202,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def describe_options(methods: Mapping[str, Any], described: Mapping[str, Any]) -> None:
-    """Add the names and types of the options to the docstrings of these methods of a class, which `help` shows."""
+    """Add the names and types of the options to the docstrings of these methods."""
     for name, known in described.items():
         if methods[name].__doc__:  # Python was not started with -OO.
             lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))

@@ -1,7 +1,6 @@
 """The blocking driver: it performs the operations that a call waits for, with sockets.
 
-The limit of each operation, in seconds, is computed just before it, so that a server that sends a few bytes at a time
-cannot exceed a deadline. Another thread can wake an operation that blocks, with `Driver.cancel`.
+Another thread can wake an operation that blocks, with `Driver.cancel`.
 """
 
 from __future__ import annotations
