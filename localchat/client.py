@@ -235,13 +235,12 @@ class Client(BaseClient):
 
         Args:
             prompt: Text, or a list of messages.
-            options: Fields of the request, and options of the client for this call.
-                `system` is the text of a system message; `images` and `audio` (lists of paths, bytes or URLs) are
-                added to the last message. `response_format` may also be a type, a schema or "name, age int" (see
-                schema): then the text is validated, and `reply.parsed` is its value. `think_tags` ("auto",
-                "prefilled" or "off") is how to treat <think> in the content. `timeout` and `max_retries` replace
-                those of the client, `extra_headers` are added to its headers. `extra_body` has fields that are not
-                options. `allow_truncated`: whether `finish` returns a reply that was cut.
+            options: Fields of the request, and options of the client for this call. `system` is the text of a system
+                message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message.
+                `response_format` may also be a type, a schema or "name, age int": then the text is validated, and
+                `reply.parsed` is its value. `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the
+                content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
+                headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
         """
         request = self._chat_request(prompt, options, StreamOptions, "stream")
         return Stream(self._call(Driver(), request), request)

@@ -45,17 +45,17 @@ class Events(Generic[AnyEvent, Value]):
         # The events that are made and not returned yet, and whether there will be no others.
         self._ready: deque[AnyEvent] = deque()
         self._is_done = False
-        self._failure: Exception | None = None  # The error that ended the events.
+        self._failure: Exception | None = None  # What ended the events.
         self._is_advancing = False
 
     async def _open(self) -> None:
-        """What is done at the start of a `with` block."""
+        """Begin a `with` block."""
 
     def _check(self) -> None:
         """Raise IncompleteReply if the reply was cut."""
 
     async def _step(self) -> None:
-        """Call `_advance`, unless the events are closed, and keep its error."""
+        """Call `_advance`, unless closed, and keep its error."""
         if self._is_advancing:
             raise RuntimeError("another thread or task reads these events")
         self._is_advancing = True
@@ -128,7 +128,7 @@ class BlockingEvents(Events[AnyEvent, Value]):
         return map(attrgetter("delta"), filter(is_text, self))
 
     def finish(self) -> Reply[Value]:
-        """Read to the end and return the reply. Raises IncompleteReply if it was cut, see Client.chat."""
+        """Read to the end and return the reply. Raises IncompleteReply if it was cut."""
         return run_blocking(self._finish())
 
     def close(self) -> None:
