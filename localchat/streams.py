@@ -151,8 +151,9 @@ class BaseStream(Events[StreamEvent, Value]):
         self._accumulator = Accumulator(request.n_choices, request.think_tags, request.tool_names, mask)
         self._parsed: Any = None
         self._frames: Frames | None = None  # None before the head of the response is received.
-        # The payloads of the last read that are not taken yet, and the bytes of all reads.
+        # The payloads of the last read that are not taken yet, whether one had an event, and the bytes of all reads.
         self._payloads: Iterator[ServerSentEvent] = iter(())
+        self._had_event = False
         self._n_bytes = 0
         self._is_complete_response = False  # Whether the body is one complete response, not a stream.
         # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
@@ -223,7 +224,8 @@ class BaseStream(Events[StreamEvent, Value]):
                 if isinstance(payload, dict):
                     self._is_complete_response = frames.documents == 1 and is_complete_response(payload)
                     events = accumulator.add(payload)
-                    if events or "prompt_progress" in payload:  # Empty deltas may be keep-alives.
+                    if not self._had_event and (events or "prompt_progress" in payload):  # An empty delta is a ping.
+                        self._had_event = True
                         call.deadlines.event()
                     self._ready.extend(events)
         except (ProtocolError, RecursionError) as error:
@@ -255,6 +257,7 @@ class BaseStream(Events[StreamEvent, Value]):
             if not isinstance(error, IncompleteStream) and not self._accumulator.complete:
                 raise
             self._cause, self._has_ended = error, True
+        self._had_event = False
         self._payloads = iter(frames.end() if self._has_ended else frames.feed(data))
 
     def _last_events(self, frames: Frames) -> list[StreamEvent]:
