@@ -76,9 +76,10 @@ def test_an_event_and_a_line_may_have_the_limit_of_bytes():
     assert SSEDecoder(len(line) - 1).feed(line + b"\n")[0].data == "12345"
     with pytest.raises(SSEError):
         SSEDecoder(len(line) - 2).feed(line + b"\n")
-    assert SSEDecoder(7).feed(b"data:a\ndata:b\ndata:c\n\n")[0].data == "a\nb\nc"
+    lines = b"data:a\ndata:b\ndata:c\ndata:d\n\n"
+    assert SSEDecoder(7).feed(lines)[0].data == "a\nb\nc\nd"
     with pytest.raises(SSEError):
-        SSEDecoder(7).feed(b"data:ab\ndata:cd\ndata:ef\n\n")
+        SSEDecoder(6).feed(lines)
 
 
 def test_a_head_may_have_the_limit_of_bytes():

@@ -290,6 +290,27 @@ def test_leaving_the_with_cancels(client_class):
             next(stream)
 
 
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_events_that_were_made_before_the_close_are_not_returned_after_it(method, client_class):
+    """The first payload of the response makes two events."""
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        stream = getattr(client, method)("hi")
+        assert next(stream).type == "message_start"
+        stream.close()
+        for read in (lambda: next(stream), stream.finish):
+            with pytest.raises(Cancelled, match="closed before its end"):
+                read()
+
+
+def test_second_reader_of_a_stream_is_refused():
+    """Here the callback of the first one."""
+    options: Any = {"max_retries": 1, "on_retry": lambda *_: next(stream)}
+    with always(with_length(b"{}", "503 Busy")) as server, make_client(server, **options) as client:
+        stream = client.stream("hi")
+        with pytest.raises(RuntimeError, match="another thread or task reads these events"):
+            next(stream)
+
+
 FAILURES = {
     "cut": (until_close(piece("a")), IncompleteStream),
     "reported": (chunked(piece("a"), sse({"error": "bad luck"})), StreamError),
