@@ -11,11 +11,7 @@ TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
 
 
 def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
-    """The messages of a prompt, with a system message before them.
-
-    Raises TypeError if the prompt is neither text nor a list of messages, and ValueError if it has a system message
-    besides `system`.
-    """
+    """The messages of a prompt, text or a list, after a system message. Raises ValueError if there would be two."""
     if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
         raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
     messages = []

@@ -25,8 +25,8 @@ _DEFAULT: Any = object()
 class Timeout(Frozen):
     """Timeouts in seconds; None means no limit.
 
-    `Timeout(30)` sets all except `total`. Limits that are given by name have priority; without a number the others have
-    the defaults below. Raises ValueError for a value that is no finite number above zero.
+    `Timeout(30)` sets all except `total`; limits given by name have priority. Raises ValueError for a value that is no
+    finite number above zero.
     """
 
     connect: float | None = 5.0  # For making the connection.
