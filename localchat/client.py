@@ -151,7 +151,7 @@ class BaseClient:
 
     async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
         arguments = Arguments(self._settings, given, EmbeddingOptions, "embed")
-        from .embeddings import embed  # Imported here, like all modules that few programs need.
+        from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 AnyEvent = TypeVar("AnyEvent", bound=Any)
 
-# The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
+# The time for usage and [DONE] after the finish reason: some servers send neither and stay connected.
 _AFTER_FINISH_S = 5.0
 
 # The errors of a stream, which get the reply received so far as `partial`.
@@ -51,25 +51,31 @@ class Events(Generic[AnyEvent, Value]):
     async def _open(self) -> None:
         """Begin a `with` block."""
 
+    def _take(self) -> bool:
+        """Make events without waiting; False if nothing is left."""
+        return False
+
+    def _fail(self, error: BaseException) -> None:
+        """Make the events before an error."""
+
     def _check(self) -> None:
         """Raise IncompleteReply if the reply was cut."""
 
     async def _step(self) -> None:
-        """Call `_advance`, unless closed, and keep its error."""
+        """Call `_take`, then `_advance`, unless closed."""
         if self._is_advancing:
             raise RuntimeError("another thread or task reads these events")
         self._is_advancing = True
         try:
             if self._is_closed:
                 raise self._ended_by("closed")
-            await self._advance()
-        except Exception as error:
-            self._failure = error
-            if not self._ready:
+            if not self._take():
+                await self._advance()
+        except BaseException as error:
+            self._fail(error)
+            self._failure = error if isinstance(error, Exception) else self._ended_by("interrupted")
+            if self._failure is not error or not self._ready:
                 raise
-        except BaseException:
-            self._failure = self._ended_by("interrupted")
-            raise
         finally:
             self._is_advancing = False
 
@@ -103,7 +109,7 @@ class Events(Generic[AnyEvent, Value]):
 
 
 class BlockingEvents(Events[AnyEvent, Value]):
-    """The events of a Client: iterate it for events, or `text` for text; leave the `with` block to cancel."""
+    """Events of a Client: iterate it for events, or `text` for text; leave the `with` to cancel."""
 
     def __enter__(self) -> Self:
         run_blocking(self._open())
@@ -189,33 +195,33 @@ class BaseStream(Events[StreamEvent, Value]):
             check_complete(self.reply, self._request.fields)
 
     async def _advance(self) -> None:
-        """Send the request, take a payload, or read."""
+        """Send the request, read, or end."""
         call = self._call
-        try:
-            if self._frames is None:
-                await self._request.send(call)
-                self._frames = Frames(call.headers.get("content-type", ""))
-            elif not self._take_payload(self._frames):
-                if not self._has_ended:
-                    await self._read(self._frames)
-                else:
-                    if self._got_done:
-                        await call.drain()
-                    self._ready.extend(self._last_events(self._frames))
-                    self._is_done = True
-                    call.release()
-        except BaseException as error:
-            if isinstance(error, _STREAM_ERRORS):
-                events = self._accumulator.flush()
-                error.partial = self.reply
-                call.settings.mask_error(error)
-                self._ready.extend([] if isinstance(error, Cancelled) else events)
+        if self._frames is None:
+            await self._request.send(call)
+            self._frames = Frames(call.headers.get("content-type", ""))
+        elif not self._has_ended:
+            await self._read(self._frames)
+        else:
+            if self._got_done:
+                await call.drain()
+            self._ready.extend(self._last_events(self._frames))
+            self._is_done = True
             call.release()
-            raise
 
-    def _take_payload(self, frames: Frames) -> bool:
-        """Take the next payload of the last read. If there is none, return False and set `_has_ended`."""
-        call, accumulator, frame = self._call, self._accumulator, None
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, _STREAM_ERRORS):
+            events = self._accumulator.flush()
+            error.partial = self.reply
+            self._call.settings.mask_error(error)
+            self._ready.extend([] if isinstance(error, Cancelled) else events)
+        self._call.release()
+
+    def _take(self) -> bool:
+        """Take a payload of the last read. If there is none, set `_has_ended`."""
+        call, accumulator, frames, frame = self._call, self._accumulator, self._frames, None
+        if frames is None:
+            return False
         try:
             frame = None if self._got_done or accumulator.error else next(self._payloads, None)
             if frame is not None:
@@ -229,7 +235,7 @@ class BaseStream(Events[StreamEvent, Value]):
                         call.deadlines.event()
                     self._ready.extend(events)
         except (ProtocolError, RecursionError) as error:
-            # Without a frame this is the end of the frames, at which the finish reason has to be a known one.
+            # Without a frame this is the end, at which the finish reason has to be a known one.
             if not (accumulator.complete if frame is None else accumulator.finished):
                 if isinstance(error, ProtocolError):
                     raise
@@ -261,7 +267,7 @@ class BaseStream(Events[StreamEvent, Value]):
         self._payloads = iter(frames.end() if self._has_ended else frames.feed(data))
 
     def _last_events(self, frames: Frames) -> list[StreamEvent]:
-        """The last events. Raises an error if the response is not complete, or not the expected value (DoesNotFit)."""
+        """The last events. Raises an error if the response is not complete, or not the expected value."""
         try:
             events = self._accumulator.finish(self._got_done or self._is_complete_response)
         except IncompleteStream as error:

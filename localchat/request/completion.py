@@ -71,7 +71,7 @@ class Completion(Arguments):
         # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         if target is not None and (not isinstance(kind, str) or kind in _JSON_TYPES):
             del fields["response_format"]
-            from ..schema.structured import ExpectedValue  # Imported here, like all modules that few programs need.
+            from ..schema.structured import ExpectedValue  # Few programs need it.
 
             self.expected = ExpectedValue(target)
 
