@@ -88,7 +88,7 @@ def _json_ready(value: Any) -> Any:
         return {str(name): _json_ready(item) for name, item in value.items()}
     if isinstance(value, Exception):
         return f"{type(value).__name__}: {value}"
-    from .schema.shapes import to_plain_json  # Imported here: only a parsed value needs it.
+    from .schema.shapes import to_plain_json  # Only a parsed value needs it.
 
     return _json_ready(to_plain_json(value))
 
