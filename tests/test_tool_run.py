@@ -179,11 +179,11 @@ def test_leaving_the_with_closes_the_stream():
         assert run.reply.text.startswith("a")
 
 
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_run_without_references_closes_its_connection(asynchronous: bool):
-
+def test_stream_or_run_without_references_closes_its_connection(asynchronous: bool, method: str):
     async def start(server: Server) -> None:
-        async for _ in AsyncClient(server.url, model="m").run_stream("x").text:
+        async for _ in getattr(AsyncClient(server.url, model="m"), method)("x").text:
             break
         while not server.left.is_set():
             await asyncio.sleep(0.01)
@@ -194,7 +194,7 @@ def test_run_without_references_closes_its_connection(asynchronous: bool):
             if asynchronous:
                 asyncio.run(asyncio.wait_for(start(server), DEADLINE_S))
             else:
-                next(Client(server.url, model="m").run_stream("x").text)
+                next(getattr(Client(server.url, model="m"), method)("x").text)
             assert server.left.wait(DEADLINE_S)
     finally:
         gc.enable()

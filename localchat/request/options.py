@@ -211,7 +211,7 @@ def describe_options(methods: Mapping[str, Any], described: Mapping[str, Any]) -
 
 def _hint(name: str, known: Any) -> str:
     """What to do about an unknown name, as the end of the message."""
-    import difflib  # Late: only an error message needs it.
+    import difflib  # Late: only an error needs it.
 
     if name == "stream":
         return ": chat, complete and run return a Reply, stream and run_stream an iterator"

@@ -119,7 +119,7 @@ def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
         return parse_proxy(proxy)
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
-    import urllib.request  # Late: it costs 3 ms.
+    import urllib.request  # Late: 3 ms.
 
     proxies = urllib.request.getproxies()
     if urllib.request.proxy_bypass(address.authority) or _in_networks(address.host, proxies.get("no", "")):
