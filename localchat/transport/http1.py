@@ -186,7 +186,7 @@ class Inflate:
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in _ZLIB_ENCODINGS:
             raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
-        import zlib  # Late: few responses are compressed.
+        import zlib  # Few responses are compressed.
 
         self._zlib: Any = zlib
         self._limit = limit
