@@ -52,10 +52,8 @@ class ValueLayout(NamedTuple):
     types: frozenset[str]
     start: str
     end: str
-    marker: str
-    """Strings are bare text that may not contain this marker. "": strings are not bare text."""
-    not_start: str = ""
-    """Bare text may not begin with this text, the start of another layout."""
+    marker: str  # Strings are bare text that may not contain this marker. "": strings are not bare text.
+    not_start: str = ""  # Bare text may not begin with this text, the start of another layout.
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,12 @@ class ArgumentsLayout:
 
     before_key: str
     key_end: str
-    attributes: str
-    """"$type", "$string" or ""."""
-    before_value: str
-    """The text between the attributes and the value. The parser can do without it."""
-    end: str
-    """The text after the value."""
+    attributes: str  # "$type", "$string" or "".
+    before_value: str  # The text between the attributes and the value. The parser can do without it.
+    end: str  # The text after the value.
     separator: str
-    on_lines: bool
-    """Whether a line break may be on each side of a value."""
-    quotes: tuple[str, str]
-    """Texts that may be around a string value. They are not part of the value."""
+    on_lines: bool  # Whether a line break may be on each side of a value.
+    quotes: tuple[str, str]  # Texts that may be around a string value. They are not part of the value.
 
     @property
     def is_nested(self) -> bool:
@@ -96,13 +89,11 @@ class ArgumentsLayout:
         return (ValueLayout(STRING, start + quote, end_quote + end, end_quote + end), bare) if quote else (bare,)
 
     def can_name(self, name: str) -> bool:
-        """Whether this layout can represent an argument with this name."""
         if self.separator:
             return name.isidentifier() and not keyword.iskeyword(name)
         return re.fullmatch(r'[^\s<>"/\]]+', name) is not None
 
     def written(self, name: str, value: Any, notation: str) -> str:
-        """Write an argument."""
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
@@ -113,29 +104,24 @@ class ArgumentsLayout:
 
 @dataclass(frozen=True)
 class CallLayout:
-    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`.
-
-    A call is `head`, which has the name, the arguments, `after_call`. The texts may have placeholders.
-    """
+    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`. A call is `head`,
+    which has the name, the arguments, `after_call`. The texts may have placeholders."""
 
     head: str
     after_call: str
     begin: str = ""
     separator: str = ""
     end: str = ""
+    # The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text.
     opener: str = ""
-    """The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text."""
+    # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
     notation: str = "json"
-    """The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or
-    "python"."""
+    # The layout of arguments that are written one by one, if the schema permits. None: they are one object.
     arguments: ArgumentsLayout | None = None
-    """The layout of arguments that are written one by one, if the schema permits. None: they are one object."""
-    other_ends: tuple[str, ...] = ()
-    """Markers that some models generate instead of `end`."""
+    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
+    # The layout applies only to models whose chat template contains this text. "": to all models of the family.
     template_text: str = ""
-    """The layout applies only to models whose chat template contains this text. "": to all models of the family."""
-    markers: tuple[str, ...] = ()
-    """The texts that are the same in all calls. The parser needs them as text."""
+    markers: tuple[str, ...] = ()  # The texts that are the same in all calls. The parser needs them as text.
 
     @property
     def is_object(self) -> bool:
@@ -154,7 +140,6 @@ class CallLayout:
         return (before + self.head).replace(THE_NAME, inside)
 
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Write calls (dicts with `name` and `arguments`) in this layout."""
         texts = [
             self.head_of(call["name"], self.separator if i else self.begin).translate(_FILLED)
             + self._written_arguments(call["arguments"])
@@ -172,12 +157,7 @@ class CallLayout:
 
 
 def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any) -> tuple[CallLayout, ...]:
-    """The layouts of call formats. Calls in tags also have a layout without the texts around all calls.
-
-    Args:
-        quotes: The texts around strings. See ArgumentsLayout.
-        options: Other fields of CallLayout.
-    """
+    """The layouts of call formats. Calls in tags also have a layout without the texts around all calls."""
     layouts: list[CallLayout] = []
     for text in texts:
         literals = filter(None, _HOLES.split(text))
@@ -188,16 +168,10 @@ def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any
         parts = _CALL.fullmatch(call)
         assert parts, text
         head, argument, after_call = parts.groups("")
-        layout = CallLayout(
-            head,
-            after_call,
-            begin,
-            separator,
-            end,
-            arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
-            markers=(*literals, *quotes, *options.get("other_ends", ())),
-            **{"opener": _opener(begin) or _opener(call), **options},
-        )
+        arguments = _arguments_layout(argument, quotes, options.get("notation")) if argument else None
+        markers = (*literals, *quotes, *options.get("other_ends", ()))
+        own = {"arguments": arguments, "markers": markers, "opener": _opener(begin) or _opener(call), **options}
+        layout = CallLayout(head, after_call, begin, separator, end, **own)
         layouts.append(layout)
         if begin and not layout.is_object and layout.notation == "json":
             ends = (*layout.other_ends, *parts_of(layout.end))
