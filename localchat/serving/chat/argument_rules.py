@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..api.parts import target_of
-from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout, gemma_text
+from .dialects.call_layout import ArgumentsLayout, CallLayout, ValueLayout, gemma_text
 from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, value_json
 from .json_schema import json_rule
 from .lark import ANY, Rules, layout_regex, regex_literal, seq
@@ -108,7 +108,7 @@ class _Arguments:
         for value in layout.values:
             own = types & (value.types | ({"integer"} if "number" in value.types else set()))
             if own:
-                start, end = (layout_regex(text.replace(THE_NAME, name)) for text in (value.start, value.end))
+                start, end = (layout_regex(text, name) for text in (value.start, value.end))
                 of_own = schema if own == types else {**schema, "type": sorted(own)}
                 options.append(self._value(value, of_own, own, start, end, r"\n" if layout.on_lines else ""))
         if not options:

@@ -172,9 +172,12 @@ class _Grammar:
         # A `begin` with the name is a header, which is free text here: the opener of another layout follows it.
         layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
         heads = [
-            layout.head_of(name, layout.begin) for layout in layouts if not layout.opener for name in self._schemas
+            layout_regex(layout.begin + layout.head, layout.shown(name))
+            for layout in layouts
+            if not layout.opener
+            for name in self._schemas
         ]
-        markers = [*map(regex_literal, dialect.openers), *map(layout_regex, heads)]
+        markers = [*map(regex_literal, dialect.openers), *heads]
         text = self._rules.free_text(markers)
         options = [text, *(self._calls(layout, after_text=text) for layout in layouts)]
         return " | ".join(options)
@@ -202,7 +205,7 @@ class _Grammar:
         end = self._literal(layout.after_call)
         calls = []
         for name, schema in self._schemas.items():
-            head = self._literal(layout.head_of(name, before).removeprefix(opener), after=after)
+            head = self._literal((before + layout.head).removeprefix(opener), layout.shown(name), after=after)
             calls.append(seq(head, argument_rule(self._rules, schema, layout), end))
         return f"({' | '.join(calls)})"
 
@@ -227,9 +230,9 @@ class _Grammar:
         no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
-    def _literal(self, text: str, *, after: str = "") -> str:
-        """A text of a layout, with its placeholders, as a terminal, after another terminal; "" if it is empty."""
-        return self._rules.terminal(seq(after, f"/{layout_regex(text)}/")) if text else ""
+    def _literal(self, text: str, name: str = "", *, after: str = "") -> str:
+        """A text of a layout, with placeholders and a name, as a terminal, after another one; "" for no text."""
+        return self._rules.terminal(seq(after, f"/{layout_regex(text, name)}/")) if text else ""
 
     def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
         """The schema of the arguments of a tool. If `strict` is false, any object matches it."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID
+from .dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, PLACEHOLDER
 
 _PLACEHOLDERS = {A_NUMBER: "[0-9]{1,3}", A_BREAK: r"\n{0,2}", A_SPACE: r"\n? {0,16}", AN_ID: "[A-Za-z0-9_-]{1,64}"}
 ANY = "(?s:.*)"
@@ -23,9 +23,12 @@ def regex_literal(text: str) -> str:
     return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n").replace("\0", r"\x00")
 
 
-def layout_regex(text: str) -> str:
-    """The regular expression of a text of a call layout, with its placeholders."""
-    return "".join(_PLACEHOLDERS.get(char) or regex_literal(char) for char in text)
+def layout_regex(text: str, name: str = "") -> str:
+    """The regular expression of a text of a call layout, with its placeholders and the name of a tool or argument."""
+    parts = PLACEHOLDER.split(text)  # Every second one is a placeholder.
+    return "".join(
+        _PLACEHOLDERS.get(part) or regex_literal(name) if i % 2 else regex_literal(part) for i, part in enumerate(parts)
+    )
 
 
 def seq(*parts: str) -> str:

@@ -308,11 +308,11 @@ def parse_default(text: str) -> dict[str, Any]:
 
 
 def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
-    """The length limit; None: the default, for which llama.cpp's clients send an `n_predict` of -1."""
+    """The length limit; -1 means no limit."""
     given = {name: body.integer(name) for name in names}
     for name, value in given.items():
-        if value is not None and value < least and (name, value) != ("n_predict", -1):
-            body.refuse(name, f"an integer of at least {least}: leave it out for the default")
+        if value is not None and value != -1 and value < least:
+            body.refuse(name, f"an integer of at least {least}, or -1 for no limit")
     first = first_given(given.values())
     return None if first == -1 else first
 

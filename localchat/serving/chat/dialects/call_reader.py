@@ -248,9 +248,9 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
 def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
     """The fields of a call: that of the name, which is "" in layouts like {"NAME": {arguments}}; those that may have
     the arguments, also those of other families, which some models use; and that of the id."""
-    name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
+    name = re.search(r'"(\w+)": "\$name', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
-    call_id = re.search(f'"(\\w+)": "[{A_NUMBER}{AN_ID}]"', layout.head + layout.after_call)
+    call_id = re.search(r'"(\w+)": "\$(?:n|id)"', layout.head + layout.after_call)
     return name[1] if name else "", (*arguments, "arguments", "parameters"), call_id[1] if call_id else "id"
 
 
