@@ -12,9 +12,9 @@ import pytest
 
 import localchat.client
 import localchat.sse
-import localchat.transport.streams
+import localchat.streams
 from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StatusError, StreamError
-from localchat.transport.options import Settings
+from localchat.transport.settings import Settings
 
 from .clients import failure, make_client
 from .raw_server import (
@@ -160,8 +160,8 @@ def test_base_url_that_cannot_be_used(url, client_class):
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
     ({"headers": [("a", "b")]}, "headers is a Mapping, not a list"),
-    ({"max_bytes": 0}, "max_bytes is a whole number from 1, not 0"),
-    ({"max_retries": -1}, "max_retries is a whole number from 0, not -1"),
+    ({"max_bytes": 0}, "max_bytes is a whole number of at least 1, not 0"),
+    ({"max_retries": -1}, "max_retries is a whole number of at least 0, not -1"),
     ({"proxy": "socks5://h:1"}, "only http:// proxies are supported, not socks5://"),
     *(
         ({"proxy": url}, "the proxy's URL")
@@ -340,7 +340,7 @@ def test_body_after_done_is_ignored(client_class):
 
 @pytest.mark.parametrize("server_kind", [waiting, pinging])
 def test_finish_without_done_ends_although_the_connection_stays_open(server_kind, monkeypatch):
-    monkeypatch.setattr(localchat.transport.streams, "_AFTER_FINISH_S", 0.05)
+    monkeypatch.setattr(localchat.streams, "_AFTER_FINISH_S", 0.05)
     with server_kind(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 

@@ -16,7 +16,7 @@ import pytest
 import localchat.transport.addresses
 import localchat.transport.pool
 from localchat import Client, ConnectError
-from localchat.transport.options import Settings
+from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 
 from .clients import failure, failure_at, make_client

@@ -79,11 +79,11 @@ def test_timeout_expires(kind_of_server, parts, timeout, kind, client_class):
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "5", (5, 10)])
 def test_timeout_that_is_no_number_above_0_names_what_has_no_limit(seconds):
-    with pytest.raises(ValueError, match="waits without a limit") as caught:
+    with pytest.raises(ValueError, match="a number of seconds above 0, or None for no limit") as caught:
         Client(timeout=seconds)
     assert repr(seconds) in str(caught.value)
     with always(HELLO) as server, make_client(server, timeout=sys.maxsize) as client:
-        assert client.chat("hi", timeout=Timeout(first=None, idle=None, stall=None)).text == client.chat("hi").text
+        assert client.chat("hi", timeout=None).text == client.chat("hi").text
 
 
 def test_timeouts_do_not_run_between_reads():
@@ -290,6 +290,27 @@ def test_leaving_the_with_cancels(client_class):
             next(stream)
 
 
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_events_that_were_made_before_the_close_are_not_returned_after_it(method, client_class):
+    """The first payload of the response makes two events."""
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        stream = getattr(client, method)("hi")
+        assert next(stream).type == "message_start"
+        stream.close()
+        for read in (lambda: next(stream), stream.finish):
+            with pytest.raises(Cancelled, match="closed before its end"):
+                read()
+
+
+def test_second_reader_of_a_stream_is_refused():
+    """Here the callback of the first one."""
+    options: Any = {"max_retries": 1, "on_retry": lambda *_: next(stream)}
+    with always(with_length(b"{}", "503 Busy")) as server, make_client(server, **options) as client:
+        stream = client.stream("hi")
+        with pytest.raises(RuntimeError, match="another thread or task reads these events"):
+            next(stream)
+
+
 FAILURES = {
     "cut": (until_close(piece("a")), IncompleteStream),
     "reported": (chunked(piece("a"), sse({"error": "bad luck"})), StreamError),
@@ -312,9 +333,8 @@ def test_stream_that_failed_raises_its_error_whenever_it_is_read(raw, kind, meth
             with pytest.raises(kind) as info:
                 read()
             caught.append(info.value)
-        if method == "run_stream":
-            with pytest.raises(kind):
-                stream.finish()
+        with pytest.raises(kind):
+            stream.finish()
         assert caught == caught[:1] * 4
 
 
@@ -331,7 +351,7 @@ def test_stream_whose_read_was_interrupted_raises_cancelled(method, monkeypatch)
             assert await stream.text.__anext__() == "a"
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(stream.__anext__(), 0.05)
-            for read in (stream.__anext__, stream.text.__anext__, getattr(stream, "finish", stream.__anext__)):
+            for read in (stream.__anext__, stream.text.__anext__, stream.finish):
                 with pytest.raises(Cancelled, match="interrupted before its end"):
                     await read()
 
@@ -343,7 +363,7 @@ def test_stream_whose_read_was_interrupted_raises_cancelled(method, monkeypatch)
         monkeypatch.setattr(localchat.transport.sockets.Connection, "receive", interrupt)
         with pytest.raises(KeyboardInterrupt):
             next(stream)
-        for read in (lambda: next(stream), lambda: list(stream.text), getattr(stream, "finish", stream.__next__)):
+        for read in (lambda: next(stream), lambda: list(stream.text), stream.finish):
             with pytest.raises(Cancelled, match="interrupted before its end") as caught:
                 read()
             assert caught.value.partial.text == "a"
@@ -383,7 +403,7 @@ def test_cancel_does_not_end_the_encryption(certificate):
     with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
         stream = client.stream("hi")
         next(stream)
-        sock: Any = stream._response._call._connection.sock
-        stream._driver.cancel()
+        sock: Any = stream._call._connection.sock
+        stream._call.driver.cancel()
         assert sock.version() is not None
         stream.close()

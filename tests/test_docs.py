@@ -11,12 +11,12 @@ from typing import get_args
 import pytest
 
 import localchat
+from localchat.request import options
 from localchat.serving.core.model_options import SETTINGS
 from localchat.serving.core.params import NUMBERS, SamplingParams
 from localchat.serving.http.endpoints import chat_page
 from localchat.serving.loading.options import GROUPS
 from localchat.terminal.arguments import make_parser
-from localchat.transport import keywords
 
 from .documents import ROOT, code_blocks, run_program, with_address
 
@@ -105,7 +105,7 @@ def test_options_in_the_docs_are_those_of_the_server():
 
 def test_tables_of_the_client_are_complete():
     names = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("| option | of |") + rows("| field | of |")))
-    classes = [keywords.MapKeywords, keywords.RunKeywords, keywords.CompletionKeywords, keywords.EmbeddingKeywords]
+    classes = [options.MapOptions, options.RunOptions, options.CompletionOptions, options.EmbeddingOptions]
     assert sorted(names) == sorted(set().union(*(known.__annotations__ for known in classes)))
     shown = " ".join(row[0] for row in rows("| option | meaning |"))
     for action in make_parser()._actions[1:]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import localchat
-from localchat.extras import vendor
+from tools import vendor
 
 from .documents import run
 from .raw_server import HELLO, always, with_length
@@ -23,13 +23,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 SERVING = ["serving/core", "serving/api", "serving/engine", "serving/models"]
 CHAT = ["serving/chat", "serving/chat/runs", "serving/chat/constraints", "serving/chat/prompt", "serving/chat/dialects"]
 MAY_IMPORT = {
-    "": {"transport", "reply", "agent", "extras", "terminal", "schema"},
+    "": {"transport", "request", "reply", "agent", "terminal", "schema"},
+    "request": {"", "transport", "reply", "schema"},
     "transport": {"", "reply"},
     "reply": {""},
     "schema": {""},
-    "agent": {"", "transport", "reply", "schema", "extras"},
-    "extras": {"", "transport", "reply", "schema"},
-    "terminal": {"", "transport", "agent", "extras"},
+    "agent": {"", "transport", "request", "reply", "schema"},
+    "terminal": {"", "transport", "request", "agent"},
     "serving/core": set(),
     "serving/http": {"", *SERVING, *CHAT, "serving/loading"},
     "serving/loading": {*SERVING, "serving/chat"},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.extras.media import attach, audio_part, image_part
+from localchat.request.media import attach, audio_part, image_part
 
 from .scripted import playing, text
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localchat import Client, ModelNotNamed, ProtocolError, chat
-from localchat.extras.embeddings import parse_embeddings
+from localchat.embeddings import parse_embeddings
 
 from .clients import make_client
 from .raw_server import HELLO, Request, always, serving, with_length

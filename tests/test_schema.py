@@ -394,9 +394,24 @@ def test_value_that_is_nested_too_deeply_is_not_valid():
             "Do.\n\nEnd.",
             {"a": "One, or more.", "b": "Two."},
         ),
+        (
+            "Do.\n\nParameters\n----------\na : int, optional\n    One,\n    or more.\nb, c\n    Two.\n\n"
+            "Returns\n-------\nint\n    The sum.",
+            "Do.",
+            {"a": "One, or more.", "b": "Two.", "c": "Two."},
+        ),
+        ("Title\n-----\n\nDo it.", "Title\n-----\n\nDo it.", {}),
+        ("Do.\n\nReturns\n-------\nint\n    One.", "Do.", {}),
+        (
+            "Do.\n\n:param a: One,\n    or :class:`more`.\n:param int b: Two.\n:type a: int\n:returns: The sum.\n"
+            ":raises ValueError: Never.\n\nEnd.",
+            "Do.\n\nEnd.",
+            {"a": "One, or :class:`more`.", "b": "Two."},
+        ),
+        ("Do: it.\n:see: this", "Do: it.\n:see: this", {}),
     ],
 )
-def test_section_of_a_docstring_ends_with_its_indentation(doc: str, summary: str, described: Any):
+def test_sections_and_fields_of_a_docstring(doc: str, summary: str, described: Any):
     assert read_docstring(doc) == (summary, described)
 
 

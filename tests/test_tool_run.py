@@ -78,7 +78,7 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "n": ({"n": 2}, "n must be 1"),
+    "n": ({"n": 2, "tools": [add]}, "n must be 1"),
     "max_rounds": ({"max_rounds": 0}, "at least 1, not 0"),
     "text for max_rounds": ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
     "no tools": ({"tools": None}, "tools is a list of functions, not None"),
@@ -179,11 +179,11 @@ def test_leaving_the_with_closes_the_stream():
         assert run.reply.text.startswith("a")
 
 
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_run_without_references_closes_its_connection(asynchronous: bool):
-
+def test_stream_or_run_without_references_closes_its_connection(asynchronous: bool, method: str):
     async def start(server: Server) -> None:
-        async for _ in AsyncClient(server.url, model="m").run_stream("x").text:
+        async for _ in getattr(AsyncClient(server.url, model="m"), method)("x").text:
             break
         while not server.left.is_set():
             await asyncio.sleep(0.01)
@@ -194,7 +194,7 @@ def test_run_without_references_closes_its_connection(asynchronous: bool):
             if asynchronous:
                 asyncio.run(asyncio.wait_for(start(server), DEADLINE_S))
             else:
-                next(Client(server.url, model="m").run_stream("x").text)
+                next(getattr(Client(server.url, model="m"), method)("x").text)
             assert server.left.wait(DEADLINE_S)
     finally:
         gc.enable()

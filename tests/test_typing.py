@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 
 from .documents import ROOT, code_blocks, run
 
 USER = ROOT / "tests" / "typing" / "user.py"
+MARKED = {n for n, line in enumerate(USER.read_text(encoding="utf-8").splitlines(), 1) if line.endswith("# refused")}
 
 
 def errors_of_mypy(*files: Path) -> list[str]:
@@ -33,6 +36,14 @@ def test_only_marked_lines_of_a_program_are_refused(tmp_path):
             pages.append(path)
     found = errors_of_mypy(USER, *pages)
     refused = {int(line.split(":")[1]) for line in found if line.startswith("tests/typing/user.py:")}
-    marked = {number for number, line in enumerate(USER.read_text().splitlines(), 1) if line.endswith("# refused")}
-    assert refused == marked, found
+    assert refused == MARKED, found
     assert [line for line in found if not line.startswith("tests/typing/user.py:")] == []
+
+
+@pytest.mark.skipif(not which("pyright") and not which("basedpyright"), reason="pyright is not installed")
+def test_pyright_refuses_only_marked_lines_of_a_program(tmp_path):
+    config = tmp_path / "pyrightconfig.json"
+    config.write_text(json.dumps({"include": [str(USER)], "extraPaths": [str(ROOT)], "typeCheckingMode": "strict"}))
+    done = run([which("pyright") or which("basedpyright"), "--project", config, "--outputjson"])
+    found = [error for error in json.loads(done.stdout)["generalDiagnostics"] if error["severity"] == "error"]
+    assert {error["range"]["start"]["line"] + 1 for error in found} == MARKED, found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 from collections.abc import Iterable
@@ -15,13 +14,15 @@ from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import normal_reason, parse_error, parse_models
+from localchat.reply.payloads import normal_reason, parse_error
+from localchat.request.completion import CHAT_PATH, Completion
+from localchat.request.models import parse_models
+from localchat.request.options import StreamOptions
+from localchat.streams import Stream
 from localchat.transport.call import Call
-from localchat.transport.keywords import StreamKeywords
-from localchat.transport.options import CHAT_PATH, CallOptions, Settings
 from localchat.transport.pool import Pool
-from localchat.transport.sockets import Driver, run_blocking
-from localchat.transport.streams import Response
+from localchat.transport.settings import Settings
+from localchat.transport.sockets import Driver
 from localchat.transport.timeouts import Timeout
 
 from .fuzz_sse import pieces_of
@@ -50,18 +51,15 @@ class Recorded(Call):
 def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulator]:
     """The events of a recording in the notation of its .json file."""
     options = recorded(name)[1].get("options", {})
-    accumulator = Accumulator(options.get("n", 1), options.get("think_tags", "auto"))
     call = Recorded(pieces, options.get("content_type", "text/event-stream"))
+    given = {name: options[name] for name in ("n", "think_tags") if name in options}
+    stream = Stream(call, Completion(call.settings, CHAT_PATH, "hi", given, StreamOptions, "stream"))
     shown = []
     try:
-        events = Response(call, call.send, accumulator).events()
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                event = run_blocking(events.__anext__())
-                shown += [] if event is None else [show(event)]
+        shown.extend(map(show, stream))
     except LocalChatError as error:
         shown.append(["raises", type(error).__name__])
-    return shown, accumulator
+    return shown, stream._accumulator
 
 
 def recorded(name: str) -> tuple[bytes, dict[str, Any]]:
@@ -141,14 +139,14 @@ def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
 
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
-    options = CallOptions(Settings(api_key=""), prompt, given, StreamKeywords, "stream")
-    return options.body(CHAT_PATH, options.model)
+    request = Completion(Settings(api_key=""), CHAT_PATH, prompt, given, StreamOptions, "stream")
+    return request.body(request.model)
 
 
 def test_tools_from_a_generator_are_in_every_request():
     tools = [{"type": "function"}]
-    options = CallOptions(Settings(api_key=""), "hi", {"tools": iter(tools)}, StreamKeywords, "stream")
-    assert [options.body(CHAT_PATH, None)["tools"] for _ in range(2)] == [tools] * 2
+    request = Completion(Settings(api_key=""), CHAT_PATH, "hi", {"tools": iter(tools)}, StreamOptions, "stream")
+    assert [request.body(None)["tools"] for _ in range(2)] == [tools] * 2
 
 
 def test_request_from_messages_does_not_change_them():

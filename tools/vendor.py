@@ -1,4 +1,4 @@
-"""`python -m localchat.extras.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
+"""`python -m tools.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
 For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
 removed; their imports of the standard library come first. An import of a file that is not copied becomes an error that
@@ -16,17 +16,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .. import __version__
+from localchat import __version__
 
-# The program of the one file, with the files that it imports at the start; the interface of a folder, with all files
-# that it imports, also within functions.
+# The program of the one file; the interface of a folder, which has all files that it imports, also within functions.
 _PROGRAM = "terminal/ask.py"
 _INTERFACE = "__init__.py"
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[1] / "localchat"
 
 # The first line of every file that this program writes. Only files that begin with it are overwritten.
-MARK = "# Written by `python -m localchat.extras.vendor`, which overwrites it without asking: do not edit."
+MARK = "# Written by `python -m tools.vendor`, which overwrites it without asking: do not edit."
 
 _HEAD = '''{mark}
 """The chat client of localchat {version} in one file.
@@ -162,10 +161,10 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
         node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)
     ]
     unneeded += tree.body[:1] if ast.get_docstring(tree) is not None else []
-    unneeded += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_overload(node)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    unneeded += [node for node in functions if "overload" in map(ast.unparse, node.decorator_list)]
     lines = sources[name].splitlines()
-    local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body]
-    for one in local:
+    for one in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body):
         for alias in _names_of_absent(name, one, sources):
             path = next(path for path in _imported_files(name, one) if path not in sources)
             lines[one.lineno - 1] = f'{" " * one.col_offset}{alias} = not_in_this_file("{path}")'
@@ -178,20 +177,13 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
     return re.sub("\n{4,}", "\n\n\n", re.sub("\n{3,}(?= )", "\n\n", text))
 
 
-def _is_overload(function: ast.FunctionDef) -> bool:
-    return "overload" in map(ast.unparse, function.decorator_list)
-
-
 def _is_for_types(node: ast.stmt) -> bool:
     """Whether this is `if TYPE_CHECKING`. Only annotations use its names, and they are not evaluated."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
 def write_folder(folder: Path) -> None:
-    """Write the files of the client into a folder, each with the licence.
-
-    Raises FileExistsError for a file that this program did not write; the files before it have been written.
-    """
+    """Write the files of the client into a folder. Raises FileExistsError for a file that is not of this program."""
     names = files(_INTERFACE, within_functions=True)
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
     for room in sorted({Path(name).parent for name in names}):
@@ -214,7 +206,7 @@ def write(path: Path, source: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m localchat.extras.vendor",
+        prog="python -m tools.vendor",
         description="Write the client as one file of standard-library Python, or as several in a folder. A file that "
         "this program did not write is never overwritten.",
     )

@@ -10,9 +10,7 @@ from typing import Any, List
 
 import pytest
 
-from localchat.errors import IncompleteStream, StreamError
-from localchat.events import Choice, StreamEvent, ToolCall
-from localchat.extras.convert import (
+from examples.llama_stack import (
     CompletionPiece,
     StackCall,
     StackEvent,
@@ -32,6 +30,8 @@ from localchat.extras.convert import (
     tool_definition,
     type_schema,
 )
+from localchat.errors import IncompleteStream, StreamError
+from localchat.events import Choice, StreamEvent, ToolCall
 from localchat.reply.assembly import Accumulator
 
 from .scripted import chunk

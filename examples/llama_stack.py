@@ -1,4 +1,4 @@
-"""Convert between the types of llama-stack and those of OpenAI's API. No I/O; llama-stack need not be installed.
+"""Converts between the types of llama-stack and those of OpenAI's API: a module to copy into a program that has both.
 
 Messages, tool definitions, sampling options, replies, log probabilities and streams are converted; docs/contract.md
 lists the rules. Arguments of llama-stack's types may be its objects or dicts. Results are dicts, or the dataclasses of
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Union
 
-from ..events import Choice, StreamEvent, ToolCall
-from ..reply.payloads import Json, normal_reason
-from ..schema.shapes import to_plain_json
-from ..schema.validator import TYPE_NAMES
-from . import media
+from localchat.events import Choice, StreamEvent, ToolCall
+from localchat.reply.payloads import Json, normal_reason
+from localchat.request import media
+from localchat.schema.shapes import to_plain_json
+from localchat.schema.validator import TYPE_NAMES
 
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
 Maps = list[dict[str, float]]
@@ -305,10 +305,8 @@ class _Markers:
     """Removes the markers of the Llama family from text that comes in pieces of any size."""
 
     def __init__(self) -> None:
-        # The end of the text, which may be the beginning of a marker.
-        self._held = ""
-        # The stop reason of the first marker.
-        self._reason: StopReason | None = None
+        self._held = ""  # The end of the text, which may be the beginning of a marker.
+        self._reason: StopReason | None = None  # The stop reason of the first marker.
 
     def remove(self, text: str, is_last: bool = False) -> str:
         """The text without markers. What may begin a marker is held back, unless the text is the last one."""
@@ -387,8 +385,7 @@ def _stack_events(
     events: Iterable[StreamEvent], choice_index: int, read_logprobs: Callable[[Any, str], Maps | None]
 ) -> Iterator[StackEvent]:
     markers = _Markers()
-    # The indexes of the calls that have a `started` event.
-    started: set[int] = set()
+    started: set[int] = set()  # The indexes of the calls that have a `started` event.
     has_calls = False
     for event in events:
         if event.type == "message_start":

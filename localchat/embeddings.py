@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from ..errors import ProtocolError
-from ..events import Usage
-from ..reply.payloads import as_integer, as_list, find_usage, parse_usage
-from ..transport.call import Call
-from ..transport.keywords import check_count
-from ..transport.options import CallOptions, Settings
-from ..transport.retries import read_json
+from .errors import ProtocolError
+from .events import Usage
+from .reply.payloads import as_integer, as_list, find_usage, parse_usage
+from .request.completion import Arguments
+from .request.models import default_model
+from .request.options import check_count
+from .transport.call import Call
 
-# The number of texts in one request.
-DEFAULT_BATCH_SIZE = 256
+DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
 
 Item = TypeVar("Item")
 
@@ -22,28 +21,23 @@ Item = TypeVar("Item")
 class Embeddings(list[Item]):
     """A list: the numbers of one vector, or the vectors of several texts in the order of the texts."""
 
-    # The tokens of all texts; None if the server does not report them.
-    usage: Usage | None = None
-    # The name of the model in the response.
-    model: str | None = None
+    usage: Usage | None = None  # The tokens of all texts; None if the server does not report them.
+    model: str | None = None  # The name of the model in the response.
 
 
-async def embed(settings: Settings, call: Call, options: CallOptions, model: str | None, text: Any) -> Any:
-    """The vector of a text, or the vectors of several texts.
-
-    Raises TypeError or ValueError for wrong arguments, StreamError if a response reports an error, and ProtocolError if
-    it does not have one vector of the same length for each text.
-    """
-    texts, size = _checked_texts(text), DEFAULT_BATCH_SIZE if options.batch_size is None else options.batch_size
+async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
+    """The vector of a text, or the vectors of several texts; see Client.embed."""
+    texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None)
+    size = DEFAULT_BATCH_SIZE if size is None else size
     check_count("batch_size", size)
+    model = arguments.model or await default_model(call, arguments.headers)
+    fields = {"model": model, **arguments.fields, **arguments.extra_body}
     vectors, usages = Embeddings[Any](), []
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
-        body = {"model": model, **options.fields, "input": batch}
-        body = {name: value for name, value in body.items() if value is not None}
-        raw = await call.fetch("POST", "embeddings", body, options.headers)
-        is_base64 = options.fields.get("encoding_format") == "base64"
-        part = parse_embeddings(read_json(settings, "embeddings are", raw), len(batch), is_base64)
+        body = {name: value for name, value in {**fields, "input": batch}.items() if value is not None}
+        raw = await call.fetch_json("embeddings are", "POST", "embeddings", body, arguments.headers)
+        part = parse_embeddings(raw, len(batch), fields.get("encoding_format") == "base64")
         vectors += part
         vectors.model = vectors.model or part.model
         usages += [part.usage] if part.usage else []
@@ -70,11 +64,7 @@ def _checked_texts(texts: object) -> list[Any]:
 
 
 def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list[float]]:
-    """The vectors of the JSON of /embeddings, in the order of the texts.
-
-    With `base64` a vector may be little-endian 32-bit floats in base64. Raises ProtocolError if there are not `n`
-    vectors, each with an index of its own.
-    """
+    """The vectors of a response, which may be 32-bit floats in base64. Raises ProtocolError if there are not `n`."""
     data = body.get("data") if isinstance(body, dict) else None
     items = [item for item in as_list(data) if isinstance(item, dict)]
     if len(items) != n:

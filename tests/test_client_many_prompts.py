@@ -27,8 +27,8 @@ def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_cl
     progress: list[tuple[int, int]] = []
     with playing(echo, client_class=client_class) as (client, script):
         results = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
-    assert isinstance(results[7], StatusError)
-    assert [str(result) for result in results if result is not results[7]] == [f"<{n}>" for n in PROMPTS if n != "7"]
+    assert isinstance(results[7].error, StatusError)
+    assert [str(result) for result in results if result.error is None] == [f"<{n}>" for n in PROMPTS if n != "7"]
     assert progress == [(n, 20) for n in range(1, 21)]
     assert all(request["temperature"] == 0 for request in script.requests)
 
@@ -102,6 +102,6 @@ def test_log_reports_requests_and_retries_without_key_and_prompt(caplog, monkeyp
     caplog.set_level(logging.DEBUG, "localchat.client")
     busy = always(with_length(b"", "503 Busy"))
     with busy as server, Client(server.url + "?key=secret-1", "secret-2", "m", max_retries=1) as client:
-        assert isinstance(client.map(["my prompt"])[0], StatusError)
+        assert isinstance(client.map(["my prompt"])[0].error, StatusError)
     assert [record.getMessage()[-5:] for record in caplog.records] == ["try 1", "s 503", "try 2", "s 503"]
     assert not any(word in caplog.text for word in ("secret", "my prompt"))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from ..errors import cut
-from ..reply.payloads import Prompt, check_prompt
+from .prompt import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)
@@ -30,10 +30,9 @@ _AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
 
 
 def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
-    """An image as a part of a message's content.
+    """An image (a Path, bytes, a URL or a part itself) as a part of a message, with OpenAI's hint "low" or "high".
 
-    The source is a Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
-    `detail` is OpenAI's hint: "low", "high" or "auto". Raises ValueError if the format is unknown.
+    Raises ValueError if the format is unknown.
     """
     if isinstance(source, Mapping):
         return dict(source)
@@ -46,10 +45,9 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav or mp3, as a part of a message's content.
+    """Audio, wav or mp3 (a Path, bytes, a data: URL or a part itself), as a part of a message.
 
-    The source is a Path, bytes, a data: URL in base64, or a part of a message, which is returned unchanged. Raises
-    ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
+    Raises ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
     """
     if isinstance(source, Mapping):
         return dict(source)
@@ -66,10 +64,7 @@ def audio_part(source: Source) -> dict[str, Any]:
 
 def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
     """The prompt as messages, with media before the text of the last message: models are trained with this order."""
-    check_prompt(prompt)
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
-    messages = [dict(message) for message in prompt]
+    messages = as_messages(prompt)
     parts = [image_part(image) for image in _listed(images)] + [audio_part(sound) for sound in _listed(audio)]
     if not parts:
         return messages
@@ -83,12 +78,6 @@ def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source
 def _listed(sources: Any) -> Iterable[Source]:
     """The sources as a list: a single source is accepted too. A str is not iterated by characters."""
     return [sources] if isinstance(sources, (str, *_BINARY, os.PathLike, Mapping)) else sources
-
-
-def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of several requests: a generator, such as one of images, becomes a list, as the first request would
-    use it up."""
-    return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
 
 
 def is_url(source: str) -> bool:
