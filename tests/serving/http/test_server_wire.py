@@ -11,8 +11,7 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import MAX_DEPTH, parse_body
-from localchat.serving.http import http_server
-from localchat.serving.http import incoming
+from localchat.serving.http import http_server, incoming
 from localchat.serving.http.exchange import SEND_BYTES
 from localchat.serving.http.incoming import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
 from localchat.serving.loading.options import Options
