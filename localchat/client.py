@@ -31,9 +31,8 @@ from .request.options import (
 from .request.prompt import Prompt, TextPrompt
 from .streams import BaseStream, Stream
 from .transport.call import Call
-from .transport.pool import Pool
 from .transport.settings import Settings
-from .transport.sockets import Driver, Result, run_blocking
+from .transport.sockets import Driver, Pool, Result, run_blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .addresses import Proxy
-from .pool import configure
+from .sockets import configure
 
 _MAX_BUFFERED_BYTES = 131072  # Reading pauses while more bytes than this are unread.
 _HANDSHAKE_S = 86400.0  # Longer than any limit of a call: asyncio would end a handshake after a minute.

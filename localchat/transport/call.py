@@ -26,11 +26,10 @@ from ..errors import (
 )
 from ..reply.payloads import find_error, parse_error
 from .addresses import Proxy, find_proxy, look_up, tls_context
-from .failures import connect_message, no_response_message, status_error
+from .failures import connect_message, no_response_message, retry_delay, status_error
 from .http1 import Inflate, ResponseReader, inflate_error, request_head
-from .pool import Pool
-from .retries import retry_delay
 from .settings import Settings
+from .sockets import Pool
 from .timeouts import Deadlines, Timeout, timed_out
 
 # The limits of the body of an error, and of the rest of a body after [DONE], which is read to reuse the connection.

@@ -1,4 +1,4 @@
-"""The blocking driver: it performs the operations that a call waits for, with sockets.
+"""The blocking driver, which performs the operations that a call waits for; and the idle connections of a client.
 
 Another thread can wake an operation that blocks, with `Driver.cancel`.
 """
@@ -16,17 +16,33 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from .addresses import Proxy
-from .pool import configure
 
 Result = TypeVar("Result")
 
 READ_BYTES = 65536
+
+MAX_IDLE_CONNECTIONS = 8
+# An idle connection is not reused later: a router may have dropped it, and a request would get no answer and no error.
+_MAX_IDLE_S = 30.0
+
+# TCP checks whether the peer is still there: after these seconds without a byte, again after these, this many times.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 # Unlike epoll and kqueue, these need no file descriptor, of which the process may have none left.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 # On Windows, Ctrl-C does not interrupt a blocking read, so a read is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else None
+
+
+def configure(sock: socket.socket) -> None:
+    """Send small pieces at once, and notice a peer that has vanished, also behind a router."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sock.family != getattr(socket, "AF_UNIX", None):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):  # Some systems lack some of them.
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Connection:
@@ -70,6 +86,37 @@ class Connection:
         self.sock.close()
 
     __del__ = close  # For a client that the program did not close.
+
+
+class Pool:
+    """The idle connections of one client, the last used first. It has no lock: the operations of a list are atomic."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[Any, float]] = []  # Each with the time at which it was given, by time.monotonic.
+
+    def take(self) -> Any:
+        """Remove and return a connection that can be reused; None if there is none."""
+        while True:
+            try:
+                connection, idle_since = self._idle.pop()
+            except IndexError:
+                return None
+            if time.monotonic() - idle_since < _MAX_IDLE_S and connection.is_usable():
+                return connection
+            connection.close()
+
+    def give(self, connection: Any) -> None:
+        """Keep a connection for the next call, or close it if the pool is full or it cannot be reused."""
+        if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():
+            self._idle.append((connection, time.monotonic()))
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.close()
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import localchat.transport.addresses
-import localchat.transport.pool
+import localchat.transport.sockets
 from localchat import Client, ConnectError
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
@@ -80,14 +80,14 @@ def test_end_of_a_body_is_read_for_the_next_request(client_class):
 def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
     with always(HELLO) as server, make_client(server, client_class) as client:
         client.chat("hi")
-        monkeypatch.setattr(localchat.transport.pool, "_MAX_IDLE_S", 0.0)
+        monkeypatch.setattr(localchat.transport.sockets, "_MAX_IDLE_S", 0.0)
         client.chat("hi")
         assert server.connections == 2
 
 
 def test_c9_tcp_checks_whether_the_peer_is_there():
     with socket.socket() as sock:
-        localchat.transport.pool.configure(sock)
+        localchat.transport.sockets.configure(sock)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
 
 

@@ -16,7 +16,6 @@ import pytest
 
 import localchat.transport.call
 import localchat.transport.failures
-import localchat.transport.retries
 from localchat import (
     Accumulator,
     AsyncClient,
@@ -99,7 +98,7 @@ def test_upload_refused_early_still_gives_the_status(client_class):
 
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(localchat.transport.failures, "_FIRST_DELAY_S", 0.001)
 
 
 RETRIED = {
@@ -159,7 +158,7 @@ def test_retry_after(headers, seconds):
 
 def test_delay_grows_to_a_limit_with_jitter():
     for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
-        delay = localchat.transport.retries.retry_delay(ConnectError("x"), tries, 100)
+        delay = localchat.transport.failures.retry_delay(ConnectError("x"), tries, 100)
         assert delay is not None
         assert 0.75 * longest <= delay <= longest
 
@@ -289,7 +288,7 @@ ENCODED_ERRORS = {
 
 @pytest.mark.parametrize(("status", "encoding", "body"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
 def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, monkeypatch):
-    monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(localchat.transport.failures, "_FIRST_DELAY_S", 0.001)
     server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
     error = failure(server, StatusError, "slow down", client_class, max_retries=1)
     assert error.status == int(status[:3])

@@ -11,8 +11,7 @@ import pytest
 
 import localchat.streams
 import localchat.transport.call
-import localchat.transport.pool
-import localchat.transport.retries
+import localchat.transport.sockets
 from localchat import Client, ProtocolError, RateLimitError, SSEDecoder, SSEError, StatusError, Tool
 from localchat.agent.tools import Toolbox, result_text
 from localchat.embeddings import DEFAULT_BATCH_SIZE
@@ -119,9 +118,9 @@ def test_tools_may_run_one_at_a_time():
         (localchat.transport.call, "DRAIN_S", 0.02, 0.5),
         (localchat.transport.call, "_FIRST_LOOKUP_POLL_S", 0.0001, 0.001),
         (localchat.transport.call, "_MAX_LOOKUP_POLL_S", 0.001, 0.02),
-        (localchat.transport.retries, "_FIRST_DELAY_S", 0.1, 1),
-        (localchat.transport.retries, "_MAX_DELAY_S", 2, 20),
-        (localchat.transport.pool, "_MAX_IDLE_S", 5, 60),
+        (localchat.transport.failures, "_FIRST_DELAY_S", 0.1, 1),
+        (localchat.transport.failures, "_MAX_DELAY_S", 2, 20),
+        (localchat.transport.sockets, "_MAX_IDLE_S", 5, 60),
         (ask, "_NOTICE_S", 1, 5),
         (printing, "_NOTICE_S", 5, 20),
     ],

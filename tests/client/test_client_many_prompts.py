@@ -97,7 +97,7 @@ def test_wrong_prompts_and_options_send_nothing():
 
 
 def test_log_reports_requests_and_retries_without_key_and_prompt(caplog, monkeypatch):
-    monkeypatch.setattr("localchat.transport.retries._FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr("localchat.transport.failures._FIRST_DELAY_S", 0.001)
     caplog.set_level(logging.DEBUG, "localchat.client")
     busy = always(with_length(b"", "503 Busy"))
     with busy as server, Client(server.url + "?key=secret-1", "secret-2", "m", max_retries=1) as client:

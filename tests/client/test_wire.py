@@ -20,9 +20,8 @@ from localchat.request.models import parse_models
 from localchat.request.options import StreamOptions
 from localchat.streams import Stream
 from localchat.transport.call import Call
-from localchat.transport.pool import Pool
 from localchat.transport.settings import Settings
-from localchat.transport.sockets import Driver
+from localchat.transport.sockets import Driver, Pool
 from localchat.transport.timeouts import Timeout
 from tests.support.fuzz_sse import pieces_of
 
