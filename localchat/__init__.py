@@ -16,15 +16,14 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .agent.tool_run import *  # noqa: F403
     from .agent.tools import *  # noqa: F403
     from .aio import *  # noqa: F403
-    from .async_streams import *  # noqa: F403
     from .client import *  # noqa: F403
     from .embeddings import *  # noqa: F403
     from .errors import *  # noqa: F403
     from .events import *  # noqa: F403
     from .reply.assembly import *  # noqa: F403
+    from .request.completion import *  # noqa: F403
     from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
-    from .request.prompt import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
     from .transport.timeouts import *  # noqa: F403
@@ -37,7 +36,6 @@ _NAMES = {
     "agent.tool_run": "AsyncToolRun ToolRun",
     "agent.tools": "Tool ToolResult",
     "aio": "AsyncClient",
-    "async_streams": "AsyncStream",
     "client": "Client chat",
     "embeddings": "Embeddings",
     "errors": "AuthenticationError BadRequestError Cancelled ConflictError ConnectError DoesNotFit IncompleteReply "
@@ -46,12 +44,12 @@ _NAMES = {
     "events": "Annotations Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta "
     "RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "reply.assembly": "Accumulator",
+    "request.completion": "Prompt",
     "request.models": "Model",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
-    "request.prompt": "Prompt",
     "sse": "ServerSentEvent SSEDecoder SSEError",
-    "streams": "Stream",
+    "streams": "AsyncStream Stream",
     "transport.timeouts": "Timeout",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

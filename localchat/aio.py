@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .async_streams import AsyncStream
 from .client import BaseClient, T
 from .events import Reply
+from .request.completion import Prompt, TextPrompt
 from .request.models import Model
 from .request.options import (
     ChatOptions,
@@ -28,7 +28,7 @@ from .request.options import (
     RunOptions,
     StreamOptions,
 )
-from .request.prompt import Prompt, TextPrompt
+from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver
 from .transport.sockets import Result
 

@@ -1,8 +1,4 @@
-"""The chat client over blocking sockets, and the part of both clients that does not wait for the network.
-
-`python -m tools.vendor` copies the client into another project, as one file or as several; they need the standard
-library only. `aio` has the asynchronous client.
-"""
+"""The chat client over blocking sockets, and the part of both clients that does not wait for the network."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from .errors import DoesNotFit
 from .events import Reply
-from .request.completion import CHAT_PATH, Arguments, Completion
+from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
 from .request.models import Model, default_model, fetch_models
 from .request.options import (
     ChatOptions,
@@ -28,7 +24,6 @@ from .request.options import (
     check_options,
     describe_options,
 )
-from .request.prompt import Prompt, TextPrompt
 from .streams import BaseStream, Stream
 from .transport.call import Call
 from .transport.settings import Settings
@@ -41,6 +36,11 @@ if TYPE_CHECKING:
     from .agent.tool_run import ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
+
+    class _OneCall(ChatOptions, total=False):  # The options of the function `chat`.
+        base_url: str | None
+        api_key: str | None
+
 
 # The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class BaseClient:
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
-                from .schema.structured import corrected
+                from .schema.schema import corrected
 
                 request.prompt = corrected(request.prompt, error)
         return await BaseStream[Any](self._call(driver, request), request)._finish()
@@ -344,24 +344,12 @@ class Client(BaseClient):
 
 
 @overload
-def chat(
-    prompt: Prompt | None = None,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    response_format: type[T],
-    **options: Unpack[ChatOptions],
-) -> Reply[T]: ...
+def chat(prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[_OneCall]) -> Reply[T]: ...
 
 
 @overload
 def chat(
-    prompt: Prompt | None = None,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    response_format: object = None,
-    **options: Unpack[ChatOptions],
+    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_OneCall]
 ) -> Reply[Any]: ...
 
 

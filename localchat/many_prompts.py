@@ -1,8 +1,4 @@
-"""Send many prompts with bounded concurrency, for Client.map and AsyncClient.map.
-
-The replies are in the order of the prompts. If a request fails, its reply has the error, and the other requests
-continue.
-"""
+"""Send many prompts with bounded concurrency, for Client.map and AsyncClient.map."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ from typing import Any
 
 from .errors import LocalChatError
 from .events import Reply, changed
+from .request.completion import Prompt, as_messages, reusable
 from .request.options import ChatOptions, MapOptions, RequestOptions, check_count, check_options
-from .request.prompt import Prompt, as_messages, reusable
 from .transport.sockets import Driver, run_blocking
 
 

@@ -1,4 +1,4 @@
-"""Streams: the events of one response, and the blocking way to wait for events; `async_streams` has the other.
+"""Streams: the events of one response, and the two ways to wait for events: blocking, and with asyncio.
 
 A stream makes progress in steps, and each step adds events to a queue. It has no generator, which would refer to the
 stream: so a stream without references is deleted at once, and its connection is closed.
@@ -7,7 +7,7 @@ stream: so a stream without references is deleted at once, and its connection is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,9 +35,11 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 class Events(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises."""
 
-    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`.
+    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`; and
+    # `_check`, which raises IncompleteReply if the reply was cut.
     _advance: Any
     _close: Any
+    _check: Any
     _is_closed: Any
     reply: Any
 
@@ -51,26 +53,17 @@ class Events(Generic[AnyEvent, Value]):
     async def _open(self) -> None:
         """Begin a `with` block."""
 
-    def _take(self) -> bool:
-        """Make events without waiting; False if nothing is left."""
-        return False
-
     def _fail(self, error: BaseException) -> None:
         """Make the events before an error."""
 
-    def _check(self) -> None:
-        """Raise IncompleteReply if the reply was cut."""
-
     async def _step(self) -> None:
-        """Call `_take`, then `_advance`, unless closed."""
         if self._is_advancing:
             raise RuntimeError("another thread or task reads these events")
         self._is_advancing = True
         try:
             if self._is_closed:
                 raise self._ended_by("closed")
-            if not self._take():
-                await self._advance()
+            await self._advance()
         except BaseException as error:
             self._fail(error)
             self._failure = error if isinstance(error, Exception) else self._ended_by("interrupted")
@@ -96,7 +89,6 @@ class Events(Generic[AnyEvent, Value]):
         return None
 
     async def _finish(self) -> Reply[Value]:
-        """Read to the end and return the reply."""
         try:
             while await self._next() is not None:
                 pass
@@ -140,6 +132,52 @@ class BlockingEvents(Events[AnyEvent, Value]):
     def close(self) -> None:
         """Cancel at once, from any thread. The server notices the closed connection and stops."""
         run_blocking(self._close())
+
+
+class AsyncEvents(Events[AnyEvent, Value]):
+    """The events of an AsyncClient; see BlockingEvents."""
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AnyEvent:
+        event: AnyEvent | None = await self._next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    @property
+    def text(self) -> AsyncIterator[str]:
+        """The pieces of the text of the first choice, as they are received."""
+        return _AsyncText(self)
+
+    async def finish(self) -> Reply[Value]:
+        """Read to the end and return the reply. Raises IncompleteReply if it was cut, see Client.chat."""
+        return await self._finish()
+
+    async def close(self) -> None:
+        """Cancel at once, from any task of the event loop."""
+        await self._close()
+
+
+class _AsyncText(AsyncIterator[str]):
+    """The text of events. A generator would end after an error."""
+
+    def __init__(self, events: AsyncEvents[Any, Any]) -> None:
+        self._events = events
+
+    async def __anext__(self) -> str:
+        async for event in self._events:
+            if is_text(event):
+                return str(event.delta)
+        raise StopAsyncIteration
 
 
 def is_text(event: Any) -> bool:
@@ -191,15 +229,15 @@ class BaseStream(Events[StreamEvent, Value]):
             self._call.release()
 
     def _check(self) -> None:
-        if not self._request.allow_truncated:
-            check_complete(self.reply, self._request.fields)
+        check_complete(self.reply, self._request)
 
     async def _advance(self) -> None:
-        """Send the request, read, or end."""
         call = self._call
         if self._frames is None:
             await self._request.send(call)
             self._frames = Frames(call.headers.get("content-type", ""))
+        elif self._take(self._frames):
+            return
         elif not self._has_ended:
             await self._read(self._frames)
         else:
@@ -217,11 +255,9 @@ class BaseStream(Events[StreamEvent, Value]):
             self._ready.extend([] if isinstance(error, Cancelled) else events)
         self._call.release()
 
-    def _take(self) -> bool:
-        """Take a payload of the last read. If there is none, set `_has_ended`."""
-        call, accumulator, frames, frame = self._call, self._accumulator, self._frames, None
-        if frames is None:
-            return False
+    def _take(self, frames: Frames) -> bool:
+        """Take a payload of the last read. If there is none, set `_has_ended` and return False."""
+        call, accumulator, frame = self._call, self._accumulator, None
         try:
             frame = None if self._got_done or accumulator.error else next(self._payloads, None)
             if frame is not None:
@@ -290,3 +326,7 @@ class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
     so far, also after an error; `finish` reads to the end and returns it. A stream without references closes its
     connection.
     """
+
+
+class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent, Value]):
+    """A Stream of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""

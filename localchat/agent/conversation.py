@@ -6,16 +6,16 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..events import Reply
-from ..request.prompt import Prompt, as_messages, n_system, reusable
+from ..request.completion import Prompt, as_messages, n_system, reusable
 from .tool_run import AnyRun, AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
-    from .tools import AnyTool
+    from typing_extensions import Self
 
-_AnyConversation = TypeVar("_AnyConversation", bound="_BaseConversation")
+    from .tools import AnyTool
 
 
 class _BaseConversation:
@@ -60,9 +60,7 @@ class _BaseConversation:
         write_messages(path, self.messages)
 
     @classmethod
-    def load(
-        cls: type[_AnyConversation], path: str | os.PathLike[str], client: Any, **options: Any
-    ) -> _AnyConversation:
+    def load(cls, path: str | os.PathLike[str], client: Any, **options: Any) -> Self:
         """A conversation with the messages of a file; see `read_messages`. The options are those of a new one."""
         return cls(client, messages=read_messages(path), **options)
 

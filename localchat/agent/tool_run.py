@@ -1,7 +1,4 @@
-"""The loop of tool calls: send a request, run the tools that the model calls, send the results, and repeat.
-
-A run ends with a response without tool calls. `ToolRun` is for a Client and `AsyncToolRun` for an AsyncClient.
-"""
+"""The loop of tool calls: send a request, run the tools that the model calls, send the results, and repeat."""
 
 from __future__ import annotations
 
@@ -10,18 +7,17 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from ..async_streams import AsyncEvents
 from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent
 from ..reply.assembly import check_complete
 from ..request import media
+from ..request.completion import take_media
 from ..request.options import RunOptions, check_count
-from ..request.prompt import take_media
-from ..streams import BlockingEvents, Events
+from ..streams import AsyncEvents, BlockingEvents, Events
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
 
 if TYPE_CHECKING:
-    from ..request.prompt import Prompt
+    from ..request.completion import Prompt
 
 DEFAULT_MAX_ROUNDS = 10
 
@@ -48,7 +44,6 @@ class _BaseRun(Events[RunEvent, Any]):
         on_call: OnCall | None = None,
         parallel: bool | int = False,
         raise_errors: bool = False,
-        allow_truncated: bool = False,
         _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
@@ -62,13 +57,11 @@ class _BaseRun(Events[RunEvent, Any]):
             self._tools.refuse_coroutines()
         self._n_left = self._max_rounds = max_rounds
         self._on_done = _on_done
-        self._allow_truncated = allow_truncated
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
         # The conversation so far. The request has no media, whose files are read later.
-        request = client._chat_request(prompt, options, RunOptions, "run")
+        self._request = request = client._chat_request(prompt, options, RunOptions, "run")
         self.messages: list[dict[str, Any]] = request.prompt
-        self._fields = request.fields
         self._media = take_media(options)
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
         self.done = False  # Whether a response without tool calls is complete.
@@ -84,8 +77,7 @@ class _BaseRun(Events[RunEvent, Any]):
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
     def _check(self) -> None:
-        if not self._allow_truncated:
-            check_complete(self.reply, self._fields)
+        check_complete(self.reply, self._request)
 
     async def _finish(self) -> Reply[Any]:
         self._finishes = True
@@ -121,8 +113,8 @@ class _BaseRun(Events[RunEvent, Any]):
 
     def _add_reply(self, reply: Reply[Any]) -> None:
         """Add a reply to the messages at the last event of its round. The caller may stop after this event."""
-        if self._finishes and not self._allow_truncated:
-            check_complete(reply, self._fields)
+        if self._finishes:
+            check_complete(reply, self._request)
         self._reply = reply
         self.messages.append(reply.message)
         self.done = not (reply.tool_calls and self._tools.definitions)  # Without functions there is nothing to run.

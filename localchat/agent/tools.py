@@ -193,10 +193,8 @@ class Toolbox:
         if isinstance(function, str):
             return ToolResult(call, f"Error: {function}", function)
         try:
-            is_coroutine = in_loop and inspect.iscoroutinefunction(function)
-            value = (
-                await in_thread(_call_function, function) if in_loop and not is_coroutine else _call_function(function)
-            )
+            in_other_thread = in_loop and not inspect.iscoroutinefunction(function)
+            value = await in_thread(_call_function, function) if in_other_thread else _call_function(function)
             if in_loop and inspect.isawaitable(value):
                 value = await value
             if in_loop and isinstance(value, AsyncIterator):
@@ -211,7 +209,6 @@ class Toolbox:
             return ToolResult(call, f"Error: {reason}", reason)
 
     def refuse_coroutines(self) -> None:
-        """Raise TypeError if one of the functions is a coroutine function."""
         kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
         names = [name for name, tool in self._tools.items() if any(kind(tool.function) for kind in kinds)]
         if names:

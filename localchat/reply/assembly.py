@@ -1,12 +1,10 @@
-"""Assembly of a response: payloads to typed events, and to a Reply. No I/O.
-
-`Accumulator` takes every payload of a stream, or the only payload of a response without streaming. A defect is
-repaired and reported in a warning event, or raises a typed error.
+"""Assembly of a response: payloads to typed events, and to a Reply. No I/O. A defect is repaired and reported
+in a warning event, or raises a typed error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..errors import IncompleteReply, IncompleteStream, ProtocolError, StreamError, cut
@@ -196,10 +194,12 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
-def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
-    """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
-    is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
+def check_complete(reply: Reply[Any], request: Any) -> None:
+    """Raise IncompleteReply if a filter cut the reply, or a token limit that the request does not set, nor allow."""
+    is_limited = any(request.fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
     reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
+    if request.allow_truncated:
+        return
     if "content_filter" in reasons:
         cause, other = "by a content filter", ""
     elif "context" in reasons.get("length", ""):  # max_tokens is another limit.

@@ -162,7 +162,7 @@ class OpenChoice:
             return
         self._content.append(content)
         # Content is not searched for tags if the server separates the reasoning itself.
-        if self._reasoning_field is not None or self._splitter.is_over:
+        if self._reasoning_field is not None or self._splitter.state == "text":
             self._emit("content", content)
             return
         for kind, text in self._splitter.feed(content):
@@ -192,12 +192,12 @@ class OpenChoice:
     def close(self) -> list[StreamEvent]:
         """The events at the end of a stream that was not cut: text after a <think> that is never closed, then calls."""
         self._finished_calls = tuple(self._current_calls())
-        if self._splitter.unclosed and self.stop().reason == "stop":
+        if self._splitter.state == "reasoning" and self.stop().reason == "stop":
             text = self._splitter.opening + "".join(self.pieces["reasoning"])
             self.pieces["reasoning"] = []
             self._emit("content", text)
             self._warn("the reasoning is never closed by </think>: all of the content is text")
-        elif self._splitter.unclosed:
+        elif self._splitter.state == "reasoning":
             self._warn("the text ends inside <think>: the reasoning may contain the answer")
         before, tag, _ = "".join(self._content).partition("</think>")
         if tag and not self.pieces["reasoning"] and "<think>" not in before:

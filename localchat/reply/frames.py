@@ -1,7 +1,4 @@
-"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body. No I/O.
-
-`Frames` detects the format and splits the body; `parse_frame` parses one payload.
-"""
+"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body. No I/O."""
 
 from __future__ import annotations
 

@@ -21,52 +21,42 @@ class ThinkSplitter:
         if mode not in ("auto", "prefilled", "off"):
             raise ValueError(f"think_tags must be one of auto, prefilled, off, not {mode!r}")
         self._prefilled = mode == "prefilled"
-        # "start", "reasoning", "close" (the blanks after the closing tag), or "text".
-        self._state = "text" if mode == "off" else "start"
+        # "start", "reasoning", "close" (the blanks after the closing tag), or "text", which no tag can follow.
+        self.state = "text" if mode == "off" else "start"
         self._close = "</think>"
         # The opening tag with the blanks around it, and whether reasoning followed.
         self.opening = ""
         self._has_reasoning = False
         self._held = ""  # Text that may be a part of a tag, or blanks around one.
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no tag can follow: all further pieces are content."""
-        return self._state == "text"
-
-    @property
-    def unclosed(self) -> bool:
-        """Whether the text so far ends inside the tags."""
-        return self._state == "reasoning"
-
     def feed(self, text: str, ended: bool = False) -> list[tuple[str, str]]:
         """Take a piece and return pairs of "content" or "reasoning" and a text; `ended` releases the held text."""
         held, self._held, out = self._held + text, "", []
-        if self._state == "start":
+        if self.state == "start":
             held = self._start(held, ended)
-        if self._state == "reasoning":
+        if self.state == "reasoning":
             reasoning, held = self._reasoning(held, ended)
             out = [("reasoning", reasoning)] if reasoning else []
-        if self._state == "close":
+        if self.state == "close":
             rest = held.lstrip()
             held = held[held.rfind("\n", 0, len(held) - len(rest)) + 1 :]  # An indented first line stays indented.
             if not rest:
                 self._held = held
                 return out
-            self._state = "text"
-        return [*out, ("content", held)] if held and self._state == "text" else out
+            self.state = "text"
+        return [*out, ("content", held)] if held and self.state == "text" else out
 
     def _start(self, held: str, ended: bool) -> str:
         text = held.lstrip()
         for tag, close in _TAGS.items():
             if text.startswith(tag):
-                self._state, self._close = "reasoning", close
+                self.state, self._close = "reasoning", close
                 self.opening = held[: len(held) - len(text) + len(tag)]
                 return text[len(tag) :]
             if tag.startswith(text) and not ended and len(held) <= _MAX_LEADING_BLANKS:
                 self._held = held
                 return ""
-        self._state = "reasoning" if self._prefilled and text else "text"
+        self.state = "reasoning" if self._prefilled and text else "text"
         return held
 
     def _reasoning(self, held: str, ended: bool) -> tuple[str, str]:
@@ -77,7 +67,7 @@ class ThinkSplitter:
             self._has_reasoning = held != ""
         end = held.find(self._close)
         if end >= 0:
-            self._state = "close"
+            self.state = "close"
             return held[:end], held[end + len(self._close) :]
         sizes = range(0 if ended else min(len(self._close) - 1, len(held)), 0, -1)
         n_held = next((size for size in sizes if self._close.startswith(held[-size:])), 0)

@@ -56,7 +56,6 @@ class _OpenCall:
         return name if self.name is None or name.startswith(self.name) else self.name + name
 
     def text(self) -> str:
-        """The arguments so far."""
         self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
 

@@ -1,11 +1,11 @@
-"""A request for a completion: its options become the body, which is sent again without what the server refuses."""
+"""A request for a completion: prompt and options become the body, sent again without what the server refuses."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union
 
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
 from ..reply.text import ThinkSplitter
@@ -14,11 +14,47 @@ from ..transport.settings import Settings
 from ..transport.timeouts import Timeout
 from .models import default_model
 from .options import check_count, check_options
-from .prompt import as_messages, take_media
 
 CHAT_PATH = "chat/completions"
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+Prompt = Union[str, Sequence[Mapping[str, Any]]]
+# The prompt of `complete`: a text or a list of tokens, or a list of these.
+TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
+
+
+def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
+    """The messages of a prompt, text or a list, after a system message. Raises ValueError if there would be two."""
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
+    messages = []
+    for message in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt:
+        if not isinstance(message, Mapping):
+            hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
+            raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
+        messages.append(dict(message))
+    if system is not None and any(message.get("role") == "system" for message in messages):
+        raise ValueError("the prompt has a system message, so system= would add a second one: leave one out")
+    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
+
+
+def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The number of system messages with which a conversation begins, 0 or 1."""
+    return int(bool(messages) and messages[0].get("role") == "system")
+
+
+def take_media(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
+    names = [name for name in ("images", "audio") if not (name == "audio" and isinstance(options.get(name), Mapping))]
+    found = {name: options.pop(name, None) for name in names}
+    return {name: sources for name, sources in found.items() if sources is not None and sources not in ([], ())}
+
+
+def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of several requests: a generator, such as one of images, becomes a list, as the first request would
+    use it up."""
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
 
 
 class Arguments:
@@ -62,7 +98,7 @@ class Completion(Arguments):
         self.prompt: Any = as_messages(prompt, system) if path == CHAT_PATH else prompt
         fields.update(self.extra_body)
         self._tools = _definitions(fields.pop("tools", None) or ())
-        # The value that the completion has to contain (structured.ExpectedValue), None for any text.
+        # The value that the completion has to contain (schema.ExpectedValue), None for any text.
         self.expected: Any = None
         target = fields.get("response_format")
         kind = target.get("type") if isinstance(target, Mapping) else None
@@ -71,7 +107,7 @@ class Completion(Arguments):
         # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         if target is not None and (not isinstance(kind, str) or kind in _JSON_TYPES):
             del fields["response_format"]
-            from ..schema.structured import ExpectedValue  # Few programs need it.
+            from ..schema.schema import ExpectedValue  # Few programs need it.
 
             self.expected = ExpectedValue(target)
 
@@ -84,7 +120,6 @@ class Completion(Arguments):
 
     @property
     def tool_names(self) -> set[str]:
-        """The names of the tools in the request."""
         functions = (tool.get("function") for tool in self._tools)
         return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
 
@@ -155,7 +190,6 @@ def _drop_refused(body: dict[str, Any], error: StatusError) -> str:
 
 
 def _definitions(tools: Any) -> list[Any]:
-    """The JSON of tools."""
     if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes, Mapping)):
         raise TypeError(f"tools is a list of tools, not {tools!r:.100}")
     found = [getattr(tool, "definition", tool) for tool in tools]

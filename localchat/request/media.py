@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from ..errors import cut
-from .prompt import Prompt, as_messages
+from .completion import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)
@@ -40,7 +40,7 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
         url = source
     else:
         data = _read(source)
-        url = f"data:{_kind(data, _IMAGES, 'image')};base64,{_base64(data)}"
+        url = f"data:{_kind(data, _IMAGES, 'image')};base64,{base64.b64encode(data).decode()}"
     return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
 
 
@@ -59,7 +59,7 @@ def audio_part(source: Source) -> dict[str, Any]:
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
     kind = "mp3" if is_frame else _kind(data, _AUDIO, "audio")
-    return {"type": "input_audio", "input_audio": {"data": _base64(data), "format": kind}}
+    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode(), "format": kind}}
 
 
 def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
@@ -81,7 +81,6 @@ def _listed(sources: Any) -> Iterable[Source]:
 
 
 def is_url(source: str) -> bool:
-    """Whether the text is an http, https or data URL."""
     return source.lower().startswith(("http://", "https://", "data:"))
 
 
@@ -101,7 +100,3 @@ def _kind(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what:
             return kind
     known = ", ".join(kind.rpartition("/")[2] for kind in formats)
     raise ValueError(f"this is no {what} of a known format ({known}); it begins with {data[:12]!r}")
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

@@ -44,7 +44,6 @@ class Model(str):
 
 
 async def fetch_models(call: Call, headers: Mapping[str, str]) -> list[Model]:
-    """Request the list of models."""
     return parse_models(await call.fetch_json("list of models is", "GET", "models", None, headers))
 
 

@@ -1,8 +1,4 @@
-"""Shapes: what an annotation is in JSON Schema, and how its values are built from JSON. No I/O.
-
-A shape makes the JSON Schema of a type, and builds a value of the type from JSON that was validated with that schema.
-`shape_of` makes the shape of an annotation; `document` makes the whole schema, with the types that a shape refers to.
-"""
+"""Shapes: what an annotation is in JSON Schema, and how its values are built from validated JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -100,9 +96,6 @@ def described(shape: Shape, text: str | None) -> Shape:
     return Shape(lambda definitions: {**shape.schema(definitions), "description": text}, shape.build, text)
 
 
-# Records
-
-
 class Field(NamedTuple):
     """A field of a record, or a parameter of a function."""
 
@@ -112,7 +105,6 @@ class Field(NamedTuple):
     default: Any = ABSENT
 
     def schema(self, definitions: Definitions) -> Json:
-        """The JSON Schema with the default."""
         schema = self.shape.schema(definitions)
         if self.default is not ABSENT:
             with contextlib.suppress(TypeError, ValueError):  # If JSON cannot hold it, the field is only optional.
@@ -173,8 +165,6 @@ def _typed_dict_fields(target: Any) -> list[Field]:
         fields.append(Field(name, described(shape_of(hint), texts.get(name)), required))
     return fields
 
-
-# Annotations
 
 ANYTHING = plain({})
 
@@ -314,14 +304,11 @@ def _constants(options: list[tuple[Any, Any]]) -> Shape:
 
 
 _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
-    list: _array(list),
-    collections.abc.Sequence: _array(list),
-    collections.abc.Iterable: _array(list),
+    **dict.fromkeys((list, collections.abc.Sequence, collections.abc.Iterable), _array(list)),
     set: _array(set, unique=True),
     frozenset: _array(frozenset, unique=True),
     tuple: _tuple,
-    dict: _map,
-    collections.abc.Mapping: _map,
+    **dict.fromkeys((dict, collections.abc.Mapping), _map),
     Union: _union,
     getattr(types, "UnionType", Union): _union,
     typing.Literal: lambda args: _constants([(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args]),
@@ -329,9 +316,6 @@ _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
         shape_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), None)
     ),
 }
-
-
-# Values to JSON
 
 
 def to_plain_json(value: Any) -> Any:

@@ -16,16 +16,12 @@ import types
 import typing
 from typing import Any, ForwardRef, Union
 
-# Docstrings
-
 # A title that begins a section. The group is set for sections that describe parameters.
 _SECTION = re.compile(
     r"(?:(?:\w+ )?(Args|Arguments|Parameters|Params|Attributes|Fields)"
     r"|Returns?|Raises|Yields?|Examples?|Notes?|See Also|Warnings?)\s*:\s*"
 )
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
-
-
 _UNDERLINE = re.compile("-{3,}")  # The line below a title in NumPy's style.
 # A field of reST: its kind, its arguments, the last of which is the name of a parameter, and its text.
 _FIELD = re.compile(r":(\w+)\b([^:]*):\s*(.*)")
@@ -97,12 +93,12 @@ def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
         following = next((other for other in lines[number:] if other.strip()), "")
         title = _SECTION.fullmatch(line)
         if title and (following.startswith(" ") or (title[1] and _ENTRY.match(following))):
-            section, name, indent = title, "", _indent_of(following)
+            section, name, indent = title, "", len(following) - len(following.lstrip())
         elif section is None or (line[:1].strip() if indent else not _ENTRY.match(line)):
             section = None
             summary.append(line)
         elif section[1] and line.strip():
-            entry = _ENTRY.match(line.strip()) if _indent_of(line) <= indent else None
+            entry = _ENTRY.match(line.strip()) if len(line) - len(line.lstrip()) <= indent else None
             name = entry[1] if entry else name
             described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
     return summary
@@ -115,17 +111,10 @@ def read_function(function: Any) -> tuple[str, dict[str, str]]:
     return read_docstring(doc or "")
 
 
-def _indent_of(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
 def own_docstring(target: type) -> str:
     """The text of a class's docstring; empty for the signature that a dataclass without a docstring gets as one."""
     doc = target.__dict__.get("__doc__") or ""
     return "" if doc.startswith(f"{target.__name__}(") else read_docstring(doc)[0]
-
-
-# Annotations
 
 
 def evaluated_hints(owner: Any) -> dict[str, Any]:

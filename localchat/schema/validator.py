@@ -24,15 +24,8 @@ _SHOWN_CHARS = 80
 _IN_PYTHON = {"$": r"\Z", "(?<": "(?P<"}
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(\?<(?![=!])|\$", re.DOTALL)
 
-TYPE_NAMES: dict[type, str] = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
+TYPE_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+TYPE_NAMES[type(None)] = "null"
 
 
 class ValidationError(NamedTuple):
@@ -247,9 +240,7 @@ _RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]
     "additionalProperties": (dict, _Validator._additional_properties),
     "patternProperties": (dict, _Validator._pattern_properties),
     "propertyNames": (dict, _Validator._property_names),
-    "dependentRequired": (dict, _Validator._dependent),
-    "dependentSchemas": (dict, _Validator._dependent),
-    "dependencies": (dict, _Validator._dependent),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), (dict, _Validator._dependent)),
     "items": (list, _Validator._items),
     "prefixItems": (list, _Validator._prefix_items),
     "uniqueItems": (list, _Validator._unique),

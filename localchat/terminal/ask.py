@@ -1,7 +1,5 @@
 """The command line of the one-file client: send one prompt and print the response.
 
-`python -m localchat` uses the functions of this module too.
-
 The output of the model goes to stdout, everything else to stderr. Exit codes: 0 for a complete response, 1 for
 an error, 2 for wrong usage, 3 for a response that was cut, 130 for Ctrl-C.
 """
@@ -147,7 +145,6 @@ def finish_code(finish_reason: str | None) -> int:
 
 
 def report(text: str) -> None:
-    """Write a line to stderr."""
     print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
 

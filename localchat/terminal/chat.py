@@ -94,9 +94,6 @@ def _line_editing(saves: bool) -> Iterator[None]:
                 readline.write_history_file(path)
 
 
-# Commands
-
-
 class _Command(NamedTuple):
     run: Callable[[Session, str], object]  # Called with the session and the text after the name of the command.
     # What /help shows.

@@ -39,7 +39,6 @@ class DetailedPrinter(Printer):
         self._first_s: float | None = None
 
     def add(self, event: StreamEvent) -> None:
-        """Print an event."""
         if self._first_s is None and event.type.endswith("_delta"):
             self._first_s = time.monotonic()
         if event.type.endswith("_delta") and (self._show_reasoning or event.type != "reasoning_delta"):

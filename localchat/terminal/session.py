@@ -14,8 +14,8 @@ from typing import Any
 from ..agent.conversation import Conversation, read_messages, write_messages
 from ..client import Client
 from ..request import media
+from ..request.completion import n_system
 from ..request.options import ClientOptions, MessageOptions
-from ..request.prompt import n_system
 from .ask import finish_code, read_prompt, report, show
 from .printing import DetailedPrinter, waiting
 
@@ -47,7 +47,6 @@ class Session(Conversation):
         return content if content is None or isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
     def clear(self) -> None:
-        """Remove all messages except the system message."""
         self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
 
     def ask(self, text: str, images: Sequence[str] = ()) -> int:

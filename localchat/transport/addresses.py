@@ -1,7 +1,4 @@
-"""Addresses of servers, proxies, TLS contexts and host names.
-
-This module opens no connection; the drivers `sockets` and `aio_sockets` do.
-"""
+"""Addresses of servers, proxies, TLS contexts and host names. The drivers open the connections."""
 
 from __future__ import annotations
 

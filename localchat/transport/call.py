@@ -27,7 +27,7 @@ from ..errors import (
 from ..reply.payloads import find_error, parse_error
 from .addresses import Proxy, find_proxy, look_up, tls_context
 from .failures import connect_message, no_response_message, retry_delay, status_error
-from .http1 import Inflate, ResponseReader, inflate_error, request_head
+from .http1 import Inflate, ResponseReader, request_head
 from .settings import Settings
 from .sockets import Pool
 from .timeouts import Deadlines, Timeout, timed_out
@@ -62,12 +62,13 @@ class Call:
         self._inflate: Inflate | None = None
         self._early_body = b""  # The part of the body that was received with the head and has not been read.
 
-    # What the clients use.
-
     async def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
-        self._method, self._target = method, self.settings.address.target(path)
-        self._body, self.headers = b"" if body is None else _as_json(body), {}
+        self._method, self._target, self.headers = method, self.settings.address.target(path), {}
+        try:
+            self._body = b"" if body is None else json.dumps(body, allow_nan=False).encode("ascii")
+        except ValueError as error:
+            raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error
         self._headers = self.settings.request_headers(headers, body is not None)
         if body is not None or method.upper() in ("POST", "PUT", "PATCH"):  # These always have a body; it may be empty.
             self._headers["Content-Length"] = str(len(self._body))
@@ -173,8 +174,6 @@ class Call:
         if n_bytes > limit:
             raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
 
-    # One try.
-
     async def _send_once(self) -> None:
         self._connection = self._pool.take()
         is_reused = self._connection is not None
@@ -196,7 +195,8 @@ class Call:
         encoding, transfer = (",".join(sorted({*self._response.values(name)} - {"identity"})) for name in names)
         if not 200 <= status < 300:
             raw = await self.drain(ERROR_BODY_S)
-            raw = inflate_error(raw, encoding, MAX_DRAINED_BYTES)
+            with contextlib.suppress(ProtocolError):  # The header may be wrong.
+                raw = Inflate(encoding, MAX_DRAINED_BYTES).feed(raw)[:MAX_DRAINED_BYTES] if encoding else raw
             raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
         if transfer not in ("", "chunked"):
             raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
@@ -215,8 +215,6 @@ class Call:
         logging = sys.modules.get("logging")
         if logging is not None:
             logging.getLogger("localchat.client").debug(message, *values)
-
-    # A connection.
 
     async def _connect(self) -> None:
         """Connect to the server, with TLS for https, or to the proxy."""
@@ -282,8 +280,6 @@ class Call:
         except socket.timeout:
             raise timed_out(kind) from None
 
-    # A request and the head of its response.
-
     async def _request(self) -> int:
         """Send the request, receive the head of the response, and return the status."""
         target, headers, proxy = self._target, self._headers, self._connection.proxy
@@ -321,10 +317,3 @@ class Call:
         self.deadlines.pause()
         self.check_cancelled()  # A cancel ends the connection, which would look like the end of the response.
         return data
-
-
-def _as_json(body: Any) -> bytes:
-    try:
-        return json.dumps(body, allow_nan=False).encode("ascii")
-    except ValueError as error:
-        raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error

@@ -62,7 +62,6 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
 
 
 def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
-    """The message of an error that prevented a connection."""
     shown = settings.address.shown
     if proxy is not None:
         return f"no connection to {shown} through the proxy: {error}"
@@ -83,7 +82,6 @@ def no_response_message(settings: Settings, error: Exception) -> str:
 
 
 def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
-    """The error of a status other than 2xx."""
     body = settings.mask(body)
     headers = {name: settings.mask(value) for name, value in headers.items()}
     reported = parse_error(body)

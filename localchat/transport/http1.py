@@ -6,7 +6,6 @@ response does.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -214,10 +213,3 @@ class Inflate:
             if self._inflate.eof:
                 data, self._inflate, self._has_ended = self._inflate.unused_data, None, True
         return out
-
-
-def inflate_error(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body of an error, at most `limit` bytes; unchanged if it cannot be decompressed, as labels may be wrong."""
-    with contextlib.suppress(ProtocolError):
-        return Inflate(encoding, limit).feed(body)[:limit] if encoding else body
-    return body

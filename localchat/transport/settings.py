@@ -25,45 +25,36 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Settings:
-    """The arguments of a client, already checked by type, and the variables of the environment at that time."""
+    """The arguments of a client (ClientOptions), already checked by type, and the environment at that time."""
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        *,
-        timeout: Timeout | float | None = DEFAULT_TIMEOUT,
-        max_retries: int | None = None,
-        on_retry: Callable[[int, float, LocalChatError], object] | None = None,
-        headers: Mapping[str, str] | None = None,
-        proxy: str | bool | None = None,
-        verify: Any = None,
-        max_bytes: int | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, **given: Any) -> None:
         self.environment = environment or {name: os.environ.get(name, "") for name in _VARIABLES}
-        self.base_url = base_url or self.environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
+        self.base_url = given.get("base_url") or self.environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
-        # Keys from files end with a line end. The error does not show the key.
-        self.key = (self._environment_key() if api_key is None else api_key).strip()
+        key = given.get("api_key")
+        if key is None:  # OPENAI_API_KEY, but not in plain text to another machine than that of OPENAI_BASE_URL.
+            is_local = self.address.socket_path is not None or is_loopback(self.address.host)
+            is_trusted = self.address.scheme == "https" or self.base_url == self.environment["OPENAI_BASE_URL"]
+            key = self.environment["OPENAI_API_KEY"] if is_local or is_trusted else ""
+        self.key: str = key.strip()  # Keys from files end with a line end. The error does not show the key.
         if not self.key.isascii() or not self.key.isprintable():
             raise ValueError("the key has characters that cannot be sent: is the API key right?")
         self._masks = len(self.key) > 3  # Errors may contain shorter texts by chance.
-        self.model = model or self.environment["LOCALCHAT_MODEL"] or None
-        self.timeout = Timeout.of(timeout)
-        self.max_retries = DEFAULT_MAX_RETRIES if max_retries is None else max_retries
-        self.on_retry = on_retry
-        self.headers = dict(headers or {})
-        self.proxy = proxy
-        if isinstance(proxy, str):
-            parse_proxy(proxy)
+        self.model = given.get("model") or self.environment["LOCALCHAT_MODEL"] or None
+        self.timeout = Timeout.of(given.get("timeout", DEFAULT_TIMEOUT))
+        max_retries, verify, max_bytes = (given.get(name) for name in ("max_retries", "verify", "max_bytes"))
+        self.max_retries: int = DEFAULT_MAX_RETRIES if max_retries is None else max_retries
+        self.on_retry: Callable[[int, float, LocalChatError], object] | None = given.get("on_retry")
+        self.headers: dict[str, str] = dict(given.get("headers") or {})
+        self.proxy: str | bool | None = given.get("proxy")
+        if isinstance(self.proxy, str):
+            parse_proxy(self.proxy)
         self.verify = True if verify is None else verify
         if type(self.verify).__hash__ is None:  # Contexts are cached by their values.
             raise ValueError(f"verify must name a file of certificates, not {verify!r}")
         if not isinstance(self.verify, bool):
             tls_context(self.verify)
-        self.max_bytes = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
+        self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.takes_stream_options = True
@@ -76,13 +67,6 @@ class Settings:
         if other.base_url == self.base_url:
             self.found_model, self.takes_stream_options = other.found_model, other.takes_stream_options
             self.takes_tool_names = other.takes_tool_names
-
-    def _environment_key(self) -> str:
-        """OPENAI_API_KEY, but not in plain text to another machine than that of OPENAI_BASE_URL; empty then."""
-        address = self.address
-        is_local = address.socket_path is not None or is_loopback(address.host)
-        is_trusted = is_local or address.scheme == "https" or self.base_url == self.environment["OPENAI_BASE_URL"]
-        return self.environment["OPENAI_API_KEY"] if is_trusted else ""
 
     def request_headers(self, extra: Mapping[str, str], has_body: bool = True) -> dict[str, str]:
         """The headers of a request, with `extra` headers. Raises ValueError if one is not valid."""

@@ -1,7 +1,4 @@
-"""The blocking driver, which performs the operations that a call waits for; and the idle connections of a client.
-
-Another thread can wake an operation that blocks, with `Driver.cancel`.
-"""
+"""The blocking driver, which performs the operations that a call waits for; and the idle connections of a client."""
 
 from __future__ import annotations
 
@@ -113,7 +110,6 @@ class Pool:
             connection.close()
 
     def close(self) -> None:
-        """Close all idle connections."""
         idle, self._idle = self._idle, []
         for connection, _ in idle:
             connection.close()

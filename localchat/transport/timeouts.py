@@ -17,8 +17,6 @@ _TIMEOUT_REASONS = {
 }
 
 _MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more than about 24 days.
-
-
 _DEFAULT: Any = object()
 
 
@@ -119,5 +117,4 @@ class Deadlines:
 
 
 def _after(seconds: float | None) -> float | None:
-    """The deadline of a timeout that starts now."""
     return None if seconds is None else time.monotonic() + seconds

@@ -17,7 +17,7 @@ from localchat.agent.tools import Toolbox, result_text
 from localchat.embeddings import DEFAULT_BATCH_SIZE
 from localchat.reply.assembly import Accumulator
 from localchat.reply.tool_calls import _MAX_CALLS
-from localchat.schema.structured import ExpectedValue
+from localchat.schema.schema import ExpectedValue
 from localchat.terminal import ask, printing
 from localchat.transport.http1 import _MAX_HEAD_BYTES, ResponseReader
 from localchat.transport.sockets import Connection, Driver, run_blocking

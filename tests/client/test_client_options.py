@@ -110,7 +110,8 @@ def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class)
                 reply = caught.value.partial
                 cut = Choice(1, finish_reason=reply.finish_reason, finish_reason_raw=finish)
                 with pytest.raises(IncompleteReply):  # Also if another choice than the first was cut.
-                    check_complete(Reply((Choice(finish_reason="stop"), cut)), options)
+                    request = SimpleNamespace(fields=options, allow_truncated=False)
+                    check_complete(Reply((Choice(finish_reason="stop"), cut)), request)
             else:
                 reply = call("hi", **options)
             assert (reply.text, reply.finish_reason) == ("Hello", "length" if "model" in finish else finish)

@@ -9,8 +9,7 @@ import pytest
 
 from localchat import BadRequestError, DoesNotFit, IncompleteReply, ToolCall
 from localchat.events import Choice, Reply
-from localchat.schema.schema import json_schema
-from localchat.schema.structured import ExpectedValue
+from localchat.schema.schema import ExpectedValue, json_schema
 from tests.client.test_schema import Address
 from tests.support.scripted import Script, chunk, playing, refusal
 
