@@ -44,26 +44,6 @@ class Model:
         self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
-    # For loading/service.py.
-
-    @property
-    def n_bytes(self) -> int:
-        return self.engine.facts.n_bytes + self.engine.facts.n_context_bytes
-
-    @property
-    def n_mapped_bytes(self) -> int:
-        return self.engine.facts.n_mapped_bytes
-
-    @property
-    def has_died(self) -> bool:
-        return self.engine.has_died
-
-    def stop(self) -> None:
-        self.engine.stop()
-
-    def close(self) -> None:
-        self.engine.close()
-
     def meta(self) -> dict[str, Any]:
         facts = self.engine.facts
         same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}

@@ -222,7 +222,7 @@ class Endpoints:
                 try:
                     result = use(model)
                 except EngineGone:
-                    if not n_left or not model.has_died:
+                    if not n_left or not model.engine.has_died:
                         raise
                     continue
                 exchange.closing.push(closing.pop_all())

@@ -96,7 +96,7 @@ class Service:
         with contextlib.ExitStack() as closing:
             for served in self.loaded():
                 if served.model is not None:
-                    closing.callback(served.model.close)
+                    closing.callback(served.model.engine.close)
 
     def stop(self) -> None:
         """End the requests in flight, which check `is_stopped` or wait for an engine, and load no more."""
@@ -105,7 +105,7 @@ class Service:
             self._changed.notify_all()
         for served in self.loaded():
             if (model := served.model) is not None:
-                model.stop()
+                model.engine.stop()
 
     def served(self) -> list[ServedModel]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
@@ -230,7 +230,7 @@ class Service:
         a load that has failed since this time, or is not to be tried again yet."""
         if self.is_stopped:
             raise errors.ShuttingDown
-        if served.model is not None and not served.is_ending and not served.model.has_died:
+        if served.model is not None and not served.is_ending and not served.model.engine.has_died:
             return True
         self._check_failure(served, since)
         if self._load is None:
@@ -317,11 +317,11 @@ class Service:
         """The model, which is loaded beside others or in their place. None: no request waits for it any more."""
         assert self._load is not None
         if (dead := served.model) is not None:
-            if not dead.has_died:  # It was to be ended for another model, whose request is gone.
+            if not dead.engine.has_died:  # It was to be ended for another model, whose request is gone.
                 return dead
             with self._changed:
                 served.model = None
-            dead.close()
+            dead.engine.close()
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             log.error("cannot load %s", problem)
             raise errors.InferenceError(problem)
@@ -333,7 +333,7 @@ class Service:
                 return self._load(served, self._others())
             except NotEnoughMemory as error:
                 # End no model if ending all of them would not free enough.
-                freed = sum(other.model.n_bytes + _PROCESS_BYTES for other in self.loaded() if other.model)
+                freed = sum(_n_bytes(other.model) + _PROCESS_BYTES for other in self.loaded() if other.model)
                 if error.n_missing > freed:
                     log.error("cannot load %s: %s", served.file.name, error)
                     raise
@@ -345,8 +345,8 @@ class Service:
 
     def _others(self) -> OtherModels:
         loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
-        n_mapped = sum(model.n_mapped_bytes for model, _ in loaded)
-        return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
+        n_mapped = sum(model.engine.facts.n_mapped_bytes for model, _ in loaded)
+        return OtherModels(n_mapped, sum(_n_bytes(model) for model, n_users in loaded if not n_users))
 
     def _end_least_recent(self, new: ServedModel, *, only_idle: bool = False) -> None:
         """End the least recently used idle model for a new one, or wait for one as long as the new one is needed. After
@@ -380,9 +380,13 @@ class Service:
             model, served.model = served.model, None
         assert model is not None, "only this thread ends models"
         try:
-            model.close()
+            model.engine.close()
             log.info("the model %s has been unloaded: %s", served.file.name, why)
         finally:
             with self._changed:
                 served.is_ending = False
                 self._changed.notify_all()
+
+
+def _n_bytes(model: Model) -> int:
+    return model.engine.facts.n_bytes + model.engine.facts.n_context_bytes

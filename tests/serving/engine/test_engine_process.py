@@ -318,7 +318,7 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
         monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
         monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", ABORTS])
         os.kill(pid_of(service), signal.SIGKILL)
-        wait_for(lambda: service.default.model is not None and service.default.model.has_died)
+        wait_for(lambda: service.default.model is not None and service.default.model.engine.has_died)
         for i in range(5):
             now += 1
             status, body = chat_at(port)
