@@ -24,7 +24,7 @@ from ..api.response_store import ResponseStore
 from ..chat.model import Model, check_listed
 from ..chat.runs.generation import GenerationRun, wire_errors
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
-from ..chat.runs.vectors import VectorRun
+from ..chat.runs.vectors import embed_inputs, score_documents
 from ..core import errors
 from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
@@ -81,7 +81,7 @@ class Endpoints:
         parse_responses = partial(responses.parse_response, self._store)
         parse_count = messages.parse_count_tokens
         count_tokens = value(parse_count, lambda model, chat, _: {"input_tokens": prompt_length(model, chat)})
-        rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
+        rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
             "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
@@ -97,7 +97,7 @@ class Endpoints:
             "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
             "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
             "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
-            "/embeddings": {"POST": vectors(embeddings.parse_embeddings, VectorRun.embed, embeddings.embeddings_body)},
+            "/embeddings": {"POST": vectors(embeddings.parse_embeddings, embed_inputs, embeddings.embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": value(embeddings.parse_tokenize, _tokenized)},
@@ -113,8 +113,8 @@ class Endpoints:
             "/api/show": {"POST": models.show},
             "/api/chat": {"POST": text(ollama.parse_ollama, ollama.OllamaEncoder, LINES)},
             "/api/generate": {"POST": text(ollama.parse_generate, ollama.GenerateEncoder, LINES)},
-            "/api/embed": {"POST": vectors(ollama.parse_embed, VectorRun.embed, ollama.embed_body)},
-            "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, VectorRun.embed, ollama.old_embed_body)},
+            "/api/embed": {"POST": vectors(ollama.parse_embed, embed_inputs, ollama.embed_body)},
+            "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, embed_inputs, ollama.old_embed_body)},
         }
 
     def respond(self, exchange: Exchange) -> None:
@@ -260,16 +260,15 @@ class Endpoints:
     def _vectors(
         self,
         parse: Callable[[Fields], Any],
-        compute: Callable[[VectorRun, Any], Sequence[Any]],
+        compute: Callable[[Model, Any, Callable[[], None]], tuple[Sequence[Any], int]],
         body: Callable[[str, Any, Any, int], Any],
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
 
         def computed(model: Model, request: Any, exchange: Exchange) -> Any:
-            run = VectorRun(model, partial(self._check, exchange))
-            results = compute(run, request)
-            exchange.summary = f"{len(results)} results of {run.n_tokens} tokens"
-            return body(model.name, request, results, run.n_tokens)
+            results, n_tokens = compute(model, request, partial(self._check, exchange))
+            exchange.summary = f"{len(results)} results of {n_tokens} tokens"
+            return body(model.name, request, results, n_tokens)
 
         return self._value(parse, computed)
 
