@@ -183,20 +183,18 @@ def _text_params(request: CompletionRequest) -> GenerationParams:
 
 
 def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prompt:
+    """The prompt of a completion. With a suffix, it has the FIM tokens of the model."""
     if not isinstance(given, str):
         return given
-    return ((given, True),) if request.suffix is None else _fim_prompt(engine, given, request.suffix, request)
-
-
-def _fim_prompt(engine: AnyEngine, prefix: str, suffix: str, request: CompletionRequest) -> Prompt:
-    """The prompt for the text between a prefix and a suffix, with the FIM tokens of the model."""
+    if request.suffix is None:
+        return ((given, True),)
     facts = engine.facts
     if facts.fim_tokens is None:
         field = request.suffix_field
         text = f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
         raise errors.BadRequest(text, field)
     before, after, middle = facts.fim_tokens
-    gap: Prompt = (before, (prefix, False), after, (suffix, False), middle, (request.begun, False))
+    gap: Prompt = (before, (given, False), after, (request.suffix, False), middle, (request.begun, False))
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
     files: Sequence[int] = ()
     if request.files:
