@@ -42,7 +42,7 @@ def start_chat(
             tuple(text_parts(prompt, template.special)),
             request.params,
             prompt_field="messages",
-            returns_prompt=_returns_prompt(request, request.params),
+            returns_prompt=request.return_token_ids or request.params.prompt_logprobs is not None,
             visible_tokens=template.visible_tokens,
             constraint=constraint_for(request, template, parser_prompt),
             reasoning_budget=reasoning_budget(model, request, template.dialect, parser_prompt),
@@ -120,10 +120,6 @@ def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, promp
     )
 
 
-def _returns_prompt(request: TextRequest, params: GenerationParams) -> bool:
-    return request.return_token_ids or params.prompt_logprobs is not None
-
-
 def _shows_tokens(request: TextRequest) -> bool:
     return request.return_token_ids or request.params.top_logprobs is not None
 
@@ -158,7 +154,7 @@ def start_text(
     n, params = request.params.n, _text_params(request)
     options = {
         "add_bos": request.adds_special,
-        "returns_prompt": _returns_prompt(request, params),
+        "returns_prompt": request.return_token_ids or params.prompt_logprobs is not None,
         "constraint": plain_constraint(request),
         "reports_progress": request.stream and request.return_progress,
     }
