@@ -135,7 +135,7 @@ class Endpoints:
             self._access.check(exchange)
         is_options = exchange.method == "OPTIONS"
         if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
-            exchange.send_nothing({"Allow": METHODS})
+            exchange.send_head(204, {"Allow": METHODS})
             return
         if row not in self._table:
             message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
@@ -144,7 +144,7 @@ class Endpoints:
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         allow = {"Allow": ", ".join(allowed)}
         if is_options:
-            exchange.send_nothing(allow)
+            exchange.send_head(204, allow)
             return
         endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
