@@ -44,11 +44,6 @@ class Model:
         self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
-    def meta(self) -> dict[str, Any]:
-        facts = self.engine.facts
-        same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
-        return {"description": facts.description, "size": facts.n_bytes, **same}
-
     def check_queue(self, n_sequences: int, field: str) -> None:
         """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
         max_open = self.engine.max_open

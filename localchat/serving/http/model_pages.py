@@ -65,7 +65,9 @@ class ModelEndpoints:
     def _entry(self, served: ServedModel) -> dict[str, Any]:
         file, header, model = served.file, summary_of(served.file), served.model
         if model is not None:
-            meta = model.meta()
+            facts = model.engine.facts
+            same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
+            meta = {"description": facts.description, "size": facts.n_bytes, **same}
         else:
             description = f"{header.architecture} {header.quantisation}".strip()
             meta = {"description": description, "size": file.n_bytes, "n_ctx_train": header.n_ctx_train}
