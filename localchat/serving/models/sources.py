@@ -286,7 +286,7 @@ SOURCES = (
     Source(
         lambda root, scan: _repository_models(_hub_files(root, scan), "Hugging Face"),
         (".cache/huggingface/hub",),
-        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub"},
+        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"},
     ),
     Source(
         lambda root, scan: _repository_models(_lm_studio_files(root, scan), "LM Studio"),

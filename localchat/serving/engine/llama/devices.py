@@ -63,6 +63,12 @@ def used_gpus(options: LoadOptions) -> list[Device]:
     return found[options.main_gpu :][:1] if options.split_mode == "none" else found
 
 
+def built_for() -> str:
+    """What llama.cpp is built for, in words, if it finds no GPU."""
+    found = [kind for kind in ("cuda", "hip", "vulkan", "metal") if any(Path(L._base_path).glob(f"*ggml-{kind}.*"))]
+    return f"{', '.join(found)}, and finds no GPU: check its driver" if found else "the CPU alone"
+
+
 def _device(i: int) -> Device:
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     device = ggml("ggml_backend_dev_get", pointer, size)(i)
@@ -136,3 +142,9 @@ def parse_vm_stat(text: str) -> int | None:
     page = re.search(r"page size of (\d+) bytes", text)
     n_pages = [int(n) for n in re.findall(rf"Pages (?:{'|'.join(_MAC_FREE_PAGES)}):\s+(\d+)", text)]
     return int(page[1]) * sum(n_pages) if page and n_pages else None
+
+
+if __name__ == "__main__":  # What is free for a model, for `--get`.
+    _gpus = used_gpus(LoadOptions())
+    _where = f"on {', '.join(gpu.name for gpu in _gpus)}" if _gpus else "on this machine"
+    print(sum(gpu.n_free for gpu in _gpus) or free_memory() or 0, _where)
