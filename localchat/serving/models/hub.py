@@ -124,15 +124,15 @@ class _Repository:
         return [HubFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else "") for file in info.siblings]
 
     def nearest(self) -> str:
-        """The names of GGUF repositories that are near, for the end of a message; "" if there are none."""
+        """The GGUF repository with the nearest name, for the end of a message; "" if there is none."""
         publisher, _, short = self._name.rpartition("/")
         names: dict[str, str] = {}
         for query in ({"author": publisher}, {"search": short}, {"search": re.split(r"[-_.]", short)[0]}):
             with contextlib.suppress(self._http.HTTPError, OSError):
                 found = _within(lambda q=query: [*self._hub.HfApi().list_models(filter="gguf", limit=100, **q)])
                 names.update({model.id.casefold(): model.id for model in found})
-        near = difflib.get_close_matches(self._name.casefold(), names, n=3)
-        return f"; did you mean {' or '.join(names[name] for name in near)}?" if near else ""
+        near = difflib.get_close_matches(self._name.casefold(), names, n=1)
+        return f"; did you mean {names[near[0]]}?" if near else ""
 
     def download(self, files: Sequence[HubFile], title: str) -> None:
         existing = next(folder for folder in (self._folder, *self._folder.parents) if folder.exists())
