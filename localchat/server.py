@@ -90,9 +90,11 @@ def _open_standard_files() -> None:
 
 
 def _fetch(name: str, catalog: Catalog) -> str:
-    """Fetch a model from the hub, or find it here if the hub is out of reach. Returns its name."""
+    """Fetch a model from the hub, or find it here if that fails. Returns its name."""
     try:
         return hub.fetch(name, _free_memory)
+    except KeyboardInterrupt:
+        raise ModelFileError("interrupted: the same command goes on where this one ended") from None
     except ModelFileError as error:
         with contextlib.suppress(ModelFileError):
             found = catalog.find(name).name
@@ -103,9 +105,10 @@ def _fetch(name: str, catalog: Catalog) -> str:
 
 def _free_memory() -> tuple[int, str]:
     """The bytes that are free for a model, and where. Another process loads llama.cpp and the driver of the GPU."""
-    command = [sys.executable, "-m", "localchat.serving.engine.llama.devices"]
-    n_free, _, where = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.partition(" ")
-    return int(n_free or 0), where.strip()
+    code = "from localchat.serving.engine.llama.devices import memory_for_models as f; print(f())"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    n_free, _, where = done.stdout.strip().partition(" ")
+    return int(n_free or 0), where
 
 
 def _print(text: str) -> int:

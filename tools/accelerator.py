@@ -10,17 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# CMake options of llama.cpp for a graphics card, by the values of ACCEL.
-ACCELERATORS = {
-    "": "",
-    "cpu": "",
-    "cuda": "-DGGML_CUDA=on",
-    "vulkan": "-DGGML_VULKAN=on",
-    "hip": "-DGGML_HIP=on",
-    "metal": "-DGGML_METAL=on",
-}
-
-# The compiler that each needs, the folder where it usually is if not in PATH, and the package that contains it.
+# The compiler for each kind of GPU, the folder where it usually is if not in PATH, and the package that contains it.
 COMPILERS = {
     "cuda": ("nvcc", "/usr/local/cuda/bin", "NVIDIA's CUDA toolkit, with its development files"),
     "vulkan": (
@@ -32,6 +22,9 @@ COMPILERS = {
     "hip": ("hipcc", "/opt/rocm/bin", "AMD's ROCm, with its development files"),
     "metal": ("xcrun", "", "Apple's command line tools, on a Mac: xcode-select --install"),
 }
+
+# CMake options of llama.cpp, by the values of ACCEL.
+ACCELERATORS = {"": "", "cpu": "", **{name: f"-DGGML_{name.upper()}=on" for name in COMPILERS}}
 
 # By the number of the vendor on the PCI bus: its name, and what to build for, the fastest first.
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}

@@ -234,7 +234,7 @@ class Environment:
     def __init__(self, folder: Path, extras: str):
         self._folder = folder
         self._python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-        self._wanted = ["--editable", f".[{extras}]"]
+        self.wanted = ["--editable", f".[{extras}]"]  # What pip installs.
         self._log = folder / "install.log"
         self._is_offline = find_wheelhouse() is None and not reachable(PACKAGES_INDEX)
 
@@ -253,10 +253,6 @@ class Environment:
         """Whether llama-cpp-python is installed and can be loaded."""
         return self._runs("import llama_cpp")
 
-    def replace_library(self) -> None:
-        """Install llama-cpp-python alone from now on, in place of the one that is there."""
-        self._wanted = ["--force-reinstall", "--no-deps", requirement()]
-
     def install_binary(self, *source: str) -> str:
         """Install the project with the installed llama-cpp-python, or with a prebuilt wheel.
 
@@ -267,7 +263,7 @@ class Environment:
             Why no wheel can be used; empty if the installation succeeded.
         """
         try:
-            self._pip("Installing", "install", "--only-binary", LIBRARY, *source, *self._wanted)
+            self._pip("Installing", "install", "--only-binary", LIBRARY, *source, *self.wanted)
         except InstallError as error:
             return unusable(str(error))
         if self.has_library():
@@ -283,7 +279,7 @@ class Environment:
         # pip's cache may hold a build with other options.
         options = ["--no-cache-dir", "--no-binary", LIBRARY] if cmake_args else []
         start = time.monotonic()
-        command = ["install", "--verbose", *options, *self._wanted]
+        command = ["install", "--verbose", *options, *self.wanted]
         try:
             output = self._pip(f"Building {LIBRARY}", *command, CMAKE_ARGS=cmake_args)
         except InstallError as error:
@@ -326,7 +322,7 @@ def install(folder: Path, extras: str, index: str | None = None, *, replaces: bo
     had_library = environment.has_library()
     is_new = replaces or not had_library
     if replaces and had_library:
-        environment.replace_library()
+        environment.wanted = ["--force-reinstall", "--no-deps", requirement()]
     cmake_args, accelerator = os.environ.get("CMAKE_ARGS", ""), os.environ.get("ACCEL", "")
     if accelerator not in ACCELERATORS:
         raise InstallError(f"ACCEL={accelerator} is unknown: use one of {', '.join(filter(None, ACCELERATORS))}")
@@ -336,7 +332,7 @@ def install(folder: Path, extras: str, index: str | None = None, *, replaces: bo
         advice = _install_for_gpu(environment, accelerator)
         if not advice:
             return
-        if replaces or accelerator:
+        if (replaces or accelerator) and environment.has_library() == had_library:
             raise InstallError(advice)
     if index is None:
         index = INDEXES + ("metal" if sys.platform == "darwin" else "cpu")

@@ -204,10 +204,9 @@ class Wheelhouse:
         (self._folder / "install.sh").chmod(0o755)
         title = f"localchat {facts['version']} for machines without a network"
         text = (OFFLINE / "README.txt").read_text(encoding="utf-8")
+        models = [f"{path.name}, {gigabytes(path.stat().st_size)}" for path in self._folder.glob("models/*.gguf")]
         values = {**facts, "pythons": ", ".join(facts["pythons"]), "library": LIBRARY, "openmp": OPENMP}
-        values["llama"], values["n_others"] = library.name.split("-")[1], len([*self._wheels.glob("*.whl")]) - 2
-        files = [f"{path.name}, {gigabytes(path.stat().st_size)}" for path in self._folder.glob("models/*.gguf")]
-        values["models"] = f"{model or 'none'} {'; '.join(files)}"
+        values |= {"llama": library.name.split("-")[1], "models": f"{model or 'none'} {'; '.join(models)}"}
         text = text.format(**values, underline="=" * len(title))
         (self._folder / "README.txt").write_text(text, encoding="utf-8")
         files = sorted(path for path in self._folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")

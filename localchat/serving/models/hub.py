@@ -1,8 +1,7 @@
 """Fetches a GGUF model by its name from Hugging Face's hub into the cache of that hub, where the catalog finds it.
 
-Only `fetch` imports `huggingface_hub` and opens connections. That library knows the interface of the hub, its tokens,
-mirrors and cache; its downloads begin again after a process has ended, so the resumption and the check of the digest
-are here. Every failure is a ModelFileError, whose one line says what to do.
+Only `fetch` imports `huggingface_hub` and opens connections. That library knows the hub's API, tokens, mirrors and
+cache. Its downloads begin again after a process has ended, so the resumption and the check of the digest are here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,9 @@ from .sources import QUANTISATION
 log = logging.getLogger("localchat.server")
 # Returns the bytes that are free for a model, and where they are.
 Memory = Callable[[], tuple[int, str]]
-# The time limit of a try to reach the hub.
-REACH_S = 5
-# The part of the free memory that the file of a model may take. The rest is for the context and for other programs.
-SHARE = 0.8
-# Without a quantisation in the name, one of these is taken.
-_USUAL = re.compile(r"(IQ|Q|MXFP)[4-8]")
+REACH_S = 5  # The time limit of a try to reach the hub.
+SHARE = 0.8  # Of the free memory, for the file of a model. The rest is for the context and for other programs.
+_USUAL = re.compile(r"(IQ|Q|MXFP)[4-8]")  # Without a quantisation in the name, one of these is taken.
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ def chosen(models: Mapping[str, Sequence[HubFile]], wanted: str, memory: Memory)
 
 
 def fetch(name: str, memory: Memory) -> str:
-    """Fetch "publisher/repository:quantisation" with its parts and projector. Without a quantisation, one is chosen that
-    fits into `memory`. Returns the name in the catalog."""
+    """Fetch "publisher/repository:quantisation", with its parts and projector. Without a quantisation `memory` decides.
+    Returns the name in the catalog."""
     repository, _, wanted = re.sub(r"^(https?://)?(huggingface\.co|hf\.co)/", "", name.strip()).partition(":")
     # The library reads these when it is imported. Its telemetry would ask the hub for a list first.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -98,7 +94,7 @@ def fetch(name: str, memory: Memory) -> str:
         raise ModelFileError(f"--get needs huggingface_hub, which is not installed: {command}") from None
     if re.fullmatch(r"[\w.-]+/[\w.-]+", repository) is None:
         raise ModelFileError(f"expected PUBLISHER/REPOSITORY[:QUANTISATION], got {name!r}{hub.nearest()}")
-    with hub.reporting():
+    try:
         files = hub.files()
         models = quantisations(files)
         if not models:
@@ -106,6 +102,8 @@ def fetch(name: str, memory: Memory) -> str:
         tag, reason = chosen(models, wanted, memory)
         # The first part comes last, so that the catalog has no model of which parts are missing.
         hub.download([*projector(files), *reversed(models[tag])], f"{tag}, {reason}")
+    except (ModelFileError, OSError, hub.http.HTTPError) as error:
+        raise ModelFileError(f"{repository}: {hub.problem(error)}") from error
     return f"{repository}:{tag}"
 
 
@@ -115,12 +113,12 @@ class _Repository:
     def __init__(self, name: str) -> None:
         self._hub = importlib.import_module("huggingface_hub")
         # Its HTTP library is httpx or httpx2, by version.
-        self._http = importlib.import_module(type(self._hub.get_session()).__module__.partition(".")[0])
+        self.http = importlib.import_module(type(self._hub.get_session()).__module__.partition(".")[0])
         self._name, self._endpoint = name, self._hub.constants.ENDPOINT
         self._folder = Path(self._hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
 
     def files(self) -> list[HubFile]:
-        info = _within(lambda: self._hub.HfApi().model_info(self._name, files_metadata=True))
+        info = _within(self._hub.HfApi().model_info, self._name, files_metadata=True)
         return [HubFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else "") for file in info.siblings]
 
     def nearest(self) -> str:
@@ -128,11 +126,13 @@ class _Repository:
         publisher, _, short = self._name.rpartition("/")
         names: dict[str, str] = {}
         for query in ({"author": publisher}, {"search": short}, {"search": re.split(r"[-_.]", short)[0]}):
-            with contextlib.suppress(self._http.HTTPError, OSError):
-                found = _within(lambda q=query: [*self._hub.HfApi().list_models(filter="gguf", limit=100, **q)])
-                names.update({model.id.casefold(): model.id for model in found})
+            with contextlib.suppress(self.http.HTTPError, OSError):
+                names.update({name.casefold(): name for name in _within(self._names, **query)})
         near = difflib.get_close_matches(self._name.casefold(), names, n=1)
         return f"; did you mean {names[near[0]]}?" if near else ""
+
+    def _names(self, **query: str) -> list[str]:
+        return [model.id for model in self._hub.HfApi().list_models(filter="gguf", limit=100, **query)]
 
     def download(self, files: Sequence[HubFile], title: str) -> None:
         existing = next(folder for folder in (self._folder, *self._folder.parents) if folder.exists())
@@ -156,7 +156,7 @@ class _Repository:
         get = importlib.import_module("huggingface_hub.file_download").http_get  # It shows the progress.
         with open(part, "ab") as out:
             n_here = out.truncate(min(out.tell(), file.n_bytes))  # Two processes may have written to it.
-            get(url, out, resume_size=n_here, headers=headers, expected_size=file.n_bytes)
+            get(url, out, resume_size=n_here, headers=headers, expected_size=file.n_bytes, displayed_filename=file.name)
         with open(part, "rb") as data, mmap.mmap(data.fileno(), 0, access=mmap.ACCESS_READ) as content:
             digest = hashlib.sha256(content).hexdigest()
         if digest != file.sha256:
@@ -169,48 +169,39 @@ class _Repository:
         paths = (self._folder / "blobs" / (file.sha256 + suffix) for suffix in ("", ".incomplete"))
         return max((path.stat().st_size for path in paths if path.is_file()), default=0)
 
-    @contextlib.contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Raise errors, also those of the library, as ModelFileErrors that begin with the name."""
-        hub, errors = self._endpoint, self._hub.errors
-        try:
-            yield
-            return
-        except ModelFileError as error:
-            cause, problem = error, str(error)
-        except errors.GatedRepoError as error:
-            cause, problem = error, f"gated: accept the terms at {hub}/{self._name}, and set HF_TOKEN to your token"
-        except errors.RepositoryNotFoundError as error:
-            cause, problem = error, f"{hub} has no such repository, or it is private{self.nearest()}"
-        except errors.HfHubHTTPError as error:
+    def problem(self, error: Exception) -> str:
+        """What prevents a download, and what to do, in one line."""
+        hub, errors, reason = self._endpoint, self._hub.errors, str(error).partition("\n")[0] or type(error).__name__
+        if isinstance(error, ModelFileError):
+            return reason
+        if isinstance(error, errors.GatedRepoError):
+            return f"gated: accept the terms at {hub}/{self._name}, and set HF_TOKEN to your token"
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return f"{hub} has no such repository, or it is private{self.nearest()}"
+        if isinstance(error, errors.HfHubHTTPError):
             status, later = error.response.status_code, "run the same command again later"
-            advice = {401: "set HF_TOKEN to a valid token, or unset it", 429: f"{later}, or set HF_TOKEN to your token"}
-            cause, problem = error, f"{hub} returns status {status}: {advice.get(status, later)}"
-        except (self._http.HTTPError, TimeoutError, ConnectionError, errors.LocalEntryNotFoundError) as error:
-            reason = str(error).partition("\n")[0] or type(error).__name__
+            known = {401: "set HF_TOKEN to a valid token, or unset it", 429: f"{later}, or set HF_TOKEN to your token"}
+            return f"{hub} returns status {status}: {known.get(status, later)}"
+        if isinstance(error, (self.http.HTTPError, TimeoutError, ConnectionError, errors.LocalEntryNotFoundError)):
             advice = "check the network, or set HF_ENDPOINT to a mirror; the same command goes on where it ended"
-            cause, problem = error, f"{hub} does not respond within {REACH_S} s ({reason}): {advice}"
-        except OSError as error:
-            advice = "free some space, or set HF_HUB_CACHE to another folder"
-            cause, problem = error, f"cannot fetch into {self._folder} ({str(error).splitlines()[0]}): {advice}"
-        raise ModelFileError(f"{self._name}: {problem}") from cause
+            return f"{hub} does not respond within {REACH_S} s ({reason}): {advice}"
+        return f"cannot fetch into {self._folder} ({reason}): free some space, or set HF_HUB_CACHE to another folder"
 
 
-def _within(call: Callable[[], Any]) -> Any:
+def _within(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """The result of a call. Raises TimeoutError after `REACH_S`: the search for an address has no limit of its own."""
     results: list[Any] = []
 
     def run() -> None:
         try:
-            results.append(call())
+            results.append(call(*arguments, **options))
         except Exception as error:
             results.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(REACH_S)
-    if not results:
-        raise TimeoutError
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
+    result = results[0] if results else TimeoutError()
+    if isinstance(result, Exception):
+        raise result
+    return result

@@ -110,6 +110,13 @@ def free_memory(root: Path = Path("/")) -> int | None:
     return min([*of_system, *_control_group_limits(root)], default=None)
 
 
+def memory_for_models() -> str:
+    """The free bytes of the GPUs, or of the machine without one, and where they are."""
+    gpus = used_gpus(LoadOptions())
+    where = f"on {', '.join(gpu.name for gpu in gpus)}" if gpus else "on this machine"
+    return f"{sum(gpu.n_free for gpu in gpus) or free_memory() or 0} {where}"
+
+
 def mapped_memory() -> int:
     """The bytes of mapped files in the memory of this process, 0 if not known. The system counts them as free."""
     return _table(Path("/proc/self/status")).get("RssFile", 0) * 1024
@@ -142,9 +149,3 @@ def parse_vm_stat(text: str) -> int | None:
     page = re.search(r"page size of (\d+) bytes", text)
     n_pages = [int(n) for n in re.findall(rf"Pages (?:{'|'.join(_MAC_FREE_PAGES)}):\s+(\d+)", text)]
     return int(page[1]) * sum(n_pages) if page and n_pages else None
-
-
-if __name__ == "__main__":  # What is free for a model, for `--get`.
-    _gpus = used_gpus(LoadOptions())
-    _where = f"on {', '.join(gpu.name for gpu in _gpus)}" if _gpus else "on this machine"
-    print(sum(gpu.n_free for gpu in _gpus) or free_memory() or 0, _where)
