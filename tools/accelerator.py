@@ -25,7 +25,6 @@ COMPILERS = {
 
 # CMake options of llama.cpp, by the values of ACCEL.
 ACCELERATORS = {"": "", "cpu": "", **{name: f"-DGGML_{name.upper()}=on" for name in COMPILERS}}
-
 # By the number of the vendor on the PCI bus: its name, and what to build for, the fastest first.
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 BACKENDS = {"NVIDIA": ("cuda", "vulkan"), "AMD": ("hip", "vulkan")}
@@ -35,8 +34,6 @@ CUDA_WHEELS = ((13, 2), (13, 0), (12, 5), (12, 4), (12, 3), (12, 2), (12, 1), (1
 
 
 class GPU(NamedTuple):
-    """A GPU that was found."""
-
     vendor: str  # "NVIDIA", "AMD", "Intel" or "other".
     name: str
     has_driver: bool = True
@@ -53,8 +50,8 @@ def find_gpu(path: str, root: Path = Path("/")) -> GPU | None:
     found = re.search(r"Product Name\s*: (.+)", _output(path, "nvidia-smi", "-q"))
     if found:
         return GPU("NVIDIA", found[1].strip())
-    order = [*VENDORS.values(), "other"]
-    return min(_gpus(path, root), key=lambda gpu: (not gpu.has_driver, order.index(gpu.vendor)), default=None)
+    order = (*VENDORS.values(), "other").index
+    return min(_gpus(path, root), key=lambda gpu: (not gpu.has_driver, order(gpu.vendor)), default=None)
 
 
 def _gpus(path: str, root: Path) -> Iterator[GPU]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import re
@@ -23,8 +24,7 @@ from tools.accelerator import ACCELERATORS, GPU, backend_for, compiler, find_gpu
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = "llama-cpp-python"
 
-# The indexes of wheels that the author of llama-cpp-python builds, each of which has a name. LLAMA_CPP_INDEX replaces
-# them; empty: build from source.
+# The author's indexes of prebuilt wheels, below which each has a name. LLAMA_CPP_INDEX replaces them; empty: build.
 INDEXES = "https://abetlen.github.io/llama-cpp-python/whl/"
 
 # The index of all other packages, and the time limit of a try to reach a server.
@@ -334,8 +334,7 @@ def install(folder: Path, extras: str, index: str | None = None, *, replaces: bo
             return
         if (replaces or accelerator) and environment.has_library() == had_library:
             raise InstallError(advice)
-    if index is None:
-        index = INDEXES + ("metal" if sys.platform == "darwin" else "cpu")
+    index = INDEXES + ("metal" if sys.platform == "darwin" else "cpu") if index is None else index
     # CMAKE_ARGS have no effect on a prebuilt wheel.
     sources = [] if cmake_args and is_new else _sources(wheelhouse, index)
     own: list[tuple[str, list[str]]] = [] if is_new and (cmake_args or index) else [("pip's index", [])]
@@ -352,11 +351,7 @@ def install(folder: Path, extras: str, index: str | None = None, *, replaces: bo
 
 
 def _install_for_gpu(environment: Environment, backend: str) -> str:
-    """Install llama-cpp-python for an accelerator; "": for the GPU of this machine.
-
-    Returns:
-        Why that is impossible and what to do, in one line; empty if it is installed.
-    """
+    """Install llama-cpp-python for an accelerator, or "": for the GPU that is found. Returns what prevents it."""
     path = os.environ.get("PATH", "")
     gpu = GPU("", f"ACCEL={backend}") if backend else find_gpu(path)
     if gpu is None:
@@ -365,7 +360,7 @@ def _install_for_gpu(environment: Environment, backend: str) -> str:
         return f"{gpu.name} is not used: install its driver (nvidia-smi finds none), then: make gpu"
     backend, advice = backend_for(gpu, backend, path)
     index = wheel_index(backend, path)
-    for source, options in _sources(None, INDEXES + index) if index else []:
+    for source, options in _sources(None, index and INDEXES + index):
         reason = environment.install_binary(*options)
         if not reason:
             print(f"{LIBRARY} is a prebuilt wheel for {gpu.name}, of {source}.")
@@ -393,11 +388,10 @@ def _sources(wheelhouse: Path | None, index: str) -> Iterator[tuple[str, list[st
 def reachable(url: str) -> bool:
     """Whether a server responds within `REACH_S`. The search for its address has no limit, so a process does it."""
     code = "import sys, urllib.request as u\ntry: u.urlopen(sys.argv[1])\nexcept u.HTTPError: pass"
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         command = [sys.executable, "-c", code, url]
         return subprocess.run(command, capture_output=True, timeout=REACH_S, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+    return False
 
 
 def find_wheelhouse() -> Path | None:

@@ -163,27 +163,30 @@ class Wheelhouse:
         )
 
     def add_model(self, name: str) -> str:
-        """Put a model of this machine into the folder, with its projectors, in place of another. Returns its name."""
-        folder = self._folder / "models"
-        shutil.rmtree(folder, ignore_errors=True)
+        """Put a model of this machine into the folder, with its projectors. Returns its name."""
+        folder, new = self._folder / "models", self._folder / "models.new"
         if not name:
+            shutil.rmtree(folder, ignore_errors=True)
             return ""
         try:
             model = Catalog().find(name, takes_paths=True)
+            if summary_of(model).problem:
+                raise ModelFileError(summary_of(model).problem)
         except (ModelFileError, OSError) as error:
             raise InstallError(f"MODEL={name}: {error}") from error
-        if summary_of(model).problem:
-            raise InstallError(f"MODEL={name}: {summary_of(model).problem}")
         # A folder of a repository has projectors of its models alone.
         base = "" if "/" in model.name else QUANTISATION.sub("", name_of(model.path)).lower()
         beside = [path for path in model.path.parent.glob("*mmproj*.gguf") if base in path.name.lower()]
-        folder.mkdir(parents=True)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
         for path in (*parts_of(model.path), *beside):
             try:
-                os.link(path.resolve(), folder / path.name)
+                os.link(path.resolve(), new / path.name)
             except OSError:  # It is on another disk.
-                shutil.copyfile(path, folder / path.name)
-        (folder / "models.json").write_text(json.dumps({model.name: model.path.name}), encoding="utf-8")
+                shutil.copyfile(path, new / path.name)
+        (new / "models.json").write_text(json.dumps({model.name: model.path.name}), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)  # After that, since the model may be in it.
+        new.rename(folder)
         return model.name
 
     def write_installer(self, options: str, model: str) -> None:
