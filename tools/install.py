@@ -283,7 +283,7 @@ class Environment:
         try:
             output = self._pip(f"Building {LIBRARY}", *command, CMAKE_ARGS=cmake_args)
         except InstallError as error:
-            if "NewConnectionError" in str(error):
+            if self._is_offline:
                 raise InstallError(f"{error}There is no network: see docs/install.md, Without a network.") from error
             raise
         if f"Building wheel for {LIBRARY}" in output:
