@@ -26,6 +26,7 @@ from localchat.serving.http.options import Options
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 from localchat.serving.models.service import Service
 
+from .engines import started
 from .exchanges import events_of, read
 from .fakes import END, FakeBackend, echo
 from .raw_server import CERTIFICATE
@@ -109,7 +110,7 @@ def serving(
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     service = Service(ModelFile(DEMO_PATH, "Fake"))
-    with Engine(backend, max_queue=max_queue).start() as engine, served(service, settings) as (server, thread):
+    with started(backend, max_queue=max_queue) as engine, served(service, settings) as (server, thread):
         if is_ready:
             service.default.model = Model("Fake", engine)
         try:

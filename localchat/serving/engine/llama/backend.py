@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,16 +18,28 @@ from ..values import EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .sampler import Sampler
+from .threads import ThreadCount
 from .vocabulary import Vocabulary
 
 # Limit of unused rows that close a gap between two slots. More rows would cost as much as another pass.
 _MAX_GAP = 4
+# The limit of rows of a batch in which threads mostly wait for memory and each other.
+_SHORT_BATCH = 32
 
 
 class LlamaBackend:
     """A loaded model with its context. Methods that use the context run on the engine thread."""
 
-    def __init__(self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, limits: CacheLimits):
+    def __init__(
+        self,
+        model: Model,
+        context: Any,
+        vocabulary: Vocabulary,
+        facts: ModelFacts,
+        limits: CacheLimits,
+        *,
+        adapts_threads: bool,
+    ):
         self.facts = facts
         self.limits = limits
         self.vocabulary = vocabulary
@@ -37,6 +50,8 @@ class LlamaBackend:
         # The sequence ids of llama.cpp for each slot.
         n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
+        self._n_threads: int = L.llama_n_threads(context)
+        self._thread_count = ThreadCount(self._n_threads) if adapts_threads else None
         self._rows = BatchRows(limits.n_batch, n_ids)
         # Results of the last batch: the index of the output of each row with logits, and the logits
         # [outputs, vocabulary].
@@ -50,7 +65,6 @@ class LlamaBackend:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
     def prepare_constraints(self) -> None:
-        """Read the vocabulary for constraints before the first request needs it; any thread."""
         with contextlib.suppress(EngineError):  # The request that needs it gets the error.
             self.vocabulary.masks.prepare()
 
@@ -86,7 +100,7 @@ class LlamaBackend:
         self._outputs = {row: i for i, row in enumerate(rows)}
         assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
         fillers = self._fillers(batch)
-        code = L.llama_decode(self._context, self._llama_batch(batch, fillers))
+        code = self._compute(self._llama_batch(batch, fillers))
         for slot, position in fillers.items():
             L.llama_memory_seq_rm(self._memory, slot, position, -1)
         if code == 0:
@@ -100,6 +114,21 @@ class LlamaBackend:
         if code == 1:
             raise NoFreeCells
         raise DecodeFailed(f"llama_decode returned {code}: {last_errors()}")
+
+    def _compute(self, rows: Any) -> int:
+        count = self._thread_count
+        if count is None or count.most == 1:
+            return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes
+        is_short = rows.n_tokens <= _SHORT_BATCH
+        n_threads = count.n if is_short else count.most
+        if n_threads != self._n_threads:
+            L.llama_set_n_threads(self._context, n_threads, n_threads)
+            self._n_threads = n_threads
+        started = time.perf_counter()
+        code: int = L.llama_decode(self._context, rows)
+        if is_short:
+            count.add(time.perf_counter() - started)
+        return code
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)
