@@ -43,6 +43,7 @@ def test_models_of_a_repository_are_those_of_its_files_by_quantisation():
         files("README.md", "mmproj-F16.gguf", "a-imatrix.gguf", "a-Q4_K_M.gguf", "UD/a-iq4_xs.gguf")
         + files("BF16/a-BF16-00002-of-00002.gguf", "BF16/a-BF16-00001-of-00002.gguf")
         + files("a-Q8_0.gguf", "b-Q8_0.gguf", "plain.gguf")
+        + files("c-Q6_K/c-00001-of-00002.gguf", "c-Q6_K/c-00002-of-00002.gguf", "c-F16/c-00001-of-00001.gguf")
     )
     assert {tag: [file.name for file in parts] for tag, parts in found.items()} == {
         "Q4_K_M": ["a-Q4_K_M.gguf"],
@@ -51,6 +52,8 @@ def test_models_of_a_repository_are_those_of_its_files_by_quantisation():
         "a-Q8_0": ["a-Q8_0.gguf"],
         "b-Q8_0": ["b-Q8_0.gguf"],
         "plain": ["plain.gguf"],
+        "Q6_K": ["c-Q6_K/c-00001-of-00002.gguf", "c-Q6_K/c-00002-of-00002.gguf"],
+        "F16": ["c-F16/c-00001-of-00001.gguf"],
     }
 
 
@@ -202,7 +205,7 @@ FAILURES = {
     "org/gated-GGUF": r"gated: accept the terms at \S+/org/gated-GGUF, and set HF_TOKEN to your token",
     "org/limited-GGUF": r"returns status 429: .* later, or set HF_TOKEN to your token",
     "org/failing-GGUF": r"returns status 500: run the same command again later",
-    "org/huge-GGUF": r"has [\d.]+ GB of the 1000000.0 GB: free some space, or set HF_HUB_CACHE",
+    "org/huge-GGUF": r"has [\d.]+ GB of the 1000000.0 GB: free some space, or set HF_HUB_CACHE.*",
 }
 SMALL = {"small-Q4_0.gguf": MODEL}
 REPOSITORIES = {"org/small-GGUF": SMALL, "org/small": {"README.md": b"x"}, "org/gated-GGUF": SMALL}

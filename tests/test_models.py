@@ -85,8 +85,8 @@ def test_a_name_means_one_file(home, name, file):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("org/none", "the server downloads nothing"),
-        ("none", "no model 'none' here; (?!.*downloads)"),
+        ("org/none", "to fetch it: python -m localchat.server --get org/none"),
+        ("none", "no model 'none' here; (?!.*--get)"),
         ("two-GGUF", r"means 2 models: use one of 'org/two-GGUF:Q4_K_M', 'org/two-GGUF:Q8_0'"),
         ("minee", "did you mean 'mine'"),
         ("zzzzzzzz", "on offer: 'big', 'mine'"),

@@ -192,7 +192,6 @@ class Wheelhouse:
     def write_installer(self, options: str, model: str) -> None:
         """Write the installer, the README and the digests."""
         (wheel,) = self._wheels.glob("localchat_llama-*.whl")
-        (library,) = self._wheels.glob("llama_cpp_python-*.whl")
         facts = {
             "version": wheel.name.split("-")[1],
             "extras": self._extras,
@@ -209,7 +208,8 @@ class Wheelhouse:
         text = (OFFLINE / "README.txt").read_text(encoding="utf-8")
         models = [f"{path.name}, {gigabytes(path.stat().st_size)}" for path in self._folder.glob("models/*.gguf")]
         values = {**facts, "pythons": ", ".join(facts["pythons"]), "library": LIBRARY, "openmp": OPENMP}
-        values |= {"llama": library.name.split("-")[1], "models": f"{model or 'none'} {'; '.join(models)}"}
+        (llama,) = (path.name.split("-")[1] for path in self._wheels.glob("llama_cpp_python-*.whl"))
+        values |= {"llama": llama, "models": f"{model or 'none'} {'; '.join(models)}"}
         text = text.format(**values, underline="=" * len(title))
         (self._folder / "README.txt").write_text(text, encoding="utf-8")
         files = sorted(path for path in self._folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")

@@ -97,7 +97,7 @@ class Catalog:
             if found:
                 names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
                 raise ModelFileError(f"the name {name!r} means {len(found)} models: use one of {names}")
-        hint = f"; to fetch it: {sys.executable} -m localchat.server --get {name}" if "/" in name else ""
+        hint = f"; to fetch it: python -m localchat.server --get {name}" if "/" in name else ""
         raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
     def default(self) -> ModelFile:

@@ -24,11 +24,10 @@ from typing import Any
 
 from .memory import gigabytes
 from .model_file import NO_MODEL, ModelFileError, name_of
-from .sources import QUANTISATION
+from .sources import quantisation_of
 
 log = logging.getLogger("localchat.server")
-# Returns the bytes that are free for a model, and where they are.
-Memory = Callable[[], tuple[int, str]]
+Memory = Callable[[], tuple[int, str]]  # Returns the bytes that are free for a model, and where they are.
 REACH_S = 5  # The time limit of a try to reach the hub.
 SHARE = 0.8  # Of the free memory, for the file of a model. The rest is for the context and for other programs.
 _USUAL = re.compile(r"(IQ|Q|MXFP)[4-8]")  # Without a quantisation in the name, one of these is taken.
@@ -36,8 +35,6 @@ _USUAL = re.compile(r"(IQ|Q|MXFP)[4-8]")  # Without a quantisation in the name, 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository."""
-
     name: str
     n_bytes: int
     sha256: str  # Its digest, under which the cache has it; "" for a small file, which the hub stores in another way.
@@ -45,13 +42,12 @@ class HubFile:
 
 def quantisations(files: Iterable[HubFile]) -> dict[str, list[HubFile]]:
     """The models of a repository, each with its parts, by quantisation; by file name if several have the same one."""
-    by_name: dict[str, list[HubFile]] = {}
+    by_name: dict[tuple[str, str], list[HubFile]] = {}
     for file in sorted(files, key=lambda file: file.name):
         if file.name.lower().endswith(".gguf") and not NO_MODEL.search(file.name):
-            by_name.setdefault(name_of(Path(file.name)), []).append(file)
-    tags = {name: match[1].upper() if (match := QUANTISATION.search(name)) else name for name in by_name}
-    n_models = [*tags.values()].count
-    return {tags[name] if n_models(tags[name]) == 1 else name: parts for name, parts in by_name.items()}
+            by_name.setdefault((name_of(Path(file.name)), quantisation_of(Path(file.name))), []).append(file)
+    n_models = [tag for _, tag in by_name].count
+    return {tag if tag and n_models(tag) == 1 else name: parts for (name, tag), parts in by_name.items()}
 
 
 def projector(files: Iterable[HubFile]) -> list[HubFile]:
@@ -81,8 +77,7 @@ def chosen(models: Mapping[str, Sequence[HubFile]], wanted: str, memory: Memory)
 
 
 def fetch(name: str, memory: Memory) -> str:
-    """Fetch "publisher/repository:quantisation", with its parts and projector. Without a quantisation `memory` decides.
-    Returns the name in the catalog."""
+    """Fetch "publisher/repository:quantisation", its parts and projector; `memory` may choose. Returns the whole name."""
     repository, _, wanted = re.sub(r"^(https?://)?(huggingface\.co|hf\.co)/", "", name.strip()).partition(":")
     # The library reads these when it is imported. Its telemetry would ask the hub for a list first.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
