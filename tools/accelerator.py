@@ -47,8 +47,7 @@ def compiler(accelerator: str, path: str) -> str | None:
 
 def find_gpu(path: str, root: Path = Path("/")) -> GPU | None:
     """The fastest GPU, or None. Software devices are none. `root` is the folder that has /sys and /dev."""
-    found = re.search(r"Product Name\s*: (.+)", _output(path, "nvidia-smi", "-q"))
-    if found:
+    if found := re.search(r"Product Name\s*: (.+)", _output(path, "nvidia-smi", "-q")):
         return GPU("NVIDIA", found[1].strip())
     order = (*VENDORS.values(), "other").index
     return min(_gpus(path, root), key=lambda gpu: (not gpu.has_driver, order(gpu.vendor)), default=None)

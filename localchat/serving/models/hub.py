@@ -77,7 +77,7 @@ def chosen(models: Mapping[str, Sequence[HubFile]], wanted: str, memory: Memory)
 
 
 def fetch(name: str, memory: Memory) -> str:
-    """Fetch "publisher/repository:quantisation", its parts and projector; `memory` may choose. Returns the whole name."""
+    """Fetch "publisher/repository:quantisation" with its projector; `memory` may choose. Returns the whole name."""
     repository, _, wanted = re.sub(r"^(https?://)?(huggingface\.co|hf\.co)/", "", name.strip()).partition(":")
     # The library reads these when it is imported. Its telemetry would ask the hub for a list first.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
