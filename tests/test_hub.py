@@ -261,7 +261,7 @@ def test_no_network_is_reported_within_seconds(tmp_path: Path, is_silent: bool):
         done = get(tmp_path, "org/small", HF_ENDPOINT=url)
         seconds = time.monotonic() - start
     assert done.returncode == 1
-    assert f"org/small: {url} does not respond within 5 s (" in done.stderr
+    assert f"org/small: no connection to {url}, or no response within 5 s (" in done.stderr
     assert done.stderr.count("\n") == 1
     assert seconds < 5 + 15  # The imports may take long on a busy machine; the library alone waits for a minute.
 

@@ -179,7 +179,7 @@ class _Repository:
             return f"{hub} returns status {status}: {known.get(status, later)}"
         if isinstance(error, (self.http.HTTPError, TimeoutError, ConnectionError, errors.LocalEntryNotFoundError)):
             advice = "check the network, or set HF_ENDPOINT to a mirror; the same command goes on where it ended"
-            return f"{hub} does not respond within {REACH_S} s ({reason}): {advice}"
+            return f"no connection to {hub}, or no response within {REACH_S} s ({reason}): {advice}"
         return f"cannot fetch into {self._folder} ({reason}): free some space, or set HF_HUB_CACHE to another folder"
 
 
