@@ -64,13 +64,11 @@ def _load(
     progress: Callable[[float], None] | None,
     after_step: Callable[[bool], None],
 ) -> Engine:
-    from .llama import load_backend, load_draft_backend, supports_gpu
+    from .llama import built_for, load_backend, load_draft_backend, supports_gpu
 
     if (options.n_gpu_layers or 0) > 0 and not supports_gpu():
-        log.warning(
-            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; docs/install.md says how to build it",
-            options.n_gpu_layers,
-        )
+        lacking = f"llama.cpp is built for {built_for()}; see docs/install.md, With a GPU"
+        log.warning("--gpu-layers %d has no effect: %s", options.n_gpu_layers, lacking)
     backend = load_backend(path, options, progress)
     try:
         draft_backend = load_draft_backend(options.draft_path, options, backend) if options.draft_path else None
