@@ -205,6 +205,7 @@ FAILURES = {
     "org/gated-GGUF": r"gated: accept the terms at \S+/org/gated-GGUF, and set HF_TOKEN to your token",
     "org/limited-GGUF": r"returns status 429: .* later, or set HF_TOKEN to your token",
     "org/failing-GGUF": r"returns status 500: run the same command again later",
+    "org/portal-GGUF": r"check the address http://127.0.0.1:\d+ \(HF_ENDPOINT\) and the space in .* \(HF_HUB_CACHE\)",
     "org/huge-GGUF": r"has [\d.]+ GB of the 1000000.0 GB: free some space, or set HF_HUB_CACHE.*",
 }
 SMALL = {"small-Q4_0.gguf": MODEL}
@@ -217,6 +218,7 @@ def test_failure_is_one_line_that_says_what_to_do(tmp_path: Path):
     with Hub({**REPOSITORIES, "org/huge-GGUF": {"huge-Q4_0.gguf": b"x"}}, gated="org/gated-GGUF") as hub:
         hub.sizes["huge-Q4_0.gguf"] = 10**15
         hub.faults += [Fault("/org/limited-GGUF", status=429), Fault("/org/failing-GGUF", status=500)]
+        hub.faults += [Fault("/org/portal-GGUF", status=200)]  # As a page to log in to a network, it is no JSON.
         done = run([sys.executable, "-c", program, *FAILURES], **environment(tmp_path, hub))
     assert done.stdout == f"{[1] * len(FAILURES)}\n"
     lines = [line for line in done.stderr.splitlines() if " fetching " not in line]

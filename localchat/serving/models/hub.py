@@ -97,7 +97,7 @@ def fetch(name: str, memory: Memory) -> str:
         tag, reason = chosen(models, wanted, memory)
         # The first part comes last, so that the catalog has no model of which parts are missing.
         hub.download([*projector(files), *reversed(models[tag])], f"{tag}, {reason}")
-    except (ModelFileError, OSError, hub.http.HTTPError) as error:
+    except (ValueError, OSError, hub.http.HTTPError) as error:
         raise ModelFileError(f"{repository}: {hub.problem(error)}") from error
     return f"{repository}:{tag}"
 
@@ -121,7 +121,7 @@ class _Repository:
         publisher, _, short = self._name.rpartition("/")
         names: dict[str, str] = {}
         for query in ({"author": publisher}, {"search": short}, {"search": re.split(r"[-_.]", short)[0]}):
-            with contextlib.suppress(self.http.HTTPError, OSError):
+            with contextlib.suppress(self.http.HTTPError, OSError, ValueError):
                 names.update({name.casefold(): name for name in _within(self._names, **query)})
         near = difflib.get_close_matches(self._name.casefold(), names, n=1)
         return f"; did you mean {names[near[0]]}?" if near else ""
@@ -180,7 +180,7 @@ class _Repository:
         if isinstance(error, (self.http.HTTPError, TimeoutError, ConnectionError, errors.LocalEntryNotFoundError)):
             advice = "check the network, or set HF_ENDPOINT to a mirror; the same command goes on where it ended"
             return f"no connection to {hub}, or no response within {REACH_S} s ({reason}): {advice}"
-        return f"cannot fetch into {self._folder} ({reason}): free some space, or set HF_HUB_CACHE to another folder"
+        return f"{reason}: check the address {hub} (HF_ENDPOINT) and the space in {self._folder} (HF_HUB_CACHE)"
 
 
 def _within(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
