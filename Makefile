@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 VENV := .venv
+# By default make gives this variable the name of a program.
+GET :=
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)

@@ -78,6 +78,20 @@ def test_old_python_is_refused_in_one_line(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize(
+    ("variables", "commands"),
+    [
+        ([], ["localchat.server  "]),
+        (["MODEL=x.gguf", "ARGS=--port 1"], ["localchat.server x.gguf --port 1"]),
+        (["GET=a/b"], ["localchat.server --get a/b", "localchat.server a/b "]),
+    ],
+    ids=["nothing", "file", "fetched"],
+)
+def test_run_fetches_a_model_only_if_it_is_told_to(variables, commands):
+    done = run(["make", "--dry-run", "run", *variables], GET="from/environment")
+    assert re.findall(r"python -m (localchat\.server.*)", done.stdout) == commands
+
+
 def test_both_console_commands_run():
     assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
     for _, module, function in SCRIPTS:

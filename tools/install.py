@@ -274,8 +274,7 @@ class Environment:
     def install_from_source(self, cmake_args: str) -> None:
         """Install the project and build llama-cpp-python with these CMake options, without any for this CPU."""
         check_compiler()
-        with_options = f" with {cmake_args}" if cmake_args else ""
-        print(f"Building {LIBRARY} from source{with_options}, once; this takes some minutes.", flush=True)
+        print(f"Building {LIBRARY} from source{cmake_args and f' with {cmake_args}'}: this takes minutes.", flush=True)
         # pip's cache may hold a build with other options.
         options = ["--no-cache-dir", "--no-binary", LIBRARY] if cmake_args else []
         start = time.monotonic()
@@ -337,8 +336,7 @@ def install(folder: Path, extras: str, index: str | None = None, *, replaces: bo
     index = INDEXES + ("metal" if sys.platform == "darwin" else "cpu") if index is None else index
     # CMAKE_ARGS have no effect on a prebuilt wheel.
     sources = [] if cmake_args and is_new else _sources(wheelhouse, index)
-    own: list[tuple[str, list[str]]] = [] if is_new and (cmake_args or index) else [("pip's index", [])]
-    for source, options in chain(sources, own):
+    for source, options in chain(sources, [] if is_new and (cmake_args or index) else [("pip's index", [])]):
         reason = environment.install_binary(*options)
         if not reason:
             if is_new:
