@@ -23,8 +23,9 @@ from pathlib import Path
 
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import gigabytes
-from localchat.serving.models.model_file import ModelFileError, name_of, parts_of, summary_of
+from localchat.serving.models.model_file import ModelFileError, files_of, name_of, summary_of
 from localchat.serving.models.sources import QUANTISATION
+from tools import vendor
 from tools.accelerator import ACCELERATORS, COMPILERS, compiler
 from tools.install import LIBRARY, ROOT, InstallError, check_compiler, requirement, run_logged
 
@@ -153,8 +154,7 @@ class Wheelhouse:
 
     def write_client(self) -> None:
         """Write the client as one file and as a zipapp."""
-        vendor = [sys.executable, "-m", "localchat.extras.vendor", str(self._folder / "chat_client.py")]
-        self._run("Writing the client", vendor)
+        vendor.write(self._folder / "chat_client.py", vendor.one_file())
         package = self._scratch / "zipapp" / "localchat"
         ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py")
         shutil.copytree(ROOT / "localchat", package, ignore=ignored)
@@ -179,7 +179,7 @@ class Wheelhouse:
         beside = [path for path in model.path.parent.glob("*mmproj*.gguf") if base in path.name.lower()]
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        for path in (*parts_of(model.path), *beside):
+        for path in (*files_of(model.path), *beside):
             try:
                 os.link(path.resolve(), new / path.name)
             except OSError:  # It is on another disk.

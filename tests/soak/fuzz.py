@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from localchat.serving.models.model_file import DEMO_PATH
+from tests.serving.http.test_server_examples import EXAMPLES, STREAMED
+from tests.support.fuzz_wire import replace_value
 
-from ..fuzz_wire import replace_value
-from ..test_server_examples import EXAMPLES, STREAMED
 from .target import DOCUMENTED, Broken, Target, counted, post, responses
 
 # An ordinary request follows so many damaged ones.

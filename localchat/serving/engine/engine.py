@@ -22,10 +22,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, item_path
-from .backend import Backend, DecodeFailed, NoFreeCells, Sampler
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
 from .kv_cache import KVCache
+from .protocols import Backend, DecodeFailed, NoFreeCells, Sampler
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
 from .values import (

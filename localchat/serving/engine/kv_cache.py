@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from .backend import CacheBackend, NoFreeCells
 from .batch import MIN_SAVED, TILE_ROWS, Batch, Sequence, n_common_of
+from .protocols import CacheBackend, NoFreeCells
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
