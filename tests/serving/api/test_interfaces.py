@@ -83,7 +83,6 @@ def test_tokens_are_counted_beyond_the_context():
     ],
 )
 def test_replayed_item_is_skipped_but_its_text_is_served(item: dict[str, Any], text: str | None):
-    """S1."""
     fields = {"input": [item, *HI]}
     request = read(parse_responses, fields)
     assert [message["content"] for message in request.messages] == [*([text] if text else []), "hi"]
@@ -119,7 +118,7 @@ SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_cont
     ],
 )
 def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, part: dict[str, Any], text: str):
-    """S2: an error would end the conversation, since agents send their whole history with each request."""
+    """An error would end the conversation, since agents send their whole history with each request."""
     message = {"role": role, "tool_call_id": "t", "content": [part, {"type": "text", "text": "!"}]}
     name = "input" if parse is parse_responses else "messages"
     fields = {**messages(), name: [message, *HI]}

@@ -259,7 +259,7 @@ def test_constrained_text_with_markers_is_read_exactly(name: str, tools: Any):
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_json_of_a_schema_is_never_in_a_code_fence(name: str):
-    """S16: neither at the start of the output nor after reasoning, so the parser needs no rule for it."""
+    """Neither at the start of the output nor after reasoning, so the parser needs no rule for it."""
     dialect, template = DIALECTS[name], ChatTemplate(f"{{# {DIALECTS[name].reasoning.start} #}}")
     template.dialect = dialect
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **CITY), template, PROMPT)

@@ -208,7 +208,7 @@ def test_template_cannot_change_its_variables():
     ("source", "add_bos", "content", "expected"),
     [
         pytest.param("{{ messages[0].content }}", True, "hi", "<s>hi", id="added"),
-        pytest.param("{{ bos_token }}{{ messages[0].content }}", True, "hi", "<s>hi", id="not doubled (T33)"),
+        pytest.param("{{ bos_token }}{{ messages[0].content }}", True, "hi", "<s>hi", id="not doubled"),
         pytest.param("{{ bos_token }}{{ messages[0].content }}", False, "hi", "<s>hi", id="printed by the template"),
         pytest.param("{{ messages[0].content }}", False, "hi", "hi", id="none"),
         pytest.param("{{ messages[0].content }}", True, "<s>hi", "<s><s>hi", id="in user text"),
@@ -259,7 +259,7 @@ def test_prefill_ends_the_prompt(source, reasoning, text, prompt):
     [
         pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
         pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
-        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
+        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded"),
         pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
         pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="invalid JSON stays text"),
         pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),

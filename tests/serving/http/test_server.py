@@ -47,7 +47,7 @@ def test_body_without_a_stream():
 
 
 def test_stream_byte_for_byte():
-    """Nothing is sent before the first token (K31). Each token is sent as soon as it is sampled."""
+    """Nothing is sent before the first token. Each token is sent as soon as it is sampled."""
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
         wait_for(lambda: running.engine.stats().n_running == 1)
@@ -69,7 +69,7 @@ def test_stream_byte_for_byte():
     assert '"choices":[{"index":0,"delta":{"content":"é"},"logprobs":null,"finish_reason":null}]' in body.decode()
 
 
-def test_k12_stop_text_is_cut_and_reported():
+def test_stop_text_is_cut_and_reported():
     with serving(endless) as running:
         _, body = running.chat(stop=["ef", "zz"])
         _, chunks = running.chat(stop="ef", stream=True)
@@ -81,7 +81,7 @@ def test_k12_stop_text_is_cut_and_reported():
     assert by_token["choices"][0]["stop_reason"] == ord("c")
 
 
-def test_t17_k14_k36_choices_interleave_with_their_indexes():
+def test_choices_interleave_with_their_indexes():
     """The usage is the sum over the choices, with the prompt counted once."""
     with serving(endless) as running:
         _, chunks = running.chat(n=3, max_tokens=4, stream=True, stream_options={"include_usage": True})
@@ -107,7 +107,7 @@ Let me look.
 </tool_call>"""
 
 
-def test_k6_k16_reasoning_content_and_calls():
+def test_reasoning_content_and_calls():
     # The template renders no tools, so a system message describes them, which needs some tokens.
     with serving(generating(CALL), n_ctx=2000, n_cells=8000) as running:
         _, body = running.chat(tools=TOOLS)
@@ -129,7 +129,7 @@ def test_k6_k16_reasoning_content_and_calls():
     assert "".join(call["function"]["arguments"] for call in calls) == function["arguments"]
 
 
-def test_k22_without_tools_nothing_is_a_call():
+def test_without_tools_nothing_is_a_call():
     with serving(generating(CALL)) as running:
         for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
             _, body = running.chat(**fields)

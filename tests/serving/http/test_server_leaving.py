@@ -59,7 +59,7 @@ def connected(running) -> socket.socket:
 @pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("leave", [close_cleanly, reset, half_close])
-def test_k33_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
+def test_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
     caplog.set_level(logging.INFO)
     running = long[kind]
     sock = connected(running)
@@ -96,7 +96,7 @@ def test_pipelined_request_is_no_disconnect():
         read_until(sock, b'"two"')
 
 
-def test_k33_disconnect_ends_a_request_that_waits_for_a_slot():
+def test_disconnect_ends_a_request_that_waits_for_a_slot():
     def step_until(n_waiting):
         wait_for(lambda: running.gate.release() or running.engine.stats().n_waiting == n_waiting)
 

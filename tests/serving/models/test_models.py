@@ -1,4 +1,4 @@
-"""Models by name and by path, over a fake home folder with the layouts of other programs (G14 to G23, K34)."""
+"""Models by name and by path, over a fake home folder with the layouts of other programs."""
 
 import errno
 import io
