@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import random
 import signal
 import socket
@@ -145,19 +144,6 @@ def test_options_of_the_command_take_effect():
     assert with_thought["thought"] == "Enough."
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
-def test_server_without_a_stderr_serves():
-    """Some services are started without it: with `2>&-`, or by pythonw."""
-    port = free_port()
-    program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(lambda: health(port) == 200 or process.poll() is not None, DEADLINE_S)
-            assert process.poll() is None
-        finally:
-            process.kill()
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -176,18 +162,6 @@ def streaming(port: int, **fields: Any) -> Iterator[http.client.HTTPResponse]:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
         client.request("POST", CHAT, json.dumps(greedy("Hi", stream=True, **fields)))
         yield client.getresponse()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
-    with running_process() as server:
-        # With many choices at a high temperature, some are still running when the signal arrives.
-        with streaming(server.port, temperature=100, top_k=0, n=8) as response:
-            server.process.send_signal(number)
-            raw = response.read()
-        assert raw.endswith(b"data: [DONE]\n\n")
-        assert server.process.wait(DEADLINE_S) == 0
-    assert "Traceback" not in "".join(server.lines)
 
 
 STUCK = """

@@ -292,7 +292,8 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
     """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
-    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    ((id, _, _),) = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    assert re.fullmatch("chatcmpl-[0-9a-f]{32}", id)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     *body, last = chunks
     if usage:

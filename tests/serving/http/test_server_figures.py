@@ -178,15 +178,6 @@ def test_probabilities_after_sampling_have_their_own_field_names():
     assert body["choices"][0]["logprobs"]["content"][0] == {**a, "top_probs": [a]}
 
 
-def test_reasoning_format_none_leaves_reasoning_in_the_content():
-    with serving(generating(REASONING_AND_TEXT)) as running:
-        _, body = running.chat(reasoning_format="none")
-    message = body["choices"][0]["message"]
-    assert message["content"] == REASONING_AND_TEXT
-    assert "reasoning_content" not in message
-    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("<think>hm</think>")}
-
-
 def test_tokens_of_all_markers_are_visible():
     """The vocabulary hides control tokens, and the parser must see them. A marker may have several tokens."""
     with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:

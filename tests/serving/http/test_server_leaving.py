@@ -96,20 +96,6 @@ def test_pipelined_request_is_no_disconnect():
         read_until(sock, b'"two"')
 
 
-def test_disconnect_ends_a_request_that_waits_for_a_slot():
-    def step_until(n_waiting):
-        wait_for(lambda: running.gate.release() or running.engine.stats().n_waiting == n_waiting)
-
-    with serving(endless, is_gated=True, n_parallel=1, **LONG) as running, running.connect() as first:
-        first.sendall(chat_request(stream=True))
-        wait_for(lambda: running.engine.stats().n_running == 1)
-        with running.connect() as second:
-            second.sendall(chat_request())
-            step_until(n_waiting=1)
-        step_until(n_waiting=0)
-        assert running.engine.stats().n_running == 1
-
-
 # --- clients that do not read ---
 
 

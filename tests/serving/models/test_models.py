@@ -450,21 +450,6 @@ def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
     assert "not a GGUF file" in lines["mine"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["zzzz"], "there is no model 'zzzz' here; on offer: 'big', 'mine'"),
-        (["mine"], "mine.gguf: not a GGUF file"),
-        (["--models-dir", "/nonexistent", "mine"], "there is no model 'mine'"),
-    ],
-)
-def test_a_name_on_the_command_line(home, monkeypatch, arguments, message):
-    monkeypatch.setenv("HOME", str(home))
-    done = run_command(*arguments)
-    assert done.returncode == 1
-    assert message in done.stderr
-
-
 def test_settings_of_a_mapping_file_apply_unless_the_command_line_sets_them(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "models.json").write_text(json.dumps({"tiny": {"path": str(DEMO_PATH), "ctx": 512, "parallel": 2}}))
