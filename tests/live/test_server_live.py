@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import random
 import signal
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +20,7 @@ from localchat import server as server_module
 from localchat.serving.core.params import NUMBERS
 from localchat.serving.engine.engine import Engine
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.support.exchanges import ask, exchange
+from tests.support.exchanges import ask, exchange, opened
 from tests.support.live import running_process
 from tests.support.serving import raw_request, reset, wait_for, wait_until_idle
 
@@ -156,14 +154,6 @@ def health(port: int) -> int | None:
     return None
 
 
-@contextlib.contextmanager
-def streaming(port: int, **fields: Any) -> Iterator[http.client.HTTPResponse]:
-    """A stream whose head has arrived."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request("POST", CHAT, json.dumps(greedy("Hi", stream=True, **fields)))
-        yield client.getresponse()
-
-
 STUCK = """
 import sys, threading
 from localchat import server
@@ -198,9 +188,10 @@ def test_signal_ends_a_server_whose_model_still_loads():
 
 
 def test_second_signal_ends_the_process():
+    long = {"ignore_eos": True, "max_tokens": 90_000, "repeat_penalty": 1.5}
     with (
         running_process("--drain", "60", "--ctx", "100000") as server,
-        streaming(server.port, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5) as response,
+        opened(f"127.0.0.1:{server.port}", CHAT, greedy("Hi", stream=True, **long)) as response,
     ):
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: health(server.port) != 200)

@@ -16,12 +16,6 @@ from tests.support.fakes import FakeBackend, endless
 from tests.support.serving import Serving, raw_request, read_until, serving
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Serving]:
-    with serving() as running:
-        yield running
-
-
 def complete(running: Serving, **fields: Any) -> Any:
     """The body, or the chunks of the stream."""
     status, found = ask(running.port, "/v1/completions", fields)

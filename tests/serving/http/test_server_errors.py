@@ -49,12 +49,6 @@ BAD = {
 }
 
 
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
-
-
 @pytest.mark.parametrize(("line", "body", "status", "code", "param"), BAD.values(), ids=BAD.keys())
 def test_bad_request_gets_its_error_and_the_connection_stays_open(running, line, body, status, code, param):
     with contextlib.closing(running.client()) as client:

@@ -188,12 +188,6 @@ def test_tokens_of_all_markers_are_visible():
 # --- sampling options and limits ---
 
 
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

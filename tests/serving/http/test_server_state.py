@@ -19,12 +19,6 @@ from tests.support.serving import LAST_MESSAGE, chat_request, exchange, serving,
 from tests.support.wire_schemas import validate
 
 
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
-
-
 def test_slots_are_those_of_running_sequences_then_idle_ones():
     with serving(is_gated=True, n_parallel=2) as running, running.connect() as sock:
         sock.sendall(chat_request("secret", stream=True, max_tokens=9))

@@ -487,16 +487,6 @@ def test_model_argument(folder, argument, path, name):
     assert model_at(str(folder / argument)) == ModelFile(folder / path, name)
 
 
-def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
-    path = folder / "m\udcfcller.gguf"
-    try:
-        path.touch()
-    except OSError:
-        pytest.skip("this file system has no such names")
-    model = model_at(str(path))
-    assert model == ModelFile(path, "m?ller")
-
-
 def test_folder_with_several_models_lists_them_with_their_sizes(folder):
     two = folder / "two"
     (two / "b.gguf").write_bytes(bytes(12_000_000))
