@@ -96,14 +96,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(
-    model=echo,
-    *,
-    chat_template=LAST_MESSAGE,
-    max_queue=8,
-    is_ready=True,
-    is_gated=False,
-    settings=ANY_PORT,
-    **facts,
+    model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, is_gated=False, settings=ANY_PORT, **facts
 ):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None

@@ -387,8 +387,7 @@ def test_byte_order_mark_is_skipped():
 
 
 @pytest.mark.parametrize(
-    ("escaped", "text"),
-    [(r"\ud83d", "�"), (r"\ud83d\ude00", "😀"), (r"a\udc00b", "a�b"), (r"\\ud83d", r"\ud83d")],
+    ("escaped", "text"), [(r"\ud83d", "�"), (r"\ud83d\ude00", "😀"), (r"a\udc00b", "a�b"), (r"\\ud83d", r"\ud83d")]
 )
 def test_half_a_surrogate_pair_is_replaced(escaped, text):
     body = b'{"messages": [{"role": "user", "content": "%b"}]}' % escaped.encode()
@@ -402,10 +401,6 @@ def test_half_a_surrogate_pair_is_replaced(escaped, text):
     )
 )
 def test_any_json_is_a_request_or_a_bad_request(value):
-    for body in (
-        {"messages": value},
-        value,
-        *({"messages": HI, "tools": [TOOL], name: value} for name in FIELD_NAMES),
-    ):
+    for body in ({"messages": value}, value, *({"messages": HI, "tools": [TOOL], name: value} for name in FIELD_NAMES)):
         with contextlib.suppress(errors.BadRequest):
             parse_chat(parse_body(json.dumps(body).encode("utf-8", "surrogatepass")), allow_template=True)

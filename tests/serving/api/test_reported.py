@@ -18,16 +18,7 @@ import pytest
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
 from tests.support.live import running_server
-from tests.support.serving import (
-    BIG,
-    chat_body,
-    generating,
-    raw_request,
-    read_all,
-    reset,
-    serving,
-    wait_for,
-)
+from tests.support.serving import BIG, chat_body, generating, raw_request, read_all, reset, serving, wait_for
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -54,10 +54,7 @@ def tools_with(parameters: Any) -> tuple[dict[str, Any], ...]:
     return ({"function": {"name": "f", "parameters": parameters}},)
 
 
-PREFILLED = {
-    "messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}),
-    "continue_final_message": "content",
-}
+PREFILLED = {"messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}), "continue_final_message": "content"}
 LLAMA = '{{ tools }}{"name": function name, "parameters":'
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
 LISTED_NAMES = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
@@ -382,10 +379,7 @@ UNENFORCEABLE = {
         {"properties": {"a": {"$ref": "#/properties/b"}, "b": INTEGER, "c": {"not": INTEGER}}},
         "/properties/c/not",
     ),
-    "too few names": (
-        {"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2},
-        "/minProperties",
-    ),
+    "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
     "several large objects": (
         {"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2},
         "/prefixItems/1",

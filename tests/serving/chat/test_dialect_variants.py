@@ -56,15 +56,11 @@ CASES = {
             "white space that no template adds",
             "<seed:tool_call><function=weather><parameter=city>\n a\n</parameter></function></seed:tool_call>",
             [("weather", '{"city": "\\n a\\n"}')],
-        ),
+        )
     ],
-    "hermes": [
-        ("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')]),
-    ],
+    "hermes": [("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')])],
     "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
-    "apertus": [
-        ("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>']),
-    ],
+    "apertus": [("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>'])],
     "nemotron-nano-2": [("comma at the end", '<TOOLCALL>[{"name": "now"},]</TOOLCALL>Hi', [NOW, "Hi"])],
     "kimi-k2": [
         ("no arguments", K2_CALL.replace("{}", ""), [("now", "{}", "functions.now:0")]),

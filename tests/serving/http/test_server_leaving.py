@@ -135,11 +135,7 @@ def test_stream_that_is_read_late_is_complete():
 
 
 def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
-    with (
-        serving(endless, **LONG) as running,
-        contextlib.closing(running.client()) as client,
-        running.connect() as idle,
-    ):
+    with serving(endless, **LONG) as running, contextlib.closing(running.client()) as client, running.connect() as idle:
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
         client.request("POST", "/v1/chat/completions", json.dumps(body))
         response = client.getresponse()
