@@ -155,23 +155,10 @@ def health(port: int) -> int | None:
 
 
 STUCK = """
-import sys, threading
+import sys
 from localchat import server
-from localchat.serving.engine.values import EngineStopped
-from localchat.serving.loading import loader
-
-class StuckFront:
-    def __init__(self, *arguments):
-        self.is_closed = threading.Event()
-
-    def start(self):
-        self.is_closed.wait()
-        raise EngineStopped("closed")
-
-    def close(self):
-        self.is_closed.set()
-
-loader.Front = StuckFront
+from localchat.serving.engine import process
+process.COMMAND = [sys.executable, "-c", "import time; time.sleep(60)"]
 sys.exit(server.main(["--port", sys.argv[1]]))
 """
 
