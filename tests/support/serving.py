@@ -96,14 +96,7 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(
-    model=echo,
-    *,
-    chat_template=LAST_MESSAGE,
-    max_queue=8,
-    is_ready=True,
-    is_gated=False,
-    settings=ANY_PORT,
-    **facts,
+    model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, is_gated=False, settings=ANY_PORT, **facts
 ):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
@@ -292,7 +285,8 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
     """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
-    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    ((id, _, _),) = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    assert re.fullmatch("chatcmpl-[0-9a-f]{32}", id)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     *body, last = chunks
     if usage:

@@ -75,9 +75,9 @@ def with_prompt(id: int, *prompt: int, max_tokens: int = 100) -> Sequence:
 SYSTEM = list(range(50))
 
 
-def finish(scheduler: SteppedScheduler, *, keep: bool = True) -> None:
+def finish(scheduler: SteppedScheduler) -> None:
     for running in list(scheduler.running):
-        scheduler.remove(running, keep=keep)
+        scheduler.remove(running)
 
 
 def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_the_oldest():
@@ -198,17 +198,22 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[tuple[int, ...], int]]]] = {
 }
 
 
+def n_cached(scheduler: SteppedScheduler, sequences: list[Sequence]) -> list[int]:
+    """The number of cached tokens of each of these sequences, which follow one another."""
+    found = []
+    for one in sequences:
+        scheduler.add(one)
+        while one.n_sampled < 2:
+            run_step(scheduler)
+        found.append(one.n_cached)
+        finish(scheduler)
+    return found
+
+
 @pytest.mark.parametrize(("limits", "prompts"), CACHED.values(), ids=CACHED)
 def test_prefixes_of_ended_requests_are_cached(limits: dict[str, Any], prompts: list[tuple[tuple[int, ...], int]]):
     scheduler = new_scheduler(1000, n_batch=100, **{"n_parallel": 4, **limits})
-    n_cached = []
-    for tokens, _ in prompts:
-        scheduler.add(one := with_prompt(1, *tokens))
-        while one.n_sampled < 2:
-            run_step(scheduler)
-        n_cached.append(one.n_cached)
-        finish(scheduler)
-    assert n_cached == [n for _, n in prompts]
+    assert n_cached(scheduler, [with_prompt(1, *tokens) for tokens, _ in prompts]) == [n for _, n in prompts]
 
 
 def test_requests_that_arrive_together_compute_their_common_prefix_once():
@@ -350,18 +355,9 @@ REPEATED: dict[str, list[tuple[list[int], dict[str, Any], int]]] = {
 
 
 @pytest.mark.parametrize("requests", REPEATED.values(), ids=REPEATED)
-def test_repeatable_requests_reuse_whole_chunks(
-    requests: list[tuple[list[int], dict[str, Any], int]],
-):
-    scheduler = new_scheduler(10_000, 4, 2048, is_unified=False)
-    n_cached = []
-    for tokens, sampling, _ in requests:
-        scheduler.add(one := with_sampling(1, tokens, **sampling))
-        while one.n_sampled < 2:
-            run_step(scheduler)
-        n_cached.append(one.n_cached)
-        finish(scheduler)
-    assert n_cached == [n for _, _, n in requests]
+def test_repeatable_requests_reuse_whole_chunks(requests: list[tuple[list[int], dict[str, Any], int]]):
+    sequences = [with_sampling(1, tokens, **sampling) for tokens, sampling, _ in requests]
+    assert n_cached(new_scheduler(10_000, 4, 2048, is_unified=False), sequences) == [n for _, _, n in requests]
 
 
 def test_choices_with_seeds_compute_whole_chunks_once():

@@ -1,4 +1,4 @@
-"""Models by name and by path, over a fake home folder with the layouts of other programs (G14 to G23, K34)."""
+"""Models by name and by path, over a fake home folder with the layouts of other programs."""
 
 import errno
 import io
@@ -462,21 +462,6 @@ def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
     assert "not a GGUF file" in lines["mine"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["zzzz"], "there is no model 'zzzz' here; on offer: 'big', 'mine'"),
-        (["mine"], "mine.gguf: not a GGUF file"),
-        (["--models-dir", "/nonexistent", "mine"], "there is no model 'mine'"),
-    ],
-)
-def test_a_name_on_the_command_line(home, monkeypatch, arguments, message):
-    monkeypatch.setenv("HOME", str(home))
-    done = run_command(*arguments)
-    assert done.returncode == 1
-    assert message in done.stderr
-
-
 def test_settings_of_a_mapping_file_apply_unless_the_command_line_sets_them(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "models.json").write_text(json.dumps({"tiny": {"path": str(DEMO_PATH), "ctx": 512, "parallel": 2}}))
@@ -512,16 +497,6 @@ def folder(tmp_path):
 )
 def test_model_argument(folder, argument, path, name):
     assert model_at(str(folder / argument)) == ModelFile(folder / path, name)
-
-
-def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
-    path = folder / "m\udcfcller.gguf"
-    try:
-        path.touch()
-    except OSError:
-        pytest.skip("this file system has no such names")
-    model = model_at(str(path))
-    assert model == ModelFile(path, "m?ller")
 
 
 def test_folder_with_several_models_lists_them_with_their_sizes(folder):
