@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from localchat.errors import IncompleteStream, StreamError
 from localchat.events import StreamEvent
 from localchat.reply.assembly import Accumulator
+from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import parse_error
 from localchat.reply.text import ThinkSplitter
 
@@ -46,6 +48,49 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
     with pytest.raises(IncompleteStream, match=words):
         accumulator.finish()
     assert accumulated(*chunks)[1].reply().finish_reason_raw == finish
+
+
+def used(delta: dict[str, Any], finish: str | None, **counts: int | None) -> dict[str, Any]:
+    """A chunk with a usage."""
+    usage = {f"{name}_tokens": count for name, count in counts.items()}
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}] if delta or finish else []
+    return {"choices": choices, "usage": {**usage, "total_tokens": None}}
+
+
+A = {"content": "a"}
+INFINITE = text_chunk("a", "stop")
+INFINITE["choices"][0]["logprobs"] = {"content": [{"logprob": float("-inf")}]}
+# Responses with which other clients failed, by public reports: text, finish reason, tokens of input and output.
+REPORTED: dict[str, tuple[list[dict[str, Any]], tuple[str, str, Any]]] = {
+    "usage so far in every piece": (
+        [
+            *(used(A, finish, prompt=5, completion=n) for finish, n in ((None, 1), ("stop", 2))),
+            used({}, None, prompt=5, completion=2),
+        ],
+        ("aa", "stop", (5, 2)),
+    ),
+    "usage without output tokens at first": (
+        [used({}, None, prompt=11), text_chunk("a"), used({}, "stop", prompt=11, completion=1)],
+        ("a", "stop", (11, 1)),
+    ),
+    "counts that are null": (
+        [used(A, "stop", prompt=None, completion=None), used({}, None, prompt=5, completion=None)],
+        ("a", "stop", (5, 0)),
+    ),
+    "no finish reason in any piece": ([text_chunk("a"), text_chunk("b")], ("ab", "stop", None)),
+    "text beside the finish reason, then usage alone": (
+        [text_chunk("a"), text_chunk("b", "length"), used({}, None, prompt=5, completion=2)],
+        ("ab", "length", (5, 2)),
+    ),
+    "infinite log probabilities": ([parse_frame("message", json.dumps(INFINITE))], ("a", "stop", None)),
+}
+
+
+@pytest.mark.parametrize(("chunks", "expected"), REPORTED.values(), ids=REPORTED)
+def test_reply_is_complete(chunks, expected):
+    reply = accumulated(*chunks)[1].reply()
+    usage = reply.usage and (reply.usage.input_tokens, reply.usage.output_tokens)
+    assert (reply.text, reply.finish_reason, usage) == expected
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])

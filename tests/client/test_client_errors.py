@@ -32,6 +32,7 @@ from localchat import (
 )
 from localchat.request import media
 from localchat.transport.http1 import Inflate
+from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
 from tests.support.raw_server import (
     DONE,
@@ -63,6 +64,13 @@ STATUSES = {
     "429": (429, b"slow down", RateLimitError, "slow down"),
     "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
     "empty": (500, b"", ServerError, "no reason given"),
+    "letters": (400, '{"error": {"grund": "größe"}}'.encode(), BadRequestError, "größe"),
+    "other fields": (
+        500,
+        b'{"success": false, "error": {"code": "E", "message": "try later"}}',
+        ServerError,
+        "try later",
+    ),
 }
 
 
@@ -155,6 +163,20 @@ DELAYS = {
 @pytest.mark.parametrize(("headers", "seconds"), DELAYS.values(), ids=DELAYS)
 def test_retry_after(headers, seconds):
     assert localchat.transport.failures.retry_after(headers) == seconds
+
+
+def test_longest_retry_after_is_waited_for(monkeypatch):
+    waits: list[float] = []
+
+    async def sleep(driver: Driver, limit: float) -> None:
+        waits.append(limit)
+
+    monkeypatch.setattr(Driver, "sleep", sleep)
+    for seconds, n_tries in ((120, 2), (121, 1)):
+        server = always(with_length(b"{}", "429 Many", f"Retry-After: {seconds}\r\n"))
+        failure(server, RateLimitError, max_retries=1)
+        assert len(server.requests) == n_tries
+    assert waits == [120]
 
 
 def test_delay_grows_to_a_limit_with_jitter():
@@ -320,10 +342,13 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
     assert not accumulator.complete
-    call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
     calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
-    raw = chunked(piece("Hello"), *(sse({"choices": [item]}) for item in calls))
-    assert failure(always(raw), ProtocolError, "more than 1000 tool calls", client_class).partial.text == "Hello"
+    parts = [piece("Hello"), *(sse({"choices": [item]}) for item in calls)]
+    error = failure(always(chunked(*parts)), ProtocolError, "more than 1000 tool calls", client_class)
+    assert error.partial.text == "Hello"
+    with always(chunked(*parts[:-1], DONE)) as server, make_client(server, client_class) as client:
+        assert len(client.chat("hi").tool_calls) == 1000
     assert time.process_time() - start < 5
 
 

@@ -116,6 +116,9 @@ def test_values_that_cannot_be_tools_are_refused():
             Tool.of(wrong)
     with pytest.raises(ValueError, match="one name: add, add"):
         Toolbox([add, add])
+    assert Tool.of(add, name="x" * 64).name == "x" * 64
+    with pytest.raises(ValueError, match="no name for a tool"):
+        Tool.of(add, name="x" * 65)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,7 @@ def test_values_that_cannot_be_tools_are_refused():
         ({"a": [1, True]}, '{"a": [1, true]}'),
         (Place("Bonn"), '{"name": "Bonn", "country": null}'),
         (Unit.F, '"fahrenheit"'),
+        ({"größe": "é"}, '{"größe": "é"}'),  # Escapes would take several tokens for each letter.
         ({1}, "[1]"),
         (1 + 2j, '"(1+2j)"'),
         ({(1, 2): "free"}, "{(1, 2): 'free'}"),
@@ -302,7 +306,7 @@ def test_parallel_calls_run_together_and_keep_their_order():
     assert results(script) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("parallel", [False, True, 2])
+@pytest.mark.parametrize("parallel", [False, True, 1, 2])
 def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_class: Any):
     user = contextvars.ContextVar("user", default="nobody")
     user.set("somebody")
