@@ -194,11 +194,15 @@ def piece(text: str, finish: str | None = None) -> bytes:
     return sse({"id": "1", "model": "m", "choices": [choice({"content": text}, finish)]})
 
 
-def choice(delta: Any, finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "finish_reason": finish}
+def delta(finish: str | None = None, index: int = 0, **fields: Any) -> bytes:
+    return sse({"choices": [choice(fields, finish, index)]})
 
 
-STOP = sse({"choices": [choice({}, "stop")]})
+def choice(delta: Any, finish: str | None = None, index: int = 0) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": finish}
+
+
+STOP = delta("stop")
 USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
 DONE = b"data: [DONE]\n\n"
 HELLO_EVENTS = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
