@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -206,11 +207,13 @@ def child(server: Server) -> subprocess.Popen[bytes]:
 
 def test_interrupt_exits_with_130_and_disconnects():
     with waiting(OPEN) as server, child(server) as program:
+        start = time.monotonic()
         program.send_signal(signal.SIGINT)
+        assert server.left.wait(DEADLINE_S)
+        assert time.monotonic() - start < 0.5  # 50 ms on an idle machine.
         _, errors = program.communicate(timeout=DEADLINE_S)
         assert program.returncode == 130
         assert b"Traceback" not in errors
-        assert server.left.wait(DEADLINE_S)
 
 
 def test_closed_output_causes_no_message():

@@ -151,10 +151,8 @@ def test_vectors_are_decoded_from_base64_if_requested():
 def test_function_takes_the_options_of_the_client():
     """They are not fields of the request."""
     with always(HELLO) as server:
-        text = chat("hi", base_url=server.url, api_key="sk-1", model="m", max_retries=0).text
-        (request,) = server.requests
-        assert text == "Hello"
-        assert request.headers["authorization"] == "Bearer sk-1"
-        assert b"sk-1" not in request.body
-        with pytest.raises(TypeError, match="is base_url meant"):
-            chat("hi", base_ulr=server.url)
+        assert chat("hi", base_url=server.url, api_key="sk-1", model="m", max_retries=0).text == "Hello"
+    assert server.requests[0].headers["authorization"] == "Bearer sk-1"
+    assert b"sk-1" not in server.requests[0].body
+    with pytest.raises(TypeError, match="is base_url meant"):
+        chat("hi", base_ulr=server.url)

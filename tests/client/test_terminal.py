@@ -27,7 +27,6 @@ from tests.support.raw_server import (
     HELLO,
     MODELS,
     OPEN,
-    Peer,
     Server,
     always,
     chunked,
@@ -172,21 +171,8 @@ def test_commands_of_the_chat(tmp_path):
 
 
 def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
-    disconnected = []
-
-    def handle(peer: Peer, server: Server) -> None:
-        while (request := peer.request()) is not None:
-            if request.method == "GET":
-                peer.send(MODELS)
-                continue
-            server.requests.append(request)
-            if len(server.requests) == 1:
-                peer.send(OPEN)
-                disconnected.append(peer.is_disconnected())
-                return
-            peer.send(HELLO)
-
-    with Server(handle) as server:
+    responses = iter([OPEN])
+    with serving(lambda request, _: MODELS if request.method == "GET" else next(responses, HELLO)) as server:
         terminal = Terminal(tmp_path, server.url)
         terminal.enter("first", "first\na")
         terminal.interrupt()
@@ -198,7 +184,7 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
         terminal.enter("/retry", "Hello\n> ")
         assert sent(server) == [("user", "first")]
         terminal.end()
-    assert disconnected == [True]
+        assert server.left.is_set()
 
 
 def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):

@@ -97,10 +97,6 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
         [delta("f", "", 0, "x"), delta("", '{"a":', 0, ""), delta("", " 1}", 0, "")],
         [("f", {"a": 1})],
     ),
-    "another id after the first piece": (
-        [delta("f", "", 0, "x"), delta(None, '{"a":', 0, "y"), delta(None, " 1}", 0, "y")],
-        [("f", {"a": 1})],
-    ),
     "id, type and name in every piece, with a second name of null": (
         [{**delta("f", text, 0, "x"), **IN_ALL} for text in ("", '{"a":', " 1}")],
         [("f", {"a": 1})],

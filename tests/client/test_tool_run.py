@@ -151,17 +151,6 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
 # Ends
 
 
-def test_finish_never_returns_a_reply_that_was_cut():
-    """Also after the events were read, and when it is called again."""
-    with playing([chunk("length", content="a")]) as (client, _):
-        for is_read in (True, False):
-            run = client.run_stream("x")
-            assert not is_read or "".join(run.text) == "a"
-            for _ in range(2):
-                with pytest.raises(IncompleteReply):
-                    run.finish()
-
-
 @pytest.mark.parametrize("method", ["stream", "run_stream"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_stream_or_run_without_references_closes_its_connection(asynchronous: bool, method: str):

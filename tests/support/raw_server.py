@@ -139,7 +139,10 @@ class Server:
 
 
 def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection."""
+    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection.
+
+    After `OPEN`, the server waits until the client disconnects.
+    """
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
@@ -148,7 +151,10 @@ def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
             if raw is None:
                 return
             peer.send(raw)
-            if ends_the_connection(raw):
+            if raw == OPEN:
+                assert peer.is_disconnected()
+                server.left.set()
+            if raw == OPEN or ends_the_connection(raw):
                 return
 
     return Server(handle)
