@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -66,14 +65,9 @@ def test_wrong_prompt_is_explained(methods, prompt, words):
             getattr(Client("http://127.0.0.1:1", model="m"), method)(prompt)
 
 
+NO_TIMEOUT = "timeout is a number of seconds above 0, or None for no limit, not "
 WRONG_VALUES: dict[str, Any] = {
-    **{
-        f"timeout {wrong!r}": (
-            {"timeout": wrong},
-            f"timeout is a number of seconds above 0, or None for no limit, not {re.escape(repr(wrong))}",
-        )
-        for wrong in (0, -1, "60", [], True, (5, 10))
-    },
+    **{f"timeout {wrong!r}": ({"timeout": wrong}, NO_TIMEOUT) for wrong in (0, -1, "60", [], True, (5, 10))},
     **{f"retries {wrong!r}": ({"max_retries": wrong}, "max_retries is a whole") for wrong in ("2", -1, 1.5, True)},
     "length": ({"headers": {"content-length": "3"}}, "sets the header content-length itself"),
     **{name: ({"headers": {name: "x"}}, "sets the header") for name in ("Transfer-Encoding", "CONNECTION")},
@@ -178,12 +172,8 @@ def find(name: str) -> str:
 
 def test_c18_c22_c23_every_field_of_openai_is_an_option(client_class):
     """No images are no images, and a Tool is sent as JSON."""
-    values: dict[str, Any] = {
-        **dict.fromkeys(FIELDS.split(), 1),
-        "audio": {"voice": "x"},
-        "tools": [Tool.of(find)],
-        "stream_options": {"a": 1},
-    }
+    values: dict[str, Any] = dict.fromkeys(FIELDS.split(), 1)
+    values.update(audio={"voice": "x"}, tools=[Tool.of(find)], stream_options={"a": 1})
     with always(HELLO) as server, make_client(server, client_class) as client:
         client.chat("hi", **values, images=[])
         client.chat("hi", images=[], audio=())

@@ -27,16 +27,11 @@ def test_run_calls_the_function_and_returns_the_final_reply():
     assert first["tools"] == second["tools"] == [Tool.of(add).definition]
     assert "tools" not in without_tools
     assert [request.get("tool_choice") for request in script.requests] == ["required", None, None]
+    call = {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
     assert second["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "1+2?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
-            ],
-        },
+        {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_0", "name": "add", "content": "3"},
     ]
 
@@ -48,11 +43,8 @@ def test_stream_yields_the_results_as_events():
         assert "".join(client.run_stream("x").text) == "3"
         run.close()  # After the end, this has no effect.
         assert (run.done, run.reply.text, list(run)) == (True, "3", [])
-    types = [event.type for event in events]
-    assert types == [
-        *("message_start", "content_delta", "tool_call_delta", "tool_call", "message_stop", "tool_result"),
-        *("message_start", "content_delta", "message_stop"),
-    ]
+    first = "message_start content_delta tool_call_delta tool_call message_stop tool_result"
+    assert [event.type for event in events] == f"{first} message_start content_delta message_stop".split()
     result = events[5]
     assert isinstance(result, ToolResult)
     assert (result.call.name, result.content, result.error, result.value) == ("add", "3", None, 3)
