@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -65,9 +66,10 @@ def test_wrong_prompt_is_explained(methods, prompt, words):
             getattr(Client("http://127.0.0.1:1", model="m"), method)(prompt)
 
 
+NOT_SECONDS: Any = (0, -1, "60", [], True, (5, 10))
 NO_TIMEOUT = "timeout is a number of seconds above 0, or None for no limit, not "
 WRONG_VALUES: dict[str, Any] = {
-    **{f"timeout {wrong!r}": ({"timeout": wrong}, NO_TIMEOUT) for wrong in (0, -1, "60", [], True, (5, 10))},
+    **{f"timeout {wrong!r}": ({"timeout": wrong}, f"{NO_TIMEOUT}{re.escape(repr(wrong))}") for wrong in NOT_SECONDS},
     **{f"retries {wrong!r}": ({"max_retries": wrong}, "max_retries is a whole") for wrong in ("2", -1, 1.5, True)},
     "length": ({"headers": {"content-length": "3"}}, "sets the header content-length itself"),
     **{name: ({"headers": {name: "x"}}, "sets the header") for name in ("Transfer-Encoding", "CONNECTION")},

@@ -17,6 +17,7 @@ import pytest
 
 from localchat import Client, Tool, ToolCall
 from localchat.agent.tools import Toolbox, result_text
+from localchat.schema.schema import json_schema
 from tests.support.clients import waiting_client
 from tests.support.scripted import Script, calls, playing, text
 
@@ -75,9 +76,7 @@ def test_function_partial_or_object_becomes_a_definition():
     tool = Tool.of(weather)
     function = {"name": "weather", "description": "The weather somewhere.", "parameters": tool.parameters}
     assert tool.definition == {"type": "function", "function": function}
-    assert tool.parameters["required"] == ["place"]
-    unit = {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"}
-    assert tool.parameters["properties"]["unit"] == unit
+    assert tool.parameters == json_schema(weather)
     assert Tool.of(fail).definition["function"] == {"name": "fail", "parameters": {"type": "object", "properties": {}}}
     partial = Tool.of(functools.partial(weather, unit=Unit.F), name="warm")
     assert partial.description == "The weather somewhere."
