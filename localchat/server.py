@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
@@ -30,7 +31,7 @@ from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import GROUPS, Options
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
-from .serving.models.model_file import ModelFile, ModelFileError, printable, summary_of
+from .serving.models.model_file import ModelFile, ModelFileError, printable, projector_of, summary_of
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -98,14 +99,17 @@ def _print(text: str) -> int:
 
 def _list_text(models: Iterable[ModelFile]) -> str:
     """A table of models for a terminal. The last column is the place, or why the header cannot be read."""
-    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
+    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "INPUT", "FOUND IN")]
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
         place = printable(f"{model.source}: {header.problem or model.path}")
-        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
+        projector = projector_of(model)
+        modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
+        taken = ", ".join(("text", *modalities))
+        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 
 
 def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
@@ -177,6 +181,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
 def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     """The model that the options name. Raises ModelFileError if there is none, or OSError."""
     file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
+    file = file if options.mmproj is None else replace(file, projector=Path(options.mmproj))
     return file if options.alias is None else replace(file, name=printable(options.alias))
 
 

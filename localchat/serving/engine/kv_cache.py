@@ -17,10 +17,11 @@ The methods run on the engine thread and apply their operations to the backend a
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import NamedTuple
 
 from .backend import CacheBackend, NoFreeCells
-from .batch import MIN_SAVED, TILE_ROWS, Batch, Sequence, n_common_of
+from .batch import MIN_SAVED, Batch, Sequence, n_common_of
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
@@ -65,7 +66,7 @@ class KVCache:
                     raise
         for chunk in batch.chunks:
             is_next = self._n_tiled[chunk.slot] == chunk.sequence.n_computed
-            if is_next and chunk.n_tokens % TILE_ROWS == 0 and not chunk.is_scored:
+            if is_next and chunk.ends_a_tile and not chunk.is_scored:
                 self._n_tiled[chunk.slot] += chunk.n_tokens
 
     def n_cells(self) -> tuple[int, int]:
@@ -89,10 +90,17 @@ class KVCache:
                 known.append((slot, n_held, min(n_common_of(running.tokens, tokens), n_held)))
         else:
             known = [(slot, n_held, n_common) for slot, n_held, n_common in known if n_held == n_common]
-        if sequence is not None and self._must_repeat(sequence):
-            known = [(slot, n_held, _tiled(min(n_common, self._n_tiled[slot]))) for slot, n_held, n_common in known]
+        if sequence is not None:
+            n_usable = partial(self._n_usable, sequence)
+            known = [(slot, n_held, n_usable(slot, n_common)) for slot, n_held, n_common in known]
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
         return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
+
+    def _n_usable(self, sequence: Sequence, slot: int, n_common: int) -> int:
+        """How many of the common tokens with a slot a sequence can reuse."""
+        if self._must_repeat(sequence):
+            return sequence.tiled(min(n_common, self._n_tiled[slot]))
+        return sequence.whole(n_common)
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         """How many tokens `sequence` can reuse when a running one has computed its prompt."""
@@ -100,8 +108,8 @@ class KVCache:
         if not self._limits.can_truncate:
             return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
         if not self._must_repeat(sequence):
-            return n_common
-        return _tiled(n_common) if self._n_tiled[running.slot or 0] == running.n_computed else 0
+            return sequence.whole(n_common)
+        return sequence.tiled(n_common) if self._n_tiled[running.slot or 0] == running.n_computed else 0
 
     def _must_repeat(self, sequence: Sequence) -> bool:
         return sequence.is_repeatable and not self._limits.is_unified
@@ -115,12 +123,13 @@ class KVCache:
         if match is None:
             slot, sequence.n_computed = self._take_slot(), 0
         else:
-            slot, sequence.n_computed = self._slot_with(match), match.length
+            slot, sequence.n_computed = self._slot_with(match, sequence), match.length
         sequence.slot = slot
         self.active[slot] = sequence
 
-    def _slot_with(self, match: Match) -> int:
-        """The slot of the match, or another one that shares or copies its prefix."""
+    def _slot_with(self, match: Match, sequence: Sequence) -> int:
+        """The slot of the match, or another one that shares or copies its prefix, which is that of the sequence."""
+        position, n_tiled = sequence.position_of(match.length), sequence.tiled(match.length)
         held = self._idle.get(match.slot)
         if held is not None:
             n_more = len(held) - match.length
@@ -130,13 +139,13 @@ class KVCache:
             if is_cheap and self._limits.can_truncate:
                 del self._idle[match.slot]
                 if n_more:
-                    self._backend.truncate(match.slot, match.length)
-                    self._n_tiled[match.slot] = min(self._n_tiled[match.slot], _tiled(match.length))
+                    self._backend.truncate(match.slot, position)
+                    self._n_tiled[match.slot] = min(self._n_tiled[match.slot], n_tiled)
                 return match.slot
             self._idle.move_to_end(match.slot)
         slot = self._take_slot()
-        self._backend.share(match.slot, slot, match.length)
-        self._n_tiled[slot] = min(self._n_tiled[match.slot], _tiled(match.length))
+        self._backend.share(match.slot, slot, position)
+        self._n_tiled[slot] = min(self._n_tiled[match.slot], n_tiled)
         return slot
 
     def _take_slot(self) -> int:
@@ -153,7 +162,7 @@ class KVCache:
     def truncate(self, sequence: Sequence) -> None:
         """Frees the cells of a running sequence beyond its computed tokens, such as those of rejected draft tokens."""
         assert sequence.slot is not None
-        self._backend.truncate(sequence.slot, sequence.n_computed)
+        self._backend.truncate(sequence.slot, sequence.position_of(sequence.n_computed))
 
     def keep_copy(self, sequence: Sequence) -> None:
         """Copies the computed tokens of a running sequence to an idle prefix, as slots cannot be truncated later."""
@@ -161,7 +170,7 @@ class KVCache:
         tokens = sequence.tokens[: sequence.n_computed]
         if tokens not in self._idle.values():
             slot = self._take_slot()
-            self._backend.share(sequence.slot, slot, len(tokens))
+            self._backend.share(sequence.slot, slot, sequence.position_of(len(tokens)))
             self._idle[slot] = tokens
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
@@ -189,8 +198,3 @@ class KVCache:
         self._free.add(slot)
         self._n_tiled[slot] = 0
         self._backend.clear(slot)
-
-
-def _tiled(n_tokens: int) -> int:
-    """How many of the first tokens whole chunks have."""
-    return n_tokens - n_tokens % TILE_ROWS

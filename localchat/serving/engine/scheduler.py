@@ -8,7 +8,8 @@ know llama.cpp, threads, clocks or text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from .batch import MIN_SAVED, TILE_ROWS, Batch, BatchChunk, CacheLimits, Sequence
 from .kv_cache import KVCache, Match
@@ -27,9 +28,13 @@ class Scheduler:
     fill the cells later, the newest sequence is preempted, and none starts until another one has ended.
     """
 
-    def __init__(self, limits: CacheLimits, cache: KVCache):
+    def __init__(
+        self, limits: CacheLimits, cache: KVCache, encode: Callable[[Iterable[Any]], None] = lambda media: None
+    ):
+        """`encode` is called with the images and sounds that a waiting sequence needs before it can start."""
         self._limits = limits
         self._cache = cache
+        self._encode = encode
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
@@ -38,6 +43,8 @@ class Scheduler:
         # chunk is of the shortest of these prompts or of the oldest.
         self._is_tile_next = False
         self._is_shortest_next = True
+        # Whether the next step is one of images and sounds, which share no step with tokens.
+        self._is_media_next = False
 
     def add(self, *sequences: Sequence) -> None:
         """Queues sequences, each with a prompt and at most as many tokens as there are cells."""
@@ -98,12 +105,19 @@ class Scheduler:
         return None
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit, except those whose prefix is being computed."""
+        """Starts waiting sequences in order while they fit, except those whose prefix is being computed, or whose
+        media are encoded."""
+        n_encoding = 0
         for sequence in list(self.waiting):
-            if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
+            if len(self.running) + n_encoding >= self._limits.n_parallel or (self._is_full and self.running):
                 return
             match = self._cache.find(sequence.reusable_tokens, sequence)
             if self._is_being_computed(sequence, match):
+                continue
+            missing = sequence.missing_media(match.length if match else 0) if sequence.spans else ()
+            if missing:
+                self._encode(missing)
+                n_encoding += 1
                 continue
             n_shared = match.length if match is not None and match.slot in self._cache.active else 0
             # Each needs a cell for its next token, too, or one of them would be preempted in the next step.
@@ -154,9 +168,15 @@ class Scheduler:
     def _plan(self) -> dict[Sequence, int]:
         """The sequences of this step, in order, and how many tokens of each are computed."""
         tuning = self._limits.tuning
-        prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
+        media = [sequence for sequence in self.running if sequence.spans and sequence.span]
+        if media and (self._is_media_next or len(media) == len(self.running)):
+            self._is_media_next = False
+            n_prompt = tuning.n_prompt_alone if len(self.running) == 1 else tuning.n_prompt_beside
+            return {media[0]: self._n_of_span(media[0], n_prompt)}
+        self._is_media_next = True
+        prefilling = [sequence for sequence in self.running if sequence.is_prefilling and sequence not in media]
         # A row for the newest token of each other sequence, and rows for forced tokens.
-        decoding = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
+        decoding = {sequence: 1 for sequence in self.running if not (sequence.is_prefilling or sequence in media)}
         n_left = self._limits.n_batch - len(decoding)
         n_forced_each = self._n_forced_each([sequence.n_missing - 1 for sequence in decoding])
         for sequence in decoding:
@@ -166,18 +186,28 @@ class Scheduler:
         n_prompt = min(tuning.n_prompt_beside if decoding else tuning.n_prompt_alone, self._limits.n_batch)
         if self._limits.is_unified:
             return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
-        long = [sequence for sequence in prefilling if sequence.n_missing >= TILE_ROWS and not sequence.is_to_score]
+        long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS and not s.is_to_score]
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
             # Alternate between the shortest prompt and the oldest one.
             chosen = min(long, key=_length_of_prompt) if self._is_shortest_next else long[0]
             self._is_shortest_next = not self._is_shortest_next
-            n_tokens = min(chosen.n_missing, n_prompt)
+            n_tokens = min(chosen.n_missing_in_part, n_prompt)
             return {chosen: n_tokens - n_tokens % TILE_ROWS}
         self._is_tile_next = True
         shares = {**decoding, **self._prompt_shares(rest, min(n_left, n_prompt))}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
+
+    def _n_of_span(self, sequence: Sequence, n_prompt: int) -> int:
+        """How many rows of the span of the next token a step computes: all, unless they may be computed in parts."""
+        span = sequence.span
+        assert span is not None
+        n_missing = span.end - sequence.n_computed
+        if not span.chunk.is_causal:
+            return n_missing
+        n_rows = min(n_missing, n_prompt, self._limits.n_batch)
+        return n_rows - n_rows % TILE_ROWS if n_rows > TILE_ROWS and not self._limits.is_unified else n_rows
 
     def _n_forced_each(self, n_forced: list[int]) -> int:
         """How many forced tokens of each sequence a step computes, by the numbers that wait. If sequences have their
@@ -207,8 +237,8 @@ class Scheduler:
         """How many prompt tokens a step may compute: those before the last one, if a copy is to be kept there."""
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
         if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_SAVED:
-            return sequence.n_missing
-        return n_to_checkpoint
+            return sequence.n_missing_in_part
+        return min(n_to_checkpoint, sequence.n_missing_in_part)
 
 
 def _length_of_prompt(sequence: Sequence) -> int:

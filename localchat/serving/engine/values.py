@@ -15,6 +15,7 @@ from typing import NamedTuple, Union
 
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
+from ..core.media import Media
 from ..core.options import ModelOptions
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
@@ -39,8 +40,9 @@ TextPart = tuple[str, bool]
 """A text of a prompt, and whether the texts of control tokens in it become control tokens."""
 
 
-Prompt = tuple[Union[int, TextPart], ...]
-"""Token ids, and texts that the engine tokenizes."""
+PromptPart = Union[int, TextPart, Media]
+Prompt = tuple[PromptPart, ...]
+"""Token ids, texts that the engine tokenizes, and images and sounds that it encodes."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +285,8 @@ class ModelFacts:
     """The memory that is free after the model was loaded; None if it is not known."""
     n_mapped_bytes: int = 0
     """The weights that are mapped from files, which the system counts as free memory."""
+    modalities: tuple[str, ...] = ()
+    """What the model takes besides text, by its projector: "image", "audio"."""
 
     @property
     def pooling(self) -> str:

@@ -348,7 +348,7 @@ class Endpoints:
             "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
             "total_slots": facts.n_parallel,
             "model_alias": model.name,
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": True,

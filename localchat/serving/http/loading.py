@@ -21,7 +21,7 @@ from ..engine.front import Front
 from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
-from ..models.model_file import ModelFile
+from ..models.model_file import ModelFile, projector_of
 from ..models.service import ServedModel
 from .logs import report, report_failure
 from .options import Options
@@ -185,6 +185,8 @@ def load_options(file: ModelFile, options: Options) -> LoadOptions:
     for setting, f in SETTINGS.items():
         if found[f.name] == f.default:
             found[f.name] = file.settings.get(setting, f.default)
+    projector = projector_of(file) if options.finds_mmproj else None
+    found["mmproj"] = None if projector is None else str(projector)
     return LoadOptions(**found)
 
 

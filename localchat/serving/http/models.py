@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..api import ollama
@@ -14,7 +15,7 @@ from ..chat.model import Model
 from ..core.fields import parse_body
 from ..engine.context_size import limit_of_request
 from ..models.gguf import read_header
-from ..models.model_file import summary_of
+from ..models.model_file import ModelFile, summary_of
 from ..models.service import ServedModel, Service
 from .exchange import Exchange
 from .loading import load_options, template_of
@@ -37,7 +38,7 @@ class ModelEndpoints:
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        models = [_ollama_entry(one) for one in served]
+        models = [self._ollama_entry(one) for one in served]
         exchange.send_json(200, {"object": "list", "data": [self._entry(one) for one in served], "models": models})
 
     def get(self, exchange: Exchange) -> None:
@@ -49,7 +50,7 @@ class ModelEndpoints:
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
-        exchange.send_json(200, {"models": [_ollama_entry(one) for one in self.service.served()]})
+        exchange.send_json(200, {"models": [self._ollama_entry(one) for one in self.service.served()]})
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
@@ -59,7 +60,7 @@ class ModelEndpoints:
             if model is not None:
                 end = ollama.time_text(min(time.time() + left_s, _NEVER))
                 state = {"expires_at": end, "size_vram": 0, "context_length": model.engine.facts.n_ctx}
-                models.append({**_ollama_entry(one), **state})
+                models.append({**self._ollama_entry(one), **state})
         exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
@@ -68,6 +69,7 @@ class ModelEndpoints:
     def _entry(self, served: ServedModel[Model]) -> dict[str, Any]:
         """The entry of a model in OpenAI's format."""
         file, header, model = served.file, summary_of(served.file), served.model
+        modalities = self._modalities(served)
         if model is not None:
             meta = model.meta()
         else:
@@ -84,12 +86,20 @@ class ModelEndpoints:
             **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
             "meta": meta,
             "status": {"value": state_of(served), **({"error": served.failure} if served.failure else {})},
-            "capabilities": [*_capabilities(served)],
+            "architecture": {"input_modalities": ["text", *modalities], "output_modalities": ["text"]},
+            "capabilities": [*_capabilities(served, modalities), *(["multimodal"] if modalities else [])],
         }
+
+    def _modalities(self, served: ServedModel[Model]) -> tuple[str, ...]:
+        """What a model takes besides text."""
+        if served.model is not None:
+            return served.model.engine.facts.modalities
+        projector = load_options(served.file, self.options).mmproj
+        return () if projector is None else summary_of(ModelFile(Path(projector), "")).modalities
 
     def _details(self, served: ServedModel[Model]) -> dict[str, Any]:
         """What /api/show reports. Clients read `context_length` there, the context size in use or at the next load."""
-        entry, model = _ollama_entry(served), served.model
+        entry, model = self._ollama_entry(served), served.model
         metadata: Mapping[str, str] = {}
         if model is not None:
             metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
@@ -110,34 +120,33 @@ class ModelEndpoints:
             "template": template,
             "details": entry["details"],
             "model_info": info,
-            "capabilities": [*_capabilities(served, template)],
+            "capabilities": [*_capabilities(served, self._modalities(served), template)],
             "modified_at": entry["modified_at"],
         }
 
-
-def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
-    """The entry of a model in Ollama's format, with two fields of llama.cpp."""
-    file, header, n_params = served.file, summary_of(served.file), _n_params(served)
-    family = header.architecture or "unknown"
-    return {
-        "name": file.name,
-        "model": file.name,
-        "size": file.n_bytes,
-        # Clients only compare digests. Computing the real one would take minutes for a large file.
-        "digest": hashlib.sha256(f"{file.name} {file.n_bytes}".encode()).hexdigest(),
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": family,
-            "families": [family],
-            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
-            "quantization_level": header.quantisation or "unknown",
-        },
-        # A file may have a time that is no date.
-        "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
-        "type": "model",
-        "capabilities": [*_capabilities(served)],
-    }
+    def _ollama_entry(self, served: ServedModel[Model]) -> dict[str, Any]:
+        """The entry of a model in Ollama's format, with two fields of llama.cpp."""
+        file, header, n_params = served.file, summary_of(served.file), _n_params(served)
+        family = header.architecture or "unknown"
+        return {
+            "name": file.name,
+            "model": file.name,
+            "size": file.n_bytes,
+            # Clients only compare digests. Computing the real one would take minutes for a large file.
+            "digest": hashlib.sha256(f"{file.name} {file.n_bytes}".encode()).hexdigest(),
+            "details": {
+                "parent_model": "",
+                "format": "gguf",
+                "family": family,
+                "families": [family],
+                "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+                "quantization_level": header.quantisation or "unknown",
+            },
+            # A file may have a time that is no date.
+            "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
+            "type": "model",
+            "capabilities": [*_capabilities(served, self._modalities(served))],
+        }
 
 
 def state_of(served: ServedModel[Model]) -> str:
@@ -152,13 +161,14 @@ def _n_params(served: ServedModel[Model]) -> int:
     return summary_of(served.file).n_params if model is None else model.engine.facts.n_params
 
 
-def _capabilities(served: ServedModel[Model], template: str = "") -> Iterator[str]:
+def _capabilities(served: ServedModel[Model], modalities: Sequence[str], template: str = "") -> Iterator[str]:
     """What a model can do, with Ollama's words. `template` is that of the file of a model that is not loaded."""
     model = served.model
     if summary_of(served.file).is_embedding:
         yield "embedding"
         return
     yield "completion"
+    yield from (word for name, word in (("image", "vision"), ("audio", "audio")) if name in modalities)
     if model is None:
         yield from (name for name, word in (("tools", "tools"), ("thinking", "think")) if word in template)
         return

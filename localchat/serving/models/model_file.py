@@ -31,6 +31,12 @@ _KINDS: Mapping[str, str] = {
     "clip": "a projector for a model",
     "controlvector": "a control vector for a model",
 }
+# By modality: the name of its encoder in the header of a projector.
+_ENCODERS: Mapping[str, str] = {"image": "vision", "audio": "audio"}
+# Of several projectors, that of the first type. Quantised ones are smaller, and see less.
+_PROJECTOR_TYPES = ("F16", "BF16", "Q8_0", "F32")
+_PROJECTOR_WORDS = re.compile(r"(^|[-._ ])(mmproj|model|projector|ud)(?=$|[-._ ])", re.IGNORECASE)
+QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 # Characters that a name cannot have: a line of the log or of a table would end there, or JSON cannot have them.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -56,6 +62,8 @@ class ModelFile:
     aliases: tuple[str, ...] = ()  # Further names in requests.
     # Settings of a mapping file, which apply where the command line sets none.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # The projector that its source names; None: see `projector_of`.
+    projector: Path | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -144,6 +152,8 @@ class Summary:
     is_embedding: bool = False  # Whether the model computes vectors of texts.
     problem: str = ""  # Why the file cannot be loaded, as far as its header says; "" if it may be.
     is_model: bool = True  # False for projectors and other files beside a model.
+    width: int = 0  # The length of the vectors of tokens: those that a model takes, or that a projector makes.
+    modalities: tuple[str, ...] = ()  # Of a projector: "image", "audio".
 
 
 def summary_of(model: ModelFile) -> Summary:
@@ -168,14 +178,52 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
         kind = kind or "a vocabulary without weights"
     if kind is not None:
-        return Summary(problem=printable(f"{path}: it is {kind}, not a model"), is_model=False)
+        return Summary(
+            quantisation=_QUANTISATIONS.get(found.get("general.file_type"), ""),
+            problem=printable(f"{path}: it is {kind}, not a model"),
+            is_model=False,
+            width=max(_count(found.get(f"clip.{part}.projection_dim")) for part in ("vision", "audio")),
+            modalities=tuple(name for name, part in _ENCODERS.items() if found.get(f"clip.has_{part}_encoder") is True),
+        )
     return Summary(
         printable(architecture[:_MAX_SHOWN_CHARS]),
         _QUANTISATIONS.get(found.get("general.file_type"), ""),
         _count(found.get(f"{architecture}.context_length")),
         _count(found.get("general.parameter_count")),
         f"{architecture}.pooling_type" in found,
+        width=_count(found.get(f"{architecture}.embedding_length")),
     )
+
+
+def projector_of(model: ModelFile) -> Path | None:
+    """The projector of a model: the one that a mapping file or the source of the model names, or the one in its folder
+    whose header and name fit. None: there is none."""
+    named = model.projector or model.settings.get("mmproj")
+    try:
+        return Path(named) if named else _found_projector(model.path, model.path.parent.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=20_000)
+def _found_projector(model: Path, _: int) -> Path | None:
+    """The projector in the folder of a model, which was changed at this time."""
+    width, own = summary_of(ModelFile(model, "")).width, _plain(name_of(model))
+    files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
+    found = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
+    # The file may have the name of the model. Without one, it belongs to the only model of the folder.
+    others = {_plain(name_of(path)) for path in files if path not in found}
+    fitting = [
+        (_PROJECTOR_TYPES.index(summary.quantisation) if summary.quantisation in _PROJECTOR_TYPES else 9, path)
+        for path, summary in found.items()
+        if summary.width == width > 0 and ((name := _plain(name_of(path))) == own or (not name and others == {own}))
+    ]
+    return min(fitting)[1] if fitting else None
+
+
+def _plain(name: str) -> str:
+    """The name of a model or a projector without what tells apart the files of one model."""
+    return re.sub(r"[-._ ]", "", QUANTISATION.sub("", _PROJECTOR_WORDS.sub("", name))).casefold()
 
 
 def _count(value: object) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+import importlib
 import importlib.util
 import logging
 import os
@@ -10,25 +13,31 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 from ..tuning import set_environment
 
 set_environment()
+
+
 # The package itself imports its high-level API, which is not used here and takes half of the time. An empty package in
 # its place leaves that out, unless the package has been imported already.
-_is_new = "llama_cpp" not in sys.modules
-if _is_new and (_found := importlib.util.find_spec("llama_cpp")) is not None:
-    sys.modules["llama_cpp"] = importlib.util.module_from_spec(_found)
+@contextlib.contextmanager
+def _without_package() -> Iterator[None]:
+    is_new = "llama_cpp" not in sys.modules
+    if is_new and (found := importlib.util.find_spec("llama_cpp")) is not None:
+        sys.modules["llama_cpp"] = importlib.util.module_from_spec(found)
+    yield
+    if is_new:
+        sys.modules.pop("llama_cpp", None)  # A program that imports the package later gets all of it.
 
-import llama_cpp.llama_cpp as L  # noqa: E402
 
-if _is_new:
-    del sys.modules["llama_cpp"]  # A program that imports the package later gets all of it.
+with _without_package():
+    import llama_cpp.llama_cpp as L
 
-__all__ = ["BatchRows", "L", "Model", "last_errors", "mapped", "pointer_to"]
+__all__ = ["BatchRows", "L", "Model", "last_errors", "mapped", "mtmd", "pointer_to"]
 
 log = logging.getLogger("localchat.engine.llama")
 
@@ -62,6 +71,18 @@ def _load_backends() -> None:
 L.llama_log_set(_on_log, ctypes.c_void_p(0))
 _load_backends()
 L.llama_backend_init()
+
+
+@functools.lru_cache(maxsize=1)
+def mtmd() -> Any:
+    """The bindings of libmtmd, which encodes images and sounds."""
+    # Its library is in the folder of libllama, also if the user names another one.
+    if folder := os.environ.get("LLAMA_CPP_LIB_PATH"):
+        os.environ.setdefault("MTMD_CPP_LIB", folder)
+    with _without_package():
+        library = importlib.import_module("llama_cpp.mtmd_cpp")
+    library.mtmd_helper_log_set(_on_log, ctypes.c_void_p(0))
+    return library
 
 
 def last_errors() -> str:

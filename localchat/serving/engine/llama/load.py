@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ..batch import CacheLimits
@@ -21,15 +21,18 @@ from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
 from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus, uses_gpu
 from .library import L, Model, last_errors
-from .placement import KV_TYPES, placed, set_placement
+from .placement import KV_TYPES, placed, projector_bytes, set_placement
 from .vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from ..media.projector import LlamaProjector
 
 log = logging.getLogger("localchat.engine")
 
 # The least number of slots for idle prefixes; if more sequences can run, there are as many slots as these. Each costs
 # the memory of one row of logits.
 _IDLE_SLOTS = 24
-# The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
+# The limit of tokens of a step (n_batch), and by default of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
 # A model with fewer bytes uses one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast
 # as two: in its short steps, threads mostly wait for each other. With 26 MB, most of them the output matrix of 152,000
@@ -62,11 +65,21 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     owner = _load_model(path, options, progress)
     model = _LoadedModel(owner.pointer, options, gpus)
     model.check(path)
+    projector = None
+    if options.mmproj:
+        projector = _load_projector(owner, model)
+        model.n_pass = max(model.n_pass, projector.n_most_whole)
+        if free is not None:
+            free = max(free - projector_bytes(options.mmproj), 0)
     memories = model.cache_memories(free)
     context, n_ctx, is_unified = model.new_context(memories)
     vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
     facts = _read_facts(model, context, n_ctx, vocabulary, memories)
-    return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified))
+    if projector is not None:
+        projector.n_pass = L.llama_n_ubatch(context)
+        n_bytes = facts.n_context_bytes + projector_bytes(str(options.mmproj))
+        facts = replace(facts, modalities=projector.modalities, n_context_bytes=n_bytes)
+    return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified), projector)
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -75,7 +88,7 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     Raises:
         EngineError: It has another vocabulary, or a KV cache that cannot be truncated; and as `load_backend`.
     """
-    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
+    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None))
     problem = "the state of a recurrent model cannot be truncated" if not backend.limits.can_truncate else ""
     difference = target.vocabulary.difference(backend.vocabulary)
     if difference:
@@ -116,6 +129,13 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     return Model(pointer, kept)
 
 
+def _load_projector(owner: Model, model: _LoadedModel) -> LlamaProjector:
+    from ..media.projector import LlamaProjector
+
+    n_threads, use_gpu = model.options.n_threads or default_threads(model.n_bytes), bool(model.n_on_gpus)
+    return LlamaProjector(str(model.options.mmproj), owner, n_threads=n_threads, use_gpu=use_gpu)
+
+
 class _LoadedModel:
     """A loaded model and its options. It measures how much memory a context takes, and creates one."""
 
@@ -140,6 +160,8 @@ class _LoadedModel:
         n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted, self.n_layers)
         self.n_on_gpus = n_on_gpus if self.gpus else 0
         self.is_on_gpus = self.n_on_gpus == self.n_layers
+        # The limit of rows of one pass through the layers (n_ubatch).
+        self.n_pass = _PASS
 
     def check(self, path: str) -> None:
         model = self.pointer
@@ -160,8 +182,8 @@ class _LoadedModel:
         """
         kv_bytes, state_bytes = self._measured_cache()
         # The attention mask has 16 bits for each row and token, in each memory.
-        mask_bytes = 2 * _PASS if kv_bytes else 0
-        pass_bytes = _PASS * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
+        mask_bytes = 2 * self.n_pass if kv_bytes else 0
+        pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
         logits_bytes = self.n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.pointer)) * 4
         memories, share = [], self.n_on_gpus / self.n_layers
         if share < 1:
@@ -229,7 +251,7 @@ class _LoadedModel:
         params.n_ctx = n_cells
         params.n_seq_max = n_streams or self.n_outputs
         params.n_batch = min(_BATCH, n_cells)
-        params.n_ubatch = min(_PASS, params.n_batch)
+        params.n_ubatch = min(self.n_pass, params.n_batch)
         # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
         params.n_outputs_max = self.n_outputs
         params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads(self.n_bytes)

@@ -40,6 +40,10 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
         NotEnoughMemory: The weights do not fit, or more layers would be on the GPUs without the idle models.
     """
     n_bytes = ModelFile(Path(path), "").n_bytes
+    if options.mmproj:  # It is loaded after the weights.
+        n_projector = projector_bytes(options.mmproj)
+        gpus = [replace(gpu, n_free=max(gpu.n_free - n_projector, 0)) if gpu is gpus[0] else gpu for gpu in gpus]
+        free = free if free is None or gpus else max(free - n_projector, 0)
     n_layers, n_cache_bytes = _layers(path, options)
     free_on_gpus = sum(gpu.n_free for gpu in gpus)
     names = ", ".join(gpu.name for gpu in gpus)
@@ -60,6 +64,11 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
         if free is not None:
             _check(n_bytes * (1 - share), free, "", "use a smaller model or quantisation")
     return replace(options, n_gpu_layers=n_on_gpus)
+
+
+def projector_bytes(path: str) -> int:
+    """The memory of a projector: its weights, and a fifth more for what it computes."""
+    return ModelFile(Path(path), "").n_bytes * 6 // 5
 
 
 def _check(n_bytes: float, n_free: int, where: str, advice: str) -> None:
