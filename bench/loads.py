@@ -135,6 +135,16 @@ def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = Fal
     return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure)
 
 
+def with_adapters(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    """12 streams over three sets: none, the first adapter, the second one."""
+    scales = [(0, 0), (1, 0), (0, 1)]
+    sets = [{"lora": [{"id": id, "scale": scale} for id, scale in enumerate(pair)]} for pair in scales]
+    bodies = [
+        {**chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens), **sets[i % 3]} for i in range(12)
+    ]
+    return figures_of(run_load(server.url, bodies, 12, 1))
+
+
 def figures_of(measured: Round) -> tuple[float, ...]:
     """Tokens/s, then in ms: the median and the maximum of the first tokens; the median, p95 and maximum of the gaps."""
     firsts = [response.first_s for response in measured.responses]
@@ -311,6 +321,7 @@ def idle_cpu(server: Server, model: str, options: argparse.Namespace) -> float:
 
 
 LOADS = {
+    "lora": Load("12 streams, 3 sets of --lora", (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), with_adapters),
     "started": Load(
         "first token in the first requests",
         tuple(Figure(f"{n} streams", "ms", False) for n in (1, 4, 16)),
@@ -346,7 +357,7 @@ LOADS = {
 
 # The loads of bench/README.md: `cpu` with a model of 0.5B parameters, `small` with one of 10M.
 SETS = {
-    "all": list(LOADS),
+    "all": [name for name in LOADS if name != "lora"],
     "cpu": ["started", "p20x1", "p220x4", "p220x16", "busy20x1", "shared"],
     "small": ["started", "decode1", "decode4", "decode16", "schema", "free4"],
     "gpu": ["started", "decode1", "decode16", "decode64", "again16", "again64", "start"],

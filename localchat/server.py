@@ -31,7 +31,15 @@ from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import GROUPS, Options
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
-from .serving.models.model_file import ModelFile, ModelFileError, printable, projector_of, summary_of
+from .serving.models.model_file import (
+    ModelFile,
+    ModelFileError,
+    adapter_problem,
+    printable,
+    projector_of,
+    summary_of,
+    with_adapters,
+)
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -108,6 +116,9 @@ def _list_text(models: Iterable[ModelFile]) -> str:
         modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
         taken = ", ".join(("text", *modalities))
         rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
+        for one in model.adapters:
+            size = gigabytes(ModelFile(Path(one.path), "").n_bytes)
+            rows.append((one.name, size, "LoRA", context, taken, printable(f"adapter of {model.name}: {one.path}")))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 
@@ -182,7 +193,15 @@ def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     """The model that the options name. Raises ModelFileError if there is none, or OSError."""
     file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
     file = file if options.mmproj is None else replace(file, projector=Path(options.mmproj))
-    return file if options.alias is None else replace(file, name=printable(options.alias))
+    file = file if options.alias is None else replace(file, name=printable(options.alias))
+    names = [file.name, *(adapter.name for adapter in options.adapters)]
+    for i, adapter in enumerate(options.adapters):
+        problem = adapter_problem(adapter, file.path)
+        if adapter.name.casefold() in map(str.casefold, names[: i + 1]):
+            problem = "the name is that of the model or of another adapter"
+        if problem:
+            raise ModelFileError(f"cannot load the adapter {adapter.name}: {problem}")
+    return with_adapters(file, {file.name.casefold()}, options.adapters)
 
 
 def _parser() -> argparse.ArgumentParser:

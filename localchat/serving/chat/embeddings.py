@@ -16,6 +16,8 @@ class VectorRun:
 
     def __init__(self, model: Model, check: Callable[[], None] = lambda: None) -> None:
         """`check` is called while the vectors are computed. It may raise an error to end the request."""
+        if model.adapters:
+            raise errors.NotSupported(f"the adapter {model.name!r} makes no vectors: name its base", "model")
         self.n_tokens = 0
         self._engine = model.engine
         self._pooling = model.engine.facts.pooling

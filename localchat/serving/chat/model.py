@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 from ..core import errors
 from ..core.params import MAX_LISTED_TOKENS, GenerationParams
 from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest, Prompt, check_queue
+from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 
@@ -44,6 +45,8 @@ class Model:
         """
         self.name = name
         self.engine = engine
+        # The set of adapters of requests without `lora`.
+        self.adapters: Adapters = ()
         self.keep_tools = keep_tools
         self.reasoning_budget = reasoning_budget
         self.reasoning_message = reasoning_message
@@ -90,6 +93,25 @@ class Model:
             "n_ctx": facts.n_ctx,
         }
 
+    def named(self, name: str) -> Model:
+        """This model, or one that has its engine and an adapter, if the name is that of the adapter."""
+        for i, adapter in enumerate(self.engine.facts.adapters):
+            if adapter.name.casefold() == name.strip().casefold():
+                model = copy.copy(self)
+                model.name, model.adapters = adapter.name, self._checked([(i, adapter.scale)], "model")
+                return model
+        return self
+
+    def _checked(self, given: Iterable[tuple[int, float]], field: str) -> Adapters:
+        """A set of adapters. Raises BadRequest if the model does not have them or they could not be loaded."""
+        adapters = self.engine.facts.adapters
+        for id, _ in given:
+            if id >= len(adapters):
+                raise errors.BadRequest(f"'{field}' has the id {id}, and the model has {len(adapters)} adapters", field)
+            if problem := adapters[id].problem:
+                raise errors.NotSupported(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
+        return tuple(sorted((id, scale) for id, scale in given if scale))
+
     def check_queue(self, n_sequences: int) -> None:
         """Raise QueueFull if a request for so many sequences would be refused now, before any work for it."""
         if n_sequences <= self.engine.max_open:  # More than that are another error.
@@ -113,6 +135,7 @@ class Model:
         check_tokens(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
+        options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
         return GenerationRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
     def _compiled(self, source: str | None) -> ChatTemplate:

@@ -104,6 +104,30 @@ def path_of(text: str) -> Path:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model."""
+
+    name: str  # In lists and requests.
+    path: str
+    scale: float = 1.0
+    problem: str = ""  # Why it cannot be used; "": it can be, or has not been loaded.
+
+
+def read_adapter(text: str) -> Adapter:
+    """Read NAME=FILE or NAME=FILE@SCALE."""
+    name, _, file = text.partition("=")
+    if not name.strip() or not file:
+        raise ArgumentTypeError(f"expected NAME=FILE or NAME=FILE@SCALE, got {text!r}")
+    path, at, scale = file.rpartition("@")
+    if not at or os.path.exists(os.path.expanduser(file)):  # The "@" belongs to the name of the file.
+        path, scale = file, "1"
+    with contextlib.suppress(ValueError):
+        if math.isfinite(float(scale)):
+            return Adapter(name.strip(), os.path.expanduser(path), float(scale))
+    raise ArgumentTypeError(f"the scale of the adapter {name!r} must be a number, got {scale!r}")
+
+
+@dataclass(frozen=True)
 class ServiceOptions:
     """several models"""
 
@@ -152,6 +176,8 @@ class ModelOptions:
     mmproj: str | None = option(None, "--mmproj FILE", os.path.expanduser, setting="mmproj",
         help="projector of the model, with which it takes images or sound (default: the one beside the model)")
     finds_mmproj: bool = option(True, "--no-mmproj", help="load no projector")
+    adapters: Sequence[Adapter] = option((), "--lora NAME=FILE[@SCALE]", read_adapter, repeats=True,
+        help="LoRA adapter of the model, which requests name as a model (may be repeated)")
     speculates: bool = option(True, "--no-speculation",
         help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)")
 

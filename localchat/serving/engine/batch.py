@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..core.events import PromptProgress
 from .tuning import CPU, Tuning
-from .values import GenerationRequest, SequenceStats, StepOutput, TokenTexts
+from .values import Adapters, GenerationRequest, SequenceStats, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
@@ -109,6 +109,7 @@ class Sequence:
         self.n_scored = 0
         # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
+        self.adapters = self.request.adapters
         self.sampler = sampler
         self._index = index
         self._deliver = deliver
@@ -287,6 +288,11 @@ class Batch:
     @property
     def n_tokens(self) -> int:
         return sum(chunk.n_tokens for chunk in self.chunks)
+
+    @property
+    def adapters(self) -> Adapters:
+        """The adapters of all its sequences: a step has one set."""
+        return self.chunks[0].sequence.adapters
 
     def outputs(self) -> Iterator[BatchChunk]:
         return (chunk for chunk in self.chunks if chunk.wants_output)

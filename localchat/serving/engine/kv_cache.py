@@ -8,6 +8,8 @@ If all slots share one buffer of cells, a prefix is shared without a copy; if ea
 state of a recurrent model cannot be truncated, so a request continues a copy of a whole idle prefix. For this, a copy
 of the state before the last token of each prompt is kept as an idle prefix.
 
+Cells belong to the set of adapters with which they were computed: only sequences of the same set reuse them.
+
 llama.cpp rounds the cells of a chunk of TILE_ROWS in another way than those of other chunks. If each slot has its own
 cells, repeatable requests reuse only whole chunks, so that their prompts are always computed in the same chunks.
 
@@ -22,6 +24,7 @@ from typing import NamedTuple
 
 from .backend import CacheBackend, NoFreeCells
 from .batch import MIN_SAVED, Batch, Sequence, n_common_of
+from .values import Adapters
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
@@ -46,6 +49,8 @@ class KVCache:
         self._free = set(range(self._limits.n_slots))
         # By slot: the number of first cells that were computed in chunks of TILE_ROWS.
         self._n_tiled = [0] * self._limits.n_slots
+        # By slot that is not free: the set of adapters with which its cells were computed.
+        self._adapters: list[Adapters] = [()] * self._limits.n_slots
 
     def forget(self) -> None:
         """Drops all idle prefixes."""
@@ -76,16 +81,20 @@ class KVCache:
         n_active = min(sum(sequence.n_computed for sequence in list(self.active.values())), n_cells)
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
-    def find(self, tokens: list[int], sequence: Sequence | None = None) -> Match | None:
-        """The longest prefix of `tokens` that can be reused, by `sequence` if it is given, and a slot that has it; None
-        if there is none.
+    def find(self, tokens: list[int], sequence: Sequence | None = None, *, adapters: Adapters = ()) -> Match | None:
+        """The longest prefix of `tokens` that can be reused, by `sequence` if it is given, or else with a set of
+        adapters, and a slot that has it; None if there is none.
 
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
         if the cells are shared, or the slot that has the fewest tokens if they are copied.
         """
-        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._idle.items()]
+        adapters = adapters if sequence is None else sequence.adapters
+        idle = ((slot, held) for slot, held in self._idle.items() if self._adapters[slot] == adapters)
+        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in idle]
         if self._limits.can_truncate:
             for slot, running in self.active.items():
+                if running.adapters != adapters:
+                    continue
                 n_held = running.n_computed
                 known.append((slot, n_held, min(n_common_of(running.tokens, tokens), n_held)))
         else:
@@ -104,6 +113,8 @@ class KVCache:
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         """How many tokens `sequence` can reuse when a running one has computed its prompt."""
+        if running.adapters != sequence.adapters:
+            return 0
         n_common, n_checkpoint = n_common_of(running.tokens, sequence.tokens[:-1]), running.n_prompt - 1
         if not self._limits.can_truncate:
             return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
@@ -125,7 +136,7 @@ class KVCache:
         else:
             slot, sequence.n_computed = self._slot_with(match, sequence), match.length
         sequence.slot = slot
-        self.active[slot] = sequence
+        self.active[slot], self._adapters[slot] = sequence, sequence.adapters
 
     def _slot_with(self, match: Match, sequence: Sequence) -> int:
         """The slot of the match, or another one that shares or copies its prefix, which is that of the sequence."""
@@ -168,10 +179,10 @@ class KVCache:
         """Copies the computed tokens of a running sequence to an idle prefix, as slots cannot be truncated later."""
         assert sequence.slot is not None
         tokens = sequence.tokens[: sequence.n_computed]
-        if tokens not in self._idle.values():
+        if (sequence.adapters, tokens) not in ((self._adapters[slot], held) for slot, held in self._idle.items()):
             slot = self._take_slot()
             self._backend.share(sequence.slot, slot, sequence.position_of(len(tokens)))
-            self._idle[slot] = tokens
+            self._idle[slot], self._adapters[slot] = tokens, sequence.adapters
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
         """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
@@ -179,7 +190,7 @@ class KVCache:
         slot, tokens = sequence.slot, sequence.tokens[: sequence.n_computed]
         sequence.slot, sequence.n_computed = None, 0
         del self.active[slot]
-        twin = self.find(tokens) if keep else None
+        twin = self.find(tokens, adapters=sequence.adapters) if keep else None
         if keep and tokens and (twin is None or twin.length < len(tokens)):
             self._idle[slot] = tokens
             return

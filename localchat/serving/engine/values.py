@@ -16,7 +16,7 @@ from typing import NamedTuple, Union
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.media import Media
-from ..core.options import ModelOptions
+from ..core.options import Adapter, ModelOptions
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
 
@@ -41,6 +41,8 @@ TextPart = tuple[str, bool]
 
 
 PromptPart = Union[int, TextPart, Media]
+Adapters = tuple[tuple[int, float], ...]
+"""A set of adapters: the index of each in `ModelFacts.adapters`, in order, and its scale, which is not 0."""
 Prompt = tuple[PromptPart, ...]
 """Token ids, texts that the engine tokenizes, and images and sounds that it encodes."""
 
@@ -77,6 +79,8 @@ class GenerationRequest:
     """Control tokens that are part of the text, such as the markers of tool calls."""
     reasoning_budget: ReasoningBudget | None = None
     """The limit of reasoning; None: there is none."""
+    adapters: Adapters = ()
+    """The adapters with which all of its tokens are computed."""
     add_bos: bool = False
     """Whether the first text begins with the tokens that the tokenizer adds, such as BOS."""
     prompt_field: str = "prompt"
@@ -287,6 +291,8 @@ class ModelFacts:
     """The weights that are mapped from files, which the system counts as free memory."""
     modalities: tuple[str, ...] = ()
     """What the model takes besides text, by its projector: "image", "audio"."""
+    adapters: tuple[Adapter, ...] = ()
+    """The adapters of the model. Those with a `problem` cannot be used."""
 
     @property
     def pooling(self) -> str:

@@ -93,6 +93,7 @@ class Endpoints:
             "/health": {"GET": self._health},
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
+            "/lora-adapters": {"GET": self._adapters, "POST": self._set_adapters},
             "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
             "/models": {"GET": models.list},
             "/models/load": {"POST": partial(models.change, service.load)},
@@ -230,7 +231,7 @@ class Endpoints:
             with contextlib.ExitStack() as closing:
                 model = closing.enter_context(self._service.using(served, keep_alive_s, wait))
                 try:
-                    result = use(model)
+                    result = use(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.has_died:
                         raise
@@ -358,6 +359,16 @@ class Endpoints:
             "build_info": f"localchat {__version__}",
         }
         exchange.send_json(200, body)
+
+    def _adapters(self, exchange: Exchange) -> None:
+        """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
+        adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
+        found = [{"name": one.name, "path": Path(one.path).name, "scale": one.scale} for one in adapters]
+        exchange.send_json(200, [{"id": id, **one} for id, one in enumerate(found)])
+
+    def _set_adapters(self, exchange: Exchange) -> None:
+        exchange.read()
+        raise errors.BadRequest("each request has its own adapters: name one as its model, or send 'lora' with it")
 
     def _slots(self, exchange: Exchange) -> None:
         """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""

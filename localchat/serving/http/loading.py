@@ -128,6 +128,8 @@ class Loader:
         report(f"context  {facts.n_ctx} tokens for each request; {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
+        if adapters := [f"{one.name} ({one.problem or f'scale {one.scale:g}'})" for one in facts.adapters]:
+            report(f"adapters {', '.join(adapters)}")
         report(f"loaded   in {seconds:.1f} s")
         report(f"localchat is ready: {file.name} at {self.url} (Ctrl-C ends it)")
         if self.url.startswith("http"):
@@ -186,6 +188,7 @@ def load_options(file: ModelFile, options: Options) -> LoadOptions:
         if found[f.name] == f.default:
             found[f.name] = file.settings.get(setting, f.default)
     projector = projector_of(file) if options.finds_mmproj else None
+    found["adapters"] = file.adapters
     found["mmproj"] = None if projector is None else str(projector)
     return LoadOptions(**found)
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..api import ollama
 from ..chat.model import Model
 from ..core.fields import parse_body
+from ..core.options import Adapter
 from ..engine.context_size import limit_of_request
 from ..models.gguf import read_header
 from ..models.model_file import ModelFile, summary_of
@@ -38,11 +39,13 @@ class ModelEndpoints:
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        models = [self._ollama_entry(one) for one in served]
-        exchange.send_json(200, {"object": "list", "data": [self._entry(one) for one in served], "models": models})
+        models = [self._ollama_entry(*one) for one in self._named(served)]
+        data = [self._entry(*one) for one in self._named(served)]
+        exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
     def get(self, exchange: Exchange) -> None:
-        exchange.send_json(200, self._entry(self.service.find(exchange.tail)))
+        served = self.service.find(exchange.tail)
+        exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.tail)))
 
     def change(self, by: Callable[[ServedModel[Model]], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
@@ -50,7 +53,7 @@ class ModelEndpoints:
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
-        exchange.send_json(200, {"models": [self._ollama_entry(one) for one in self.service.served()]})
+        exchange.send_json(200, {"models": [self._ollama_entry(*one) for one in self._named(self.service.served())]})
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
@@ -64,10 +67,16 @@ class ModelEndpoints:
         exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
-        exchange.send_json(200, self._details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
+        name = ollama.parse_show(parse_body(exchange.read()))
+        served = self.service.find(name)
+        exchange.send_json(200, self._details(served, _adapter_of(served, name)))
 
-    def _entry(self, served: ServedModel[Model]) -> dict[str, Any]:
-        """The entry of a model in OpenAI's format."""
+    def _named(self, served: Sequence[ServedModel[Model]]) -> Iterator[tuple[ServedModel[Model], Adapter | None]]:
+        """The names that requests may have: each model, and after it each of its adapters."""
+        return ((one, adapter) for one in served for adapter in (None, *one.file.adapters))
+
+    def _entry(self, served: ServedModel[Model], adapter: Adapter | None = None) -> dict[str, Any]:
+        """The entry of a model in OpenAI's format; of an adapter with vLLM's name of its base, `parent`."""
         file, header, model = served.file, summary_of(served.file), served.model
         modalities = self._modalities(served)
         if model is not None:
@@ -78,7 +87,8 @@ class ModelEndpoints:
             if n_ctx := load_options(file, self.options).n_ctx:  # Otherwise it depends on the free memory.
                 meta["n_ctx"] = n_ctx
         return {
-            "id": file.name,
+            "id": adapter.name if adapter else file.name,
+            **({"parent": file.name} if adapter else {}),
             "object": "model",
             "created": file.stamp // 10**9,
             "owned_by": "localchat",
@@ -97,9 +107,9 @@ class ModelEndpoints:
         projector = load_options(served.file, self.options).mmproj
         return () if projector is None else summary_of(ModelFile(Path(projector), "")).modalities
 
-    def _details(self, served: ServedModel[Model]) -> dict[str, Any]:
+    def _details(self, served: ServedModel[Model], adapter: Adapter | None) -> dict[str, Any]:
         """What /api/show reports. Clients read `context_length` there, the context size in use or at the next load."""
-        entry, model = self._ollama_entry(served), served.model
+        entry, model = self._ollama_entry(served, adapter), served.model
         metadata: Mapping[str, str] = {}
         if model is not None:
             metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
@@ -115,7 +125,7 @@ class ModelEndpoints:
         family = entry["details"]["family"]
         info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
         return {
-            "modelfile": f"FROM {served.file.name}\n",
+            "modelfile": f"FROM {served.file.name}\n" + (f"ADAPTER {adapter.name}\n" if adapter else ""),
             "parameters": "",
             "template": template,
             "details": entry["details"],
@@ -124,18 +134,19 @@ class ModelEndpoints:
             "modified_at": entry["modified_at"],
         }
 
-    def _ollama_entry(self, served: ServedModel[Model]) -> dict[str, Any]:
-        """The entry of a model in Ollama's format, with two fields of llama.cpp."""
+    def _ollama_entry(self, served: ServedModel[Model], adapter: Adapter | None = None) -> dict[str, Any]:
+        """The entry of a model or an adapter in Ollama's format, with two fields of llama.cpp."""
         file, header, n_params = served.file, summary_of(served.file), _n_params(served)
+        name = adapter.name if adapter else file.name
         family = header.architecture or "unknown"
         return {
-            "name": file.name,
-            "model": file.name,
+            "name": name,
+            "model": name,
             "size": file.n_bytes,
             # Clients only compare digests. Computing the real one would take minutes for a large file.
-            "digest": hashlib.sha256(f"{file.name} {file.n_bytes}".encode()).hexdigest(),
+            "digest": hashlib.sha256(f"{name} {file.n_bytes}".encode()).hexdigest(),
             "details": {
-                "parent_model": "",
+                "parent_model": file.name if adapter else "",
                 "format": "gguf",
                 "family": family,
                 "families": [family],
@@ -147,6 +158,11 @@ class ModelEndpoints:
             "type": "model",
             "capabilities": [*_capabilities(served, self._modalities(served))],
         }
+
+
+def _adapter_of(served: ServedModel[Model], name: str) -> Adapter | None:
+    """The adapter of a model that has this name."""
+    return next((one for one in served.file.adapters if one.name.casefold() == name.strip().casefold()), None)
 
 
 def state_of(served: ServedModel[Model]) -> str:

@@ -13,7 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable, summary_of
+from .model_file import (
+    DEMO,
+    DEMO_PATH,
+    QUANTISATION,
+    ModelFile,
+    ModelFileError,
+    model_at,
+    printable,
+    summary_of,
+    with_adapters,
+)
 from .sources import SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
 log = logging.getLogger("localchat.server")
@@ -69,12 +79,14 @@ class Catalog:
                     key = names[0].casefold()
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
                     by_file.setdefault(file, key)
-        models = tuple(named.values())
+        taken = {name for model in named.values() for name in _names(model)}
+        models = tuple(with_adapters(model, taken) for model in named.values())
         self._scanned = (scan.stamps, models)
         return models
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
-        """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
+        """The model that a name means, or the base of the adapter that it means. Case is ignored; "name:tag" means the
+        file of this name with this quantisation.
 
         The name may be a path (`takes_paths`) on the command line, but not in a request: a client could open any file.
         Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid.
@@ -88,7 +100,8 @@ class Catalog:
         models = self.models()
         whole = name.casefold()
         wanted = whole.removesuffix(".gguf")
-        for match, text in ((_has_name, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted)):
+        ways = ((_has_name, whole), (_has_adapter, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted))
+        for match, text in ways:
             found = [model for model in models if match(model, text)]
             if len(found) == 1:
                 return found[0]
@@ -149,6 +162,10 @@ def _names(model: ModelFile) -> Iterator[str]:
 
 def _has_name(model: ModelFile, wanted: str) -> bool:
     return wanted in _names(model)
+
+
+def _has_adapter(model: ModelFile, wanted: str) -> bool:
+    return wanted in model.adapter_names
 
 
 def _has_tag(model: ModelFile, wanted: str) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.options import Adapter
 from .gguf import TENSOR_COUNT, read_start
 from .gguf import ModelFileError as ModelFileError
 from .memory import gigabytes
@@ -64,6 +66,8 @@ class ModelFile:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # The projector that its source names; None: see `projector_of`.
     projector: Path | None = None
+    # Its adapters, each of which is a model for requests. The catalog adds those beside the file.
+    adapters: tuple[Adapter, ...] = ()
 
     @property
     def n_bytes(self) -> int:
@@ -72,6 +76,10 @@ class ModelFile:
             return sum(part.stat().st_size for part in parts_of(self.path))
         except OSError:
             return 0
+
+    @property
+    def adapter_names(self) -> set[str]:
+        return {adapter.name.casefold() for adapter in self.adapters}
 
     @property
     def stamp(self) -> int:
@@ -154,6 +162,8 @@ class Summary:
     is_model: bool = True  # False for projectors and other files beside a model.
     width: int = 0  # The length of the vectors of tokens: those that a model takes, or that a projector makes.
     modalities: tuple[str, ...] = ()  # Of a projector: "image", "audio".
+    is_adapter: bool = False
+    base: str = ""  # The name in the header; of an adapter: that of its base, if the header has it.
 
 
 def summary_of(model: ModelFile) -> Summary:
@@ -177,13 +187,17 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     kind = _KINDS.get(texts.get("general.type", "")) or _KINDS.get(architecture)
     if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
         kind = kind or "a vocabulary without weights"
+    is_adapter = texts.get("general.type") == "adapter"
     if kind is not None:
         return Summary(
+            printable(architecture[:_MAX_SHOWN_CHARS]),
             quantisation=_QUANTISATIONS.get(found.get("general.file_type"), ""),
             problem=printable(f"{path}: it is {kind}, not a model"),
             is_model=False,
             width=max(_count(found.get(f"clip.{part}.projection_dim")) for part in ("vision", "audio")),
             modalities=tuple(name for name, part in _ENCODERS.items() if found.get(f"clip.has_{part}_encoder") is True),
+            is_adapter=is_adapter and texts.get("adapter.type", "lora") == "lora",
+            base=texts.get("general.base_model.0.name", ""),
         )
     return Summary(
         printable(architecture[:_MAX_SHOWN_CHARS]),
@@ -192,7 +206,46 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
         _count(found.get("general.parameter_count")),
         f"{architecture}.pooling_type" in found,
         width=_count(found.get(f"{architecture}.embedding_length")),
+        base=texts.get("general.name", ""),
     )
+
+
+def adapter_problem(adapter: Adapter, model: Path) -> str:
+    """Why an adapter cannot be one of this model, as far as the headers of both say; "" if it may be."""
+    own, base = summary_of(ModelFile(Path(adapter.path), "")), summary_of(ModelFile(model, ""))
+    if not own.is_adapter:
+        return own.problem if own.is_model and own.problem else f"{adapter.path}: it is no LoRA adapter"
+    if own.architecture != base.architecture:
+        return f"{adapter.path}: it is for the architecture {own.architecture!r}, the model has {base.architecture!r}"
+    return ""
+
+
+def with_adapters(model: ModelFile, taken: set[str], further: Sequence[Adapter] = ()) -> ModelFile:
+    """The model with further adapters, its own, and those in its folder whose headers name it, or name no model if
+    there is only this one in the folder. Each has a name that is not in `taken`, to which it is added."""
+    named = (*further, *model.adapters)
+    paths = {os.path.realpath(adapter.path) for adapter in named}
+    found = (adapter for adapter in _adapters_beside(model.path) if os.path.realpath(adapter.path) not in paths)
+    adapters = {adapter.name.casefold(): adapter for adapter in reversed((*named, *found))}
+    kept = tuple(adapter for name, adapter in reversed(adapters.items()) if name not in taken)
+    taken.update(adapters)
+    return replace(model, adapters=kept)
+
+
+def _adapters_beside(model: Path) -> list[Adapter]:
+    with contextlib.suppress(OSError):
+        files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
+        found = {path: summary_of(ModelFile(path, "")) for path in files}
+        own = summary_of(ModelFile(model, ""))
+        names = {_plain(own.base), _plain(name_of(model))}
+        is_only = sum(summary.is_model for summary in found.values()) == 1
+        return [
+            Adapter(name_of(path), str(path))
+            for path, summary in found.items()
+            if summary.is_adapter and summary.architecture == own.architecture
+            if (_plain(summary.base) in names if summary.base else is_only)
+        ]
+    return []
 
 
 def projector_of(model: ModelFile) -> Path | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backend import DecodeFailed, NoFreeCells
 from ..batch import Batch, BatchChunk, CacheLimits, Span
-from ..values import EngineError, GenerationRequest, ModelFacts
+from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .sampler import Sampler
@@ -37,10 +37,13 @@ class LlamaBackend:
         facts: ModelFacts,
         limits: CacheLimits,
         projector: LlamaProjector | None = None,
+        adapters: Sequence[Any] = (),
     ):
+        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model."""
         self.facts = facts
         # Encodes images and sounds; None: the model takes only text. It is closed by its user.
         self.projector = projector
+        self._adapters = adapters
         self.limits = limits
         self.vocabulary = vocabulary
         self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
@@ -98,6 +101,7 @@ class LlamaBackend:
         rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
         self._outputs = {row: i for i, row in enumerate(rows)}
         assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
+        self._set_adapters(batch.adapters)
         span = batch.chunks[0].span
         fillers = self._fillers(batch) if span is None else {}
         if span is None:
@@ -118,6 +122,13 @@ class LlamaBackend:
         if code == 1:
             raise NoFreeCells
         raise DecodeFailed(f"llama_decode returned {code}: {last_errors()}")
+
+    def _set_adapters(self, adapters: Adapters) -> None:
+        """Let the next batch have these adapters. This takes time only if they are others than those of the last."""
+        if self._adapters:
+            pointers = (L.llama_adapter_lora_p_ctypes * len(adapters))(*(self._adapters[i] for i, _ in adapters))
+            scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in adapters))
+            L.llama_set_adapters_lora(self._context, pointers, len(adapters), scales)
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)

@@ -11,9 +11,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...core.options import Adapter
 from ...core.params import NUMBERS, SAMPLERS, SamplingParams
+from ...models.model_file import ModelFile, adapter_problem
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
@@ -71,15 +74,18 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
         model.n_pass = max(model.n_pass, projector.n_most_whole)
         if free is not None:
             free = max(free - projector_bytes(options.mmproj), 0)
-    memories = model.cache_memories(free)
+    pointers, adapters = _load_adapters(owner, path, options)
+    n_adapter_bytes = sum(ModelFile(Path(adapter.path), "").n_bytes for adapter in adapters)
+    memories = model.cache_memories(free if free is None else max(free - n_adapter_bytes, 0))
     context, n_ctx, is_unified = model.new_context(memories)
     vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
     facts = _read_facts(model, context, n_ctx, vocabulary, memories)
+    facts = replace(facts, adapters=adapters, n_context_bytes=facts.n_context_bytes + n_adapter_bytes)
     if projector is not None:
         projector.n_pass = L.llama_n_ubatch(context)
         n_bytes = facts.n_context_bytes + projector_bytes(str(options.mmproj))
         facts = replace(facts, modalities=projector.modalities, n_context_bytes=n_bytes)
-    return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified), projector)
+    return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified), projector, pointers)
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -88,7 +94,9 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     Raises:
         EngineError: It has another vocabulary, or a KV cache that cannot be truncated; and as `load_backend`.
     """
-    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None))
+    backend = load_backend(
+        path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None, adapters=())
+    )
     problem = "the state of a recurrent model cannot be truncated" if not backend.limits.can_truncate else ""
     difference = target.vocabulary.difference(backend.vocabulary)
     if difference:
@@ -134,6 +142,24 @@ def _load_projector(owner: Model, model: _LoadedModel) -> LlamaProjector:
 
     n_threads, use_gpu = model.options.n_threads or default_threads(model.n_bytes), bool(model.n_on_gpus)
     return LlamaProjector(str(model.options.mmproj), owner, n_threads=n_threads, use_gpu=use_gpu)
+
+
+def _load_adapters(owner: Model, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
+    """The adapters of a model for llama.cpp, and with the reason of each that cannot be loaded, which fails only the
+    requests for it."""
+    pointers, adapters = [], []
+    for adapter in options.adapters:
+        problem = adapter_problem(adapter, Path(path))
+        pointer = None if problem else L.llama_adapter_lora_init(owner.pointer, os.fsencode(adapter.path))
+        if not (problem or pointer):
+            problem = f"{adapter.path}: llama.cpp cannot load it: {last_errors()}"
+        elif pointer and L.llama_adapter_get_alora_n_invocation_tokens(pointer):
+            problem = f"{adapter.path}: it is activated by tokens (aLoRA), which is not supported"
+        if problem:
+            log.error("the adapter %s cannot be used: %s", adapter.name, problem)
+        pointers.append(pointer)
+        adapters.append(replace(adapter, problem=problem))
+    return pointers, tuple(adapters)
 
 
 class _LoadedModel:
