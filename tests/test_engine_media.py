@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, OutOfResources
 from localchat.serving.core.media import IMAGE, Media
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
@@ -256,3 +256,27 @@ def test_step_without_a_thread_waits_for_nothing():
         wait_for(lambda: engine.step() or generation.wait(0))
         step_until_idle(engine)
         assert len(read(generation)[0]) == 8
+
+
+def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch: pytest.MonkeyPatch):
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "localchat-media":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with seeing() as engine:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OutOfResources):
+            read(ask(engine, A, "?"))
+        assert len(answer(engine, "hello")[0]) == 8
+        monkeypatch.undo()
+        assert len(answer(engine, A, "?")[0]) == 8
+
+
+def test_thread_ends_when_all_is_encoded():
+    """OpenMP would keep its team of threads for it."""
+    with seeing() as engine:
+        answer(engine, A, "?")
+        wait_for(lambda: not any(thread.name == "localchat-media" for thread in threading.enumerate()))
