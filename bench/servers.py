@@ -70,6 +70,7 @@ def commands(
     n_gpu_layers: int | None = None,
     embeds: bool = False,
     against: str | None = None,
+    mmproj: str | None = None,
 ) -> dict[str, Command]:
     """The command of each installed server, all with the same model, slots, context and threads.
 
@@ -77,9 +78,11 @@ def commands(
         n_gpu_layers: The layers on the GPU, of localchat and llama-server; None: their defaults.
         embeds: Start the servers for embeddings. localchat needs no option for that.
         against: The folder of another checkout of localchat, or None.
+        mmproj: The projector of the model, of localchat and llama-server, or None.
     """
     localchat = [os.path.abspath(model), "--parallel", str(n_parallel), "--ctx", str(n_ctx)]
-    layers = [] if n_gpu_layers is None else ["-ngl", str(n_gpu_layers)]
+    projector = [] if mmproj is None else ["--mmproj", os.path.abspath(mmproj)]
+    layers = projector if n_gpu_layers is None else [*projector, "-ngl", str(n_gpu_layers)]
     localchat += ["--threads", str(n_threads), *layers]
     found = {"localchat": _localchat(localchat)}
     if against is not None:
