@@ -32,7 +32,7 @@ from .exchanges import ask as ask_server
 from .live import running_server
 from .media_files import bmp, flac, gif, jpeg, mp3, png, wav, write_projector
 from .test_media_files import BAD
-from .tiny_models import write_mrope
+from .tiny_models import write_mrope, write_sliding
 
 # Log probabilities of equal requests differ by less, those of a wrong position or attention by more.
 ROUNDING = 0.05
@@ -47,16 +47,19 @@ def sound(data: bytes) -> Media:
     return Media(AUDIO, data, "p")
 
 
-@pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both"])
+@pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both", "window"])
 def files(request: Any, tmp_path_factory: Any) -> tuple[str, str]:
     """A model and a projector."""
     folder: Path = tmp_path_factory.mktemp("media")
-    model, kinds = DEMO, {"not causal": ["gemma3"], "both": ["gemma3", "ultravox"]}
+    model, kinds = DEMO, {"M-RoPE": ["qwen2vl_merger"], "both": ["gemma3", "ultravox"]}
     if request.param == "M-RoPE":
         model = str(folder / "mrope.gguf")
         write_mrope(Path(model))
+    if request.param == "window":
+        model = str(folder / "sliding.gguf")
+        write_sliding(Path(model), n_window=64)
     projector, width = folder / "mmproj.gguf", read_width(model)
-    write_projector(projector, *kinds.get(request.param, ["qwen2vl_merger"]), width=width)
+    write_projector(projector, *kinds.get(request.param, ["gemma3"]), width=width)
     return model, str(projector)
 
 

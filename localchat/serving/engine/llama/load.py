@@ -66,7 +66,7 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     if options.mmproj:
         projector = _load_projector(owner, model)
         model.n_pass = max(model.n_pass, projector.n_most_whole)
-        if free is not None:
+        if free is not None and not model.n_on_gpus:
             free = max(free - projector_bytes(options.mmproj), 0)
     memories = model.cache_memories(free)
     context, n_ctx, is_unified = model.new_context(memories)

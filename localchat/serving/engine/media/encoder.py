@@ -15,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Union
 
 from ...core.errors import BadRequest, out_of_resources
@@ -194,8 +195,10 @@ class MediaEncoder:
             log.warning("%s could not be encoded: %s", medium.media.path or medium.media.kind, error)
             medium.error = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
             return
-        for chunk, (rows, n_bytes) in zip(medium.chunks, encoded):
+        for chunk, (rows, _) in zip(medium.chunks, encoded):
             chunk.rows = rows
-            medium.n_bytes += n_bytes
+        # The file is not needed again.
+        medium.media = replace(medium.media, data=b"")
+        medium.n_bytes = sum(n_bytes for _, n_bytes in encoded)
         seconds = time.perf_counter() - began_at
         log.debug("encoded %s of %d tokens in %.2f s", medium.media.kind, len(medium.cells), seconds)
