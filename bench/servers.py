@@ -71,6 +71,7 @@ def commands(
     embeds: bool = False,
     adapters: Sequence[str] = (),
     against: str | None = None,
+    mmproj: str | None = None,
 ) -> dict[str, Command]:
     """The command of each installed server, all with the same model, slots, context and threads.
 
@@ -79,9 +80,11 @@ def commands(
         embeds: Start the servers for embeddings. localchat needs no option for that.
         adapters: The files of LoRA adapters, of localchat and llama-server.
         against: The folder of another checkout of localchat, or None.
+        mmproj: The projector of the model, of localchat and llama-server, or None.
     """
     localchat = [os.path.abspath(model), "--parallel", str(n_parallel), "--ctx", str(n_ctx)]
-    layers = [] if n_gpu_layers is None else ["-ngl", str(n_gpu_layers)]
+    projector = [] if mmproj is None else ["--mmproj", os.path.abspath(mmproj)]
+    layers = projector if n_gpu_layers is None else [*projector, "-ngl", str(n_gpu_layers)]
     localchat += ["--threads", str(n_threads), *layers]
     localchat += [f"--lora={i}={os.path.abspath(file)}" for i, file in enumerate(adapters)]
     found = {"localchat": _localchat(localchat)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -169,10 +170,17 @@ def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
     assert backend.is_closed
 
 
+def started(backend: FakeBackend, **options: Any) -> Engine:
+    """An engine with its thread."""
+    engine, has_started = Engine(backend, **options), threading.Event()
+    threading.Thread(target=engine.run, args=(has_started.set,), name="localchat-engine").start()
+    assert has_started.wait(DEADLINE_S)
+    return engine
+
+
 @contextmanager
 def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    """An engine with its thread."""
-    with Engine(backend, **options).start() as engine:
+    with started(backend, **options) as engine:
         yield engine
     assert backend.is_closed
 

@@ -315,5 +315,7 @@ class FakeBackend(FakeCells):
     def pair_tokens(self, query: str, document: str) -> list[int]:
         return [*query.encode(), *document.encode()]
 
+    def prepare_constraints(self) -> None: ...
+
     def close(self) -> None:
         self.is_closed = True

@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -102,11 +102,22 @@ def flac(n_blocks: int = 10, n_samples: int | None = None, level: int = 0) -> by
 
 # --- projectors ---
 
-# The sizes of the encoders, and of an image and a patch of it.
-_WIDTH, _N_FF, _N_LAYERS, _N_HEADS, _IMAGE, _PATCH, _N_MEL = 32, 48, 2, 2, 56, 14, 80
+
+class Size(NamedTuple):
+    """The sizes of an encoder, and the side of an image."""
+
+    width: int
+    n_ff: int
+    n_layers: int
+    n_heads: int
+    image: int
 
 
-def write_projector(path: Path, *kinds: str, width: int, seed: int = 0) -> None:
+SMALL, LARGE = Size(32, 48, 2, 2, 56), Size(384, 1536, 6, 6, 224)
+_PATCH, _N_MEL = 14, 80
+
+
+def write_projector(path: Path, *kinds: str, width: int, seed: int = 0, size: Size = SMALL) -> None:
     """A projector with random weights for models of a width: of gemma3 (not causal), qwen2vl_merger (for M-RoPE) or
     ultravox (audio), or of an image and a sound."""
     chance = np.random.default_rng(seed)
@@ -132,44 +143,44 @@ def write_projector(path: Path, *kinds: str, width: int, seed: int = 0) -> None:
         values["clip.projector_type" if len(kinds) == 1 else f"clip.{part}.projector_type"] = kind
         values[f"clip.has_{part}_encoder"] = True
         sizes = {
-            "embedding_length": _WIDTH, "feed_forward_length": _N_FF, "block_count": _N_LAYERS,
-            "projection_dim": width, "attention.head_count": _N_HEADS, "attention.layer_norm_epsilon": 1e-6,
+            "embedding_length": size.width, "feed_forward_length": size.n_ff, "block_count": size.n_layers,
+            "projection_dim": width, "attention.head_count": size.n_heads, "attention.layer_norm_epsilon": 1e-6,
         }  # fmt: skip
         values.update({f"clip.{part}.{name}": value for name, value in sizes.items()})
-        for i in range(_N_LAYERS):
+        for i in range(size.n_layers):
             block = f"{letter}.blk.{i}"
             for name in ("q", "k", "v", "out"):
                 has_bias = not (name == "k" and part == "audio")
-                add(f"{block}.attn_{name}", _WIDTH, _WIDTH, bias=_WIDTH if has_bias else None)
+                add(f"{block}.attn_{name}", size.width, size.width, bias=size.width if has_bias else None)
             for name in ("ln1", "ln2"):
-                add_norm(f"{block}.{name}", _WIDTH)
-            add(f"{block}.ffn_up", _N_FF, _WIDTH, bias=_N_FF)
-            add(f"{block}.ffn_down", _WIDTH, _N_FF, bias=_WIDTH)
-        add_norm(f"{letter}.post_ln", _WIDTH)
+                add_norm(f"{block}.{name}", size.width)
+            add(f"{block}.ffn_up", size.n_ff, size.width, bias=size.n_ff)
+            add(f"{block}.ffn_down", size.width, size.n_ff, bias=size.width)
+        add_norm(f"{letter}.post_ln", size.width)
         if part == "audio":
             values.update({"clip.audio.num_mel_bins": _N_MEL, "clip.audio.projector.stack_factor": 4})
-            for i, n in ((1, _N_MEL), (2, _WIDTH)):
-                tensors[f"a.conv1d.{i}.weight"] = random_weights(_WIDTH, n, 3).astype(np.float16)
-                tensors[f"a.conv1d.{i}.bias"] = np.zeros((_WIDTH, 1), np.float32)
-            add("a.position_embd", 1500, _WIDTH)
-            add_norm("mm.a.norm_pre", 4 * _WIDTH, has_bias=False)
-            add_norm("mm.a.norm_mid", _N_FF, has_bias=False)
-            add("mm.a.mlp.1", 2 * _N_FF, 4 * _WIDTH)
-            add("mm.a.mlp.2", width, _N_FF)
+            for i, n in ((1, _N_MEL), (2, size.width)):
+                tensors[f"a.conv1d.{i}.weight"] = random_weights(size.width, n, 3).astype(np.float16)
+                tensors[f"a.conv1d.{i}.bias"] = np.zeros((size.width, 1), np.float32)
+            add("a.position_embd", 1500, size.width)
+            add_norm("mm.a.norm_pre", 4 * size.width, has_bias=False)
+            add_norm("mm.a.norm_mid", size.n_ff, has_bias=False)
+            add("mm.a.mlp.1", 2 * size.n_ff, 4 * size.width)
+            add("mm.a.mlp.2", width, size.n_ff)
             continue
-        values.update({"clip.vision.image_size": _IMAGE, "clip.vision.patch_size": _PATCH})
+        values.update({"clip.vision.image_size": size.image, "clip.vision.patch_size": _PATCH})
         values.update({f"clip.vision.image_{name}": [0.5, 0.5, 0.5] for name in ("mean", "std")})
-        add("v.patch_embd", _WIDTH, 3, _PATCH, _PATCH)
+        add("v.patch_embd", size.width, 3, _PATCH, _PATCH)
         if kind == "gemma3":
             values["clip.vision.projector.scale_factor"] = 2
-            tensors["v.patch_embd.bias"] = np.zeros(_WIDTH, np.float32)
-            add("v.position_embd", (_IMAGE // _PATCH) ** 2, _WIDTH)
-            add("mm.input_projection", _WIDTH, width)
-            add_norm("mm.soft_emb_norm", _WIDTH, has_bias=False)
+            tensors["v.patch_embd.bias"] = np.zeros(size.width, np.float32)
+            add("v.position_embd", (size.image // _PATCH) ** 2, size.width)
+            add("mm.input_projection", size.width, width)
+            add_norm("mm.soft_emb_norm", size.width, has_bias=False)
         else:
-            tensors["v.patch_embd.weight.1"] = random_weights(_WIDTH, 3, _PATCH, _PATCH)
-            add("mm.0", 4 * _WIDTH, 4 * _WIDTH, bias=4 * _WIDTH)
-            add("mm.2", width, 4 * _WIDTH, bias=width)
+            tensors["v.patch_embd.weight.1"] = random_weights(size.width, 3, _PATCH, _PATCH)
+            add("mm.0", 4 * size.width, 4 * size.width, bias=4 * size.width)
+            add("mm.2", width, 4 * size.width, bias=width)
     write_gguf(path, "clip", values, tensors)
 
 

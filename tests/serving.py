@@ -27,6 +27,7 @@ from localchat.serving.http.options import Options
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 from localchat.serving.models.service import Service
 
+from .engines import started
 from .exchanges import events_of, read
 from .fakes import END, FakeBackend, echo
 from .raw_server import CERTIFICATE
@@ -113,7 +114,7 @@ def serving(
     service = Service(ModelFile(DEMO_PATH, "Fake"))
     encoder = None if projector is None else MediaEncoder(projector)
     with (
-        Engine(backend, max_queue=max_queue, encoder=encoder).start() as engine,
+        started(backend, max_queue=max_queue, encoder=encoder) as engine,
         served(service, settings) as (server, thread),
     ):
         if is_ready:

@@ -11,7 +11,7 @@ import pytest
 from localchat.serving.api.chat import ChatEncoder, ChatRequest
 from localchat.serving.core.events import ContentDelta, OutputEnd, PromptProgress, ResponseHead, SampledTokens, Usage
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.engine import __main__ as program
+from localchat.serving.engine import delivery
 from localchat.serving.engine.values import StepOutput
 
 from .engines import events_of, output_of
@@ -20,20 +20,20 @@ PROGRESS = PromptProgress(1, 1, 0, 0.0)
 
 
 class Process:
-    """The calls of an engine process whose steps take a given time, and the messages that it sends."""
+    """An engine process whose steps take a given time, and the messages that it sends."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[tuple[Any, ...]]] = []
         self.now = 100.0
-        self.calls = program.Calls(SimpleNamespace(send=lambda kind, outputs: self.sent.append(outputs)))  # type: ignore[arg-type]
-        monkeypatch.setattr(program, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        self.delivery = delivery.Delivery(self.sent.append)
+        monkeypatch.setattr(delivery, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def step(self, seconds: float, *outputs: StepOutput, is_due: bool = False) -> int:
         """Run a step with these outputs; returns the number of messages so far."""
         self.now += seconds
         for output in outputs:
-            self.calls._deliver(7, output)
-        self.calls._after_step(is_due)
+            self.delivery.add(7, output)
+        self.delivery.after_step(is_due)
         return len(self.sent)
 
 
@@ -79,7 +79,7 @@ def test_interval_grows_with_the_sequences(monkeypatch: pytest.MonkeyPatch):
     process.step(0.001, token(0, progress=PROGRESS))
     seconds = 0.004
     n_steps = next(n for n in itertools.count(1) if process.step(seconds, *(token(n, i) for i in range(64))) == 2)
-    assert 64 / ((n_steps + 1) * seconds) <= program._MAX_EVENTS_PER_S < 64 / ((n_steps - 2) * seconds)
+    assert 64 / ((n_steps + 1) * seconds) <= delivery._MAX_EVENTS_PER_S < 64 / ((n_steps - 2) * seconds)
 
 
 def test_several_tokens_of_one_read_are_counted_up_to_a_stop_text():

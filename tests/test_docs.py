@@ -12,6 +12,7 @@ import pytest
 
 import localchat
 from localchat.serving.core.options import SETTINGS
+from localchat.serving.core.params import NUMBERS, SamplingParams
 from localchat.serving.http.endpoints import chat_page
 from localchat.serving.http.options import GROUPS
 from localchat.terminal.arguments import make_parser
@@ -124,3 +125,19 @@ def test_tables_of_the_client_are_complete():
 def test_readme_says_what_the_server_has():
     has = {row[0]: row[1] for row in rows("| | localchat | llama-server |", README)}
     assert (has["web page to chat with"] == "yes") == ("<html" in chat_page()[0])
+
+
+def test_sampling_fields_in_the_docs_are_those_of_the_server():
+    table = {name: row for row in rows("| field | default |", DOCS / "fields.md") for name in row[0].split(", ")}
+    declared = {f"`{field.name}`": field for field in fields(SamplingParams)}
+    aliases = {f"`{alias}`" for number in NUMBERS.values() for alias in number.aliases}
+    assert set(table) == set(declared) | aliases
+    for name, field in declared.items():
+        assert not isinstance(field.default, (int, float)) or float(table[name][1]) == field.default, name
+        if field.name in NUMBERS and (high := NUMBERS[field.name].high) is not None and high < 2**31 - 1:
+            assert table[name][2] == f"{NUMBERS[field.name].low:g} to {high:g}"
+
+
+def test_index_of_the_docs_names_every_page():
+    named = re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
+    assert sorted([*named, "README.md"]) == sorted(page.name for page in DOCS.glob("*.md"))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from localchat.serving.core.events import PromptProgress, SampledTokens
+from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import Cancelled, EngineError
 
 from .engines import (
+    DEADLINE_S,
     Finish,
     ScoringBackend,
     read,
@@ -195,3 +199,23 @@ def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[st
         for text, generation in zip(texts, generations):
             if text:
                 assert read(generation)[0] == text
+
+
+class MeetingEngine(Engine):
+    """Two threads that count the open sequences at once both go on with the same number."""
+
+    meeting = threading.Barrier(2)
+
+    @property
+    def n_open(self) -> int:
+        n_open = super().n_open
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.meeting.wait(0.5)
+        return n_open
+
+
+def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
+    with MeetingEngine(FakeBackend(n_parallel=1), max_queue=0) as engine, ThreadPoolExecutor(2) as pool:
+        submitting = [pool.submit(engine.submit, [request("hello")], lambda output: None) for _ in range(2)]
+        errors = [submitted.exception(DEADLINE_S) for submitted in submitting]
+        assert sorted(type(error).__name__ for error in errors) == ["NoneType", "QueueFull"]

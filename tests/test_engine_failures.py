@@ -17,7 +17,7 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.token_sampler import TokenSampler
 from localchat.serving.engine.values import EngineDied
 
-from .engines import DEADLINE_S, Finish, Generation, request_for, submit, text_of
+from .engines import DEADLINE_S, Finish, Generation, request_for, started, submit, text_of
 from .fakes import FakeBackend
 from .serving import serving
 
@@ -87,7 +87,7 @@ def test_error_in_the_engine_thread_leaves_no_request_waiting(
     place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ):
     backend = FakeBackend(max_drafted=4)
-    with Engine(backend).start() as engine:
+    with started(backend) as engine:
         assert end_of(ask(engine, "before")) == "before"
         fault = Fault(error)
         fault.put_into(engine, place, monkeypatch)

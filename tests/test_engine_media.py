@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, OutOfResources
 from localchat.serving.core.media import IMAGE, Media
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
@@ -121,7 +121,7 @@ def test_cache_holds_the_media_that_were_used_last_within_its_limit():
 
 def test_text_goes_on_while_an_image_is_encoded():
     projector = FakeProjector(threading.Semaphore(0))
-    with seeing(projector, n_parallel=2) as engine:
+    with seeing(projector, n_parallel=1) as engine:
         seen = ask(engine, A, "?")
         assert read(ask(engine, "hello"))[1].usage.n_prompt == 5
         assert not seen.wait(0)
@@ -229,6 +229,8 @@ def test_random_requests_together_have_the_texts_that_they_have_alone(seed: int)
         "n_cells": 8192 if not is_unified else chance.choice([1100, 3000]),
         "max_drafted": chance.choice([0, 4]) if is_unified else 0,
     }
+    if is_unified and chance.random() < 0.3:
+        options.update(can_truncate=False, max_drafted=0)
     if is_unified:
         options["n_real_cells"] = options["n_cells"]
     sampling = SamplingParams(temperature=0) if chance.random() < 0.5 else SamplingParams()
@@ -256,3 +258,27 @@ def test_step_without_a_thread_waits_for_nothing():
         wait_for(lambda: engine.step() or generation.wait(0))
         step_until_idle(engine)
         assert len(read(generation)[0]) == 8
+
+
+def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch: pytest.MonkeyPatch):
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "localchat-media":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with seeing() as engine:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OutOfResources):
+            read(ask(engine, A, "?"))
+        assert len(answer(engine, "hello")[0]) == 8
+        monkeypatch.undo()
+        assert len(answer(engine, A, "?")[0]) == 8
+
+
+def test_thread_ends_when_all_is_encoded():
+    """OpenMP would keep its team of threads for it."""
+    with seeing() as engine:
+        answer(engine, A, "?")
+        wait_for(lambda: not any(thread.name == "localchat-media" for thread in threading.enumerate()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,17 @@ from localchat.serving.engine import load
 from localchat.serving.engine.batch import TILE_ROWS
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import Cancelled, EngineError, LoadOptions
+from localchat.serving.models.memory import NotEnoughMemory
 
 from .demo_model import DEMO, GREEDY
 from .demo_model import ROUNDING as BATCH_ROUNDING
+from .documents import run
 from .engines import Generation, request_for, submit
+from .exchanges import ask as ask_server
+from .live import running_server
 from .media_files import bmp, flac, gif, jpeg, mp3, png, wav, write_projector
-from .tiny_models import write_mrope
+from .test_media_files import BAD
+from .tiny_models import write_mrope, write_sliding
 
 # Log probabilities of equal requests differ by less, those of a wrong position or attention by more.
 ROUNDING = 0.05
@@ -40,16 +47,19 @@ def sound(data: bytes) -> Media:
     return Media(AUDIO, data, "p")
 
 
-@pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both"])
+@pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both", "window"])
 def files(request: Any, tmp_path_factory: Any) -> tuple[str, str]:
     """A model and a projector."""
     folder: Path = tmp_path_factory.mktemp("media")
-    model, kinds = DEMO, {"not causal": ["gemma3"], "both": ["gemma3", "ultravox"]}
+    model, kinds = DEMO, {"M-RoPE": ["qwen2vl_merger"], "both": ["gemma3", "ultravox"]}
     if request.param == "M-RoPE":
         model = str(folder / "mrope.gguf")
         write_mrope(Path(model))
+    if request.param == "window":
+        model = str(folder / "sliding.gguf")
+        write_sliding(Path(model), n_window=64)
     projector, width = folder / "mmproj.gguf", read_width(model)
-    write_projector(projector, *kinds.get(request.param, ["qwen2vl_merger"]), width=width)
+    write_projector(projector, *kinds.get(request.param, ["gemma3"]), width=width)
     return model, str(projector)
 
 
@@ -231,3 +241,65 @@ def test_other_projector_is_refused_when_the_model_is_loaded(write: Any, expecte
     write(path)
     with pytest.raises(EngineError, match=expected):
         load(DEMO, LoadOptions(n_ctx=512, mmproj=str(path)))
+
+
+def test_projector_that_does_not_fit_beside_the_model_is_refused_with_the_reason(tmp_path: Path):
+    projector = tmp_path / "mmproj.gguf"
+    write_projector(projector, "gemma3", width=read_width(DEMO))
+    with open(projector, "r+b") as file:
+        file.truncate(1 << 42)  # without blocks on the disk
+    with pytest.raises(NotEnoughMemory, match="the weights take 4 MB, and 0 MB are free beside its projector"):
+        load(DEMO, LoadOptions(n_ctx=512, mmproj=str(projector)))
+
+
+def test_server_of_a_text_model_imports_nothing_for_media():
+    program = (
+        "import sys\n"
+        "from localchat.serving.engine import load\n"
+        "from localchat.serving.engine.values import LoadOptions\n"
+        f"with load({DEMO!r}, LoadOptions(n_ctx=512)): print([n for n in sys.modules if 'media.' in n or 'mtmd' in n])"
+    )
+    assert run([sys.executable, "-c", program]).stdout == "[]\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: Any) -> Iterator[str]:
+    """The base URL of a server that takes images and sound."""
+    projector = tmp_path_factory.mktemp("server") / "mmproj.gguf"
+    write_projector(projector, "gemma3", "ultravox", width=read_width(DEMO))
+    with running_server("demo", "--mmproj", str(projector), "-c", "2048", "--threads", "1") as url:
+        yield url
+
+
+def part_of(kind: str, data: bytes) -> dict[str, Any]:
+    text = base64.b64encode(data).decode()
+    if kind == IMAGE:
+        return {"type": "image_url", "image_url": {"url": f"data:;base64,{text}"}}
+    return {"type": "input_audio", "input_audio": {"data": text}}
+
+
+def chat(url: str, *parts: dict[str, Any], **options: Any) -> tuple[int, Any]:
+    text = {"type": "text", "text": "What is it?"}
+    body = {"messages": [{"role": "user", "content": [*parts, text]}], "max_tokens": 8, "temperature": 0, **options}
+    return ask_server(int(url.split(":")[-1].partition("/")[0]), "/v1/chat/completions", body)
+
+
+def test_server_takes_images_and_sound(server: str):
+    bodies = [chat(server, part_of(IMAGE, A)), chat(server, part_of(IMAGE, A), part_of(AUDIO, wav())), chat(server)]
+    assert [status for status, _ in bodies] == [200] * 3
+    n_image, n_both, n_text = (body["usage"]["prompt_tokens"] for _, body in bodies)
+    assert n_text + 4 < n_image < n_both - 300
+    again = chat(server, part_of(IMAGE, A))[1]
+    assert again["choices"] == bodies[0][1]["choices"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 4
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_file_is_an_error_of_its_request_alone(server: str, name: str):
+    kind, data, _ = BAD[name]
+    status, body = chat(server, part_of(kind, data))
+    assert (status, body["error"]["param"]) == (400, "messages[0].content[0]")
+
+
+def test_server_serves_after_all_bad_files(server: str):
+    assert chat(server, part_of(IMAGE, B))[0] == 200

@@ -37,6 +37,7 @@ from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from localchat.serving.models.service import ServedModel, Service
 
+from .engines import started
 from .exchanges import ask, events_of
 from .fakes import FakeBackend
 from .serving import LAST_MESSAGE, served, wait_for
@@ -67,7 +68,7 @@ class Loads:
             raise NotEnoughMemory("the weights take too much", 0 if self.can_shrink else self.n_missing)
         backend = FakeBackend(chat_template=LAST_MESSAGE)
         backend.facts = replace(backend.facts, n_bytes=10**9)
-        engine = self.engines[name] = Engine(backend).start()
+        engine = self.engines[name] = started(backend)
         self.most_at_once = max(self.most_at_once, self.n_open)
         return Model(name, engine)
 

@@ -26,7 +26,7 @@ _IMAGES = {
     "image/webp": ((0, b"RIFF"), (8, b"WEBP")),
     "image/bmp": ((0, b"BM"), (6, b"\0\0\0\0")),
 }
-_AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
+_AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),), "flac": ((0, b"fLaC"),)}
 
 
 def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav or mp3, as a part of a message's content.
+    """Audio, wav, mp3 or flac, as a part of a message's content.
 
     The source is a Path, bytes, a data: URL in base64, or a part of a message, which is returned unchanged. Raises
     ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.

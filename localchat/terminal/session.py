@@ -16,6 +16,7 @@ from ..client import Client
 from ..events import Reply
 from ..extras import media
 from ..transport.keywords import CLIENT_NAMES, StreamKeywords
+from .arguments import AudioFile
 from .ask import finish_code, read_prompt, report
 from .printing import Printer, waiting
 
@@ -60,9 +61,13 @@ class Session:
         self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
 
     def ask(self, text: str, images: Sequence[str] = ()) -> int:
-        """Send a user message with this text and these images, each the path of a file or a URL; see `_send`."""
-        sources = [image if media.is_url(image) else Path(image) for image in images]
-        self.unanswered = media.attach(text, sources)
+        """Send a user message with this text and these images, each the path of a file or a URL, and sounds
+        (AudioFile); see `_send`."""
+        sounds = [Path(image) for image in images if isinstance(image, AudioFile)]
+        sources = [
+            image if media.is_url(image) else Path(image) for image in images if not isinstance(image, AudioFile)
+        ]
+        self.unanswered = media.attach(text, sources, sounds)
         return self._send([*self.messages, *self.unanswered])
 
     def retry(self) -> int:

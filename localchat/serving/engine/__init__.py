@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from ..core.params import GenerationParams
 from .engine import Engine
@@ -31,13 +32,38 @@ def load(
     progress: Callable[[float], None] | None = None,
     after_step: Callable[[bool], None] = lambda is_due: None,
 ) -> Engine:
-    """Loads a GGUF model and starts its engine thread.
+    """Starts an engine thread, which loads a GGUF model.
 
-    `progress` is called with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
+    `progress` is called on that thread with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
 
     Raises:
         EngineError: llama-cpp-python is missing or unusable here, a model cannot be loaded, or cannot draft.
     """
+    loaded: Future[Engine] = Future()
+
+    # OpenMP keeps a team of threads for each thread that computes, and shortens its waits when all teams have more
+    # threads than there are cores. So the thread that computes the first tokens computes all others, too.
+    def run() -> None:
+        try:
+            engine = _load(path, options, progress, after_step)
+        except BaseException as error:
+            loaded.set_exception(error)
+        else:
+            engine.run(lambda: loaded.set_result(engine))
+
+    threading.Thread(target=run, name="localchat-engine").start()
+    engine = loaded.result()
+    if not engine.facts.is_non_causal:
+        threading.Thread(target=_prepare_constraints, args=(engine,), name="localchat-masks", daemon=True).start()
+    return engine
+
+
+def _load(
+    path: str,
+    options: LoadOptions,
+    progress: Callable[[float], None] | None,
+    after_step: Callable[[bool], None],
+) -> Engine:
     from .llama import load_backend, load_draft_backend, supports_gpu
 
     if (options.n_gpu_layers or 0) > 0 and not supports_gpu():
@@ -67,16 +93,12 @@ def load(
                 for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
             ]
         )
-    engine.start()
-    if not facts.is_non_causal:
-        arguments = engine, backend.prepare_constraints
-        threading.Thread(target=_prepare_constraints, args=arguments, name="localchat-masks", daemon=True).start()
     return engine
 
 
-def _prepare_constraints(engine: Engine, prepare: Callable[[], None]) -> None:
+def _prepare_constraints(engine: Engine) -> None:
     """Let llguidance read the vocabulary when no request runs, since it holds the GIL for some tenths of a second."""
     while not engine.join(_IDLE_S):
         if not engine.stats().n_running:
-            prepare()
+            engine.backend.prepare_constraints()
             return

@@ -15,7 +15,6 @@ import pickle
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,21 +25,15 @@ from typing import Any
 
 from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from . import load
+from .delivery import Delivery
 from .engine import Engine
-from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
+from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, TokenTexts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
 _MAX_THREADS = 512
 # The interval at which Python switches between threads: with the default of 5 ms, a thread that runs a call would delay
 # the engine by more than a step.
 _SWITCH_INTERVAL_S = 0.001
-
-# Each message wakes the server's process, a thread for each sequence, and the clients, on the cores that compute the
-# next step. So a sequence gets its tokens at most this often, and all sequences together get at most so many events a
-# second. Measured with a model of 10M parameters on 2 cores. A model with slower steps sends each token.
-_MIN_INTERVAL_S = 0.008
-_MAX_EVENTS_PER_S = 2000
-
 log = logging.getLogger("localchat.engine")
 
 
@@ -82,13 +75,7 @@ class Calls:
         self._sender = sender
         # The ids of calls of `embed` that are to end.
         self._dropped: set[int] = set()
-        # What is to be sent: the id of the call that started the sequence, and the output. Those without progress are
-        # joined; their places are by call and sequence.
-        self._outputs: list[tuple[int, StepOutput]] = []
-        self._places: dict[tuple[int, int], int] = {}
-        self._is_urgent = False
-        # When the last message was sent, and when the last step ended.
-        self._sent_at = self._stepped_at = 0.0
+        self._delivery = Delivery(partial(sender.send, "step"))
 
     @property
     def has_failed(self) -> bool:
@@ -125,7 +112,7 @@ class Calls:
             path,
             options,
             progress=lambda share: self._sender.send("progress", share),
-            after_step=self._after_step,
+            after_step=self._delivery.after_step,
         )
         threading.Thread(target=self._end_with_engine, daemon=True).start()
         # The existing objects live as long as the process. A collection of all of them would delay a step.
@@ -133,7 +120,7 @@ class Calls:
         return self.engine.facts, self.engine.texts
 
     def submit(self, id: int, requests: Sequence[GenerationRequest]) -> tuple[Any, ...]:
-        *values, _ = self.engine.submit(requests, partial(self._deliver, id))
+        *values, _ = self.engine.submit(requests, partial(self._delivery.add, id))
         return tuple(values)
 
     def embed(self, id: int, inputs: Sequence[Any], **options: Any) -> Any:
@@ -149,31 +136,6 @@ class Calls:
     def drop(self, id: None, call: int) -> None:
         """End a call of `embed`, whose result nobody needs."""
         self._dropped.add(call)
-
-    def _deliver(self, id: int, output: StepOutput) -> None:
-        """Runs on the engine thread."""
-        place = self._places.get((id, output.sequence))
-        if place is not None and output.progress is None:
-            self._outputs[place] = id, self._outputs[place][1].followed_by(output)
-        else:
-            if output.tokens and not output.is_urgent:
-                self._places[id, output.sequence] = len(self._outputs)
-            self._outputs.append((id, output))
-        self._is_urgent = self._is_urgent or output.is_urgent
-
-    def _after_step(self, is_due: bool) -> None:
-        """Send what the steps have produced, at once if it is due or urgent, otherwise from time to time. Runs on the
-        engine thread after each step."""
-        now = time.perf_counter()
-        step_s, self._stepped_at = now - self._stepped_at, now
-        interval_s = max(_MIN_INTERVAL_S, len(self._places) / _MAX_EVENTS_PER_S)
-        # The output also waits for the end of the next step, which takes as long as this one.
-        if self._outputs and (is_due or self._is_urgent or now + step_s > self._sent_at + interval_s):
-            # Plain tuples, since a class takes ten times as long to send.
-            self._sender.send("step", [(id, *output) for id, output in self._outputs])
-            self._outputs.clear()
-            self._places.clear()
-            self._is_urgent, self._sent_at = False, now
 
     def _end_with_engine(self) -> None:
         """End this process when its engine has failed: the server then starts another one."""

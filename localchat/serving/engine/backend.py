@@ -58,6 +58,9 @@ class Backend(CacheBackend, Protocol):
     ) -> list[int]:
         """Text to token ids; any thread. Raises ContextLengthExceeded for more than `limit` tokens."""
 
+    def prepare_constraints(self) -> None:
+        """Reads the vocabulary for constraints before the first request needs it; any thread."""
+
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed."""
 

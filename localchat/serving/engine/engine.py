@@ -61,7 +61,7 @@ _SHORT_STEP_ROWS = 16
 
 
 class Engine:
-    """Runs requests on a backend. `start` starts the thread; a test may call `step` instead."""
+    """Runs requests on a backend. `run` makes the calling thread the engine thread; a test may call `step` instead."""
 
     def __init__(
         self,
@@ -126,10 +126,13 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def start(self) -> Engine:
-        self._thread = threading.Thread(target=self._run, name="localchat-engine")
-        self._thread.start()
-        return self
+    def run(self, started: Callable[[], None] = lambda: None) -> None:
+        """Runs the steps on this thread until the engine is closed or fails."""
+        self._thread = threading.current_thread()
+        started()
+        was_busy = False
+        while self._stopped is None:
+            was_busy = self.step(wait=not was_busy)
 
     def warm_up(self, requests: Many[GenerationRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels. They leave
@@ -156,7 +159,7 @@ class Engine:
         self._is_closed = True
         self.post(_close)
         if self._thread is None:
-            self._run()
+            self.run()
         else:
             self._thread.join()
         self._token_sampler.close()
@@ -367,11 +370,6 @@ class Engine:
         self._inbox.put(command)
 
     # The rest runs on the engine thread.
-
-    def _run(self) -> None:
-        was_busy = False
-        while self._stopped is None:
-            was_busy = self.step(wait=not was_busy)
 
     def step(self, *, wait: bool = False) -> bool:
         """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.

@@ -62,6 +62,12 @@ _DEATH_S = 1.0
 _CAUSE = re.compile(r"GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal error.*|CUDA error.*")
 
 
+class Call(Future[Any]):
+    """A call of a method in the process, whose result is still to come."""
+
+    id = -1
+
+
 class EngineProcess:
     """One engine process, from its start to its end."""
 
@@ -77,7 +83,7 @@ class EngineProcess:
         self._stats: Future[EngineStats] | None = None
         # The calls whose result is still to come, by their ids.
         self._lock = threading.Lock()
-        self._calls: dict[int, Future[Any]] = {}
+        self._calls: dict[int, Call] = {}
         # The requests that have not ended, by the ids of their calls of "submit": the function that gets the output,
         # and the indexes of the sequences that have not ended.
         self._requests: dict[int, tuple[Callable[[StepOutput], None], set[int]]] = {}
@@ -112,35 +118,25 @@ class EngineProcess:
 
     def call(
         self, method: str, *arguments: Any, deliver: Callable[[StepOutput], None] | None = None, **options: Any
-    ) -> Future[Any]:
+    ) -> Call:
         """Call a method in the process. Its error may be EngineDied, or EngineGone if the process did not receive the
         call. `deliver` gets the output of a call of "submit"."""
-        return self._begun(method, arguments, options, deliver)[1]
-
-    def _begun(
-        self,
-        method: str,
-        arguments: Sequence[Any],
-        options: Mapping[str, Any],
-        deliver: Callable[[StepOutput], None] | None = None,
-    ) -> tuple[int, Future[Any]]:
-        """The id and the result of a call."""
-        future = Future[Any]()
+        call = Call()
         with self._lock:
             if self.death is not None:
                 raise self.death if isinstance(self.death, EngineStopped) else EngineGone(str(self.death))
-            id = next(self._ids)
-            self._calls[id] = future
+            call.id = next(self._ids)
+            self._calls[call.id] = call
             if deliver is not None:
-                self._requests[id] = deliver, set(range(len(arguments[0])))
+                self._requests[call.id] = deliver, set(range(len(arguments[0])))
         try:
-            self._send((id, method, arguments, options))
+            self._send((call.id, method, arguments, options))
         except BaseException:
             with self._lock:
-                self._calls.pop(id, None)
-                self._requests.pop(id, None)
+                self._calls.pop(call.id, None)
+                self._requests.pop(call.id, None)
             raise
-        return id, future
+        return call
 
     def stats(self, timeout_s: float) -> EngineStats:
         """The statistics of the engine. Raises EngineError if the process does not respond in time."""
@@ -176,12 +172,12 @@ class EngineProcess:
 
     def embed(self, inputs: Sequence[Any], check: Callable[[], None], options: Mapping[str, Any]) -> Any:
         """The result of `Engine.embed`. An error of `check` ends the call in the process, too."""
-        id, vectors = self._begun("embed", (inputs,), options)
+        vectors = self.call("embed", inputs, **options)
         try:
             return _result(vectors, check)
         except BaseException:
             if not vectors.done():
-                self._send((None, "drop", (id,), {}))
+                self._send((None, "drop", (vectors.id,), {}))
             raise
 
     def _cancel_all(self, submitted: Future[Any]) -> None:

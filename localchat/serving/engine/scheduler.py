@@ -123,14 +123,15 @@ class Scheduler:
         media are encoded."""
         n_encoding = 0
         for sequence in list(self.waiting):
-            if len(self.running) + n_encoding >= self._limits.n_parallel or (self._is_full and self.running):
+            if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
             match = self._cache.find(sequence.reusable_tokens, sequence)
             if self._is_being_computed(sequence, match):
                 continue
             missing = sequence.missing_media(match.length if match else 0) if sequence.spans else ()
             if missing:
-                self._encode(missing)
+                if n_encoding < self._limits.n_parallel:  # Each keeps what is encoded for it.
+                    self._encode(missing)
                 n_encoding += 1
                 continue
             n_shared = match.length if match is not None and match.slot in self._cache.active else 0

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 # The release that messages recommend. Struct layouts change between releases; this one is tested.
 LIBRARY = "llama-cpp-python==0.3.36"
 # The number of times that a thread of the graph checks a barrier before it sleeps. GNU OpenMP reads it when it is
-# loaded. On 2 cores, 1000 to 5000 give a model of 0.5B parameters 2.5 times the tokens/s of the default beside a busy
-# process, and 98 % of it on a quiet machine; 0 costs a third there.
-SPIN_COUNT = 2000
+# loaded. On 2 quiet cores, a step of 135M parameters takes 17 ms with 50, 10 with 200, 8.5 with 1000, and 8 with 5000
+# or more; a model of 10M, whose threads then also wait for the next step, makes a fifth more tokens with 20000 than
+# with 5000. A step that finds a busy core takes longer with each check (llama/threads.py).
+SPIN_COUNT = 20_000
 
 
 @dataclass(frozen=True)

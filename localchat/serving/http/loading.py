@@ -125,6 +125,8 @@ class Loader:
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
         total = gigabytes(facts.n_bytes + facts.n_context_bytes)
         report(f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}")
+        if facts.modalities:
+            report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
         report(f"context  {facts.n_ctx} tokens for each request; {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")

@@ -2,6 +2,7 @@
 
 from .backend import LlamaBackend
 from .devices import supports_gpu
-from .load import default_threads, load_backend, load_draft_backend, sampling_from
+from .load import load_backend, load_draft_backend, sampling_from
+from .threads import default_threads
 
 __all__ = ["LlamaBackend", "default_threads", "load_backend", "load_draft_backend", "sampling_from", "supports_gpu"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .sampler import Sampler
+from .threads import ThreadCount
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Limit of unused rows that close a gap between two slots. More rows would cost as much as another pass.
 _MAX_GAP = 4
+# The limit of rows of a batch in which threads mostly wait for memory and each other.
+_SHORT_BATCH = 32
 
 
 class LlamaBackend:
@@ -38,6 +42,8 @@ class LlamaBackend:
         limits: CacheLimits,
         projector: LlamaProjector | None = None,
         adapters: Sequence[Any] = (),
+        *,
+        adapts_threads: bool,
     ):
         """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model."""
         self.facts = facts
@@ -53,6 +59,8 @@ class LlamaBackend:
         # The sequence ids of llama.cpp for each slot.
         n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
+        self._n_threads: int = L.llama_n_threads(context)
+        self._thread_count = ThreadCount(self._n_threads) if adapts_threads else None
         self._rows = BatchRows(limits.n_batch, n_ids)
         # Results of the last batch: the index of the output of each row with logits, and the logits
         # [outputs, vocabulary].
@@ -66,7 +74,6 @@ class LlamaBackend:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
     def prepare_constraints(self) -> None:
-        """Read the vocabulary for constraints before the first request needs it; any thread."""
         with contextlib.suppress(EngineError):  # The request that needs it gets the error.
             self.vocabulary.masks.prepare()
 
@@ -105,9 +112,9 @@ class LlamaBackend:
         span = batch.chunks[0].span
         fillers = self._fillers(batch) if span is None else {}
         if span is None:
-            code = L.llama_decode(self._context, self._llama_batch(batch, fillers))
+            code = self._compute(self._llama_batch(batch, fillers))
         else:
-            code = self._decode_span(batch.chunks[0], span)
+            code = self._compute_span(batch.chunks[0], span)
         for slot, position in fillers.items():
             L.llama_memory_seq_rm(self._memory, slot, position, -1)
         if code == 0:
@@ -129,6 +136,23 @@ class LlamaBackend:
             pointers = (L.llama_adapter_lora_p_ctypes * len(adapters))(*(self._adapters[i] for i, _ in adapters))
             scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in adapters))
             L.llama_set_adapters_lora(self._context, pointers, len(adapters), scales)
+
+    def _compute(self, rows: Any) -> int:
+        count = self._thread_count
+        if count is None or count.most == 1:
+            return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes
+        is_short = rows.n_tokens <= _SHORT_BATCH
+        is_encoding = self.projector is not None and self.projector.is_encoding
+        # An image or a sound is encoded on the other half of the cores, and on all while nothing is computed here.
+        n_threads = (count.most + 1) // 2 if is_encoding else count.n if is_short else count.most
+        if n_threads != self._n_threads:
+            L.llama_set_n_threads(self._context, n_threads, n_threads)
+            self._n_threads = n_threads
+        started = time.perf_counter()
+        code: int = L.llama_decode(self._context, rows)
+        if is_short and not is_encoding:
+            count.add(time.perf_counter() - started)
+        return code
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)
@@ -175,7 +199,7 @@ class LlamaBackend:
             self._rows.add(self._ids[slot], position, tokens, outputs)
         return self._rows.batch
 
-    def _decode_span(self, chunk: BatchChunk, span: Span) -> int:
+    def _compute_span(self, chunk: BatchChunk, span: Span) -> int:
         """Compute rows of an image or a sound. Returns the code of llama.cpp."""
         offset, n_rows = chunk.sequence.n_computed - span.start, chunk.n_tokens
         self._rows.clear()
@@ -201,7 +225,7 @@ class LlamaBackend:
         )
         if not span.chunk.is_causal:
             L.llama_set_causal_attn(self._context, False)
-        code: int = L.llama_decode(self._context, batch)
+        code = self._compute(batch)
         L.llama_set_causal_attn(self._context, True)
         return code
 

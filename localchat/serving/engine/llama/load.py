@@ -25,6 +25,7 @@ from .backend import LlamaBackend
 from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus, uses_gpu
 from .library import L, Model, last_errors
 from .placement import KV_TYPES, placed, projector_bytes, set_placement
+from .threads import default_threads
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -37,10 +38,6 @@ log = logging.getLogger("localchat.engine")
 _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and by default of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
-# A model with fewer bytes uses one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast
-# as two: in its short steps, threads mostly wait for each other. With 26 MB, most of them the output matrix of 152,000
-# tokens, the second thread is worth a quarter.
-_TINY_MODEL_BYTES = 12 << 20
 # The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
 _WIDTHS_PER_ROW = 8
 # The metadata of a model may recommend sampling values, in keys that begin with "general.sampling.". These are the
@@ -72,7 +69,7 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     if options.mmproj:
         projector = _load_projector(owner, model)
         model.n_pass = max(model.n_pass, projector.n_most_whole)
-        if free is not None:
+        if free is not None and not model.n_on_gpus:
             free = max(free - projector_bytes(options.mmproj), 0)
     pointers, adapters = _load_adapters(owner, path, options)
     n_adapter_bytes = sum(ModelFile(Path(adapter.path), "").n_bytes for adapter in adapters)
@@ -85,7 +82,10 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
         projector.n_pass = L.llama_n_ubatch(context)
         n_bytes = facts.n_context_bytes + projector_bytes(str(options.mmproj))
         facts = replace(facts, modalities=projector.modalities, n_context_bytes=n_bytes)
-    return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified), projector, pointers)
+    limits, adapts_threads = model.cache_limits(context, is_unified), not model.n_on_gpus
+    return LlamaBackend(
+        owner, context, vocabulary, facts, limits, projector, pointers, adapts_threads=adapts_threads
+    )
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -105,18 +105,6 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
         backend.close()
         raise EngineError(f"{path!r} cannot draft: {problem}")
     return backend
-
-
-def default_threads(n_model_bytes: int) -> int:
-    """The number of threads of a step: one for each core that this process may use, or half as many if there are more
-    than 4 cores, which may be hyperthreads; 1 for a tiny model."""
-    if n_model_bytes < _TINY_MODEL_BYTES:
-        return 1
-    try:
-        n_cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        n_cores = os.cpu_count() or 1
-    return n_cores if n_cores <= 4 else n_cores // 2
 
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Model:

@@ -1,4 +1,4 @@
-"""Encodes images and sounds on a thread of its own, beside the engine thread, and keeps what may be needed again.
+"""Encodes images and sounds beside the engine thread, and keeps what may be needed again.
 
 An image or sound is a `Medium`, one for each content as long as the cache has it. When a request arrives, its media are
 decoded to count their cells. They are encoded when the scheduler asks for them; it does not if a cached prefix has
@@ -7,17 +7,18 @@ them. The cache holds the media that were used last, within a limit of bytes.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Union
 
-from ...core.errors import BadRequest
+from ...core.errors import BadRequest, out_of_resources
 from ...core.media import Media
 from ..batch import MediaChunk, PositionSection
 from ..values import EngineError
@@ -27,7 +28,7 @@ log = logging.getLogger("localchat.engine")
 # The limit of the cache: files that are not encoded yet, and vectors.
 CACHE_BYTES = 256 << 20
 # The priority of the thread and of those that it starts, as in nice(1). Streams of text go on while it encodes.
-_NICE = 5
+_NICE = 10
 
 
 class Counted(NamedTuple):
@@ -86,31 +87,32 @@ class MediaEncoder:
     def __init__(self, projector: Projector, max_bytes: int = CACHE_BYTES) -> None:
         self._projector = projector
         self._max_bytes = max_bytes
-        self._thread = threading.Thread(target=self._run, name="localchat-media", daemon=True)
         self._wants: Callable[[Medium], bool]
         self._on_end: Callable[[Medium], None]
         # One file is decoded at a time, which bounds the memory for that.
         self._counting = threading.Lock()
-        # Guards the rest; notified when the queue changes.
-        self._changed = threading.Condition()
-        self._is_closed = False
+        # Guards the rest.
+        self._lock = threading.Lock()
         # By content, the least recently used first.
         self._cache: OrderedDict[bytes, Medium] = OrderedDict()
         self._queue: deque[Medium] = deque()
         self._current: Medium | None = None
+        # It ends when the queue is empty: OpenMP keeps a team of threads for each thread that has computed, and
+        # shortens the waits of all teams if they have more threads than there are cores.
+        self._thread: threading.Thread | None = None
 
     def start(self, wants: Callable[[Medium], bool], on_end: Callable[[Medium], None]) -> None:
-        """`wants` tells whether a sequence still needs a medium, `on_end` is called when it was encoded, or has an
-        error; both from the thread."""
+        """`wants` tells whether a sequence still needs a medium; `on_end` is called when it is encoded or has an error.
+        Both are called on the thread that encodes."""
         self._wants, self._on_end = wants, on_end
-        self._thread.start()
 
     def close(self) -> None:
-        """End the thread, after the medium that it encodes."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._thread.join()
+        """Wait until the medium that is being encoded is complete, and encode no other."""
+        with self._lock:
+            self._queue.clear()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
         self._projector.close()
 
     def prepared(self, media: Media) -> Medium:
@@ -124,22 +126,34 @@ class MediaEncoder:
                 except BadRequest as error:
                     error.param = media.path
                     raise
-                with self._changed:
+                with self._lock:
                     self._cache[key] = medium
                     self._evict()
         return medium
 
     def encode(self, media: Iterable[Medium]) -> None:
         """Encode media soon, each once. Runs on the engine thread."""
-        with self._changed:
+        with self._lock:
             for medium in media:
                 if medium is not self._current and medium not in self._queue and not medium.is_encoded:
                     medium.error = None
                     self._queue.append(medium)
-            self._changed.notify()
+            if not self._queue or self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name="localchat-media", daemon=True)
+            try:
+                self._thread.start()
+                return
+            except RuntimeError as error:
+                self._thread, refused = None, list(self._queue)
+                self._queue.clear()
+                for medium in refused:
+                    medium.error = out_of_resources(error) or EngineError(str(error))
+        for medium in refused:
+            self._on_end(medium)
 
     def _cached(self, key: bytes) -> Medium | None:
-        with self._changed:
+        with self._lock:
             medium = self._cache.get(key)
             if medium is not None:
                 self._cache.move_to_end(key)
@@ -152,25 +166,26 @@ class MediaEncoder:
             n_bytes -= self._cache.popitem(last=False)[1].n_bytes
 
     def _run(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # Linux: each thread has a priority.
+        if sys.platform == "linux":  # There, each thread has a priority.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        while True:
-            with self._changed:
-                self._current = None
-                while not self._queue and not self._is_closed:
-                    self._changed.wait()
-                if self._is_closed:
-                    return
-                medium = self._queue.popleft()
-                if not self._wants(medium):
-                    continue
-                self._current = medium
+        while (medium := self._next()) is not None:
             self._encode(medium)
-            with self._changed:
+            with self._lock:
                 # Before the scheduler hears of it, which may ask again.
                 self._current = None
                 self._evict()
             self._on_end(medium)
+
+    def _next(self) -> Medium | None:
+        """The next medium that a sequence still needs. None: the thread ends."""
+        with self._lock:
+            while self._queue:
+                medium = self._queue.popleft()
+                if self._wants(medium):
+                    self._current = medium
+                    return medium
+            self._thread = None
+            return None
 
     def _encode(self, medium: Medium) -> None:
         began_at = time.perf_counter()
@@ -180,8 +195,10 @@ class MediaEncoder:
             log.warning("%s could not be encoded: %s", medium.media.path or medium.media.kind, error)
             medium.error = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
             return
-        for chunk, (rows, n_bytes) in zip(medium.chunks, encoded):
+        for chunk, (rows, _) in zip(medium.chunks, encoded):
             chunk.rows = rows
-            medium.n_bytes += n_bytes
+        # The file is not needed again.
+        medium.media = replace(medium.media, data=b"")
+        medium.n_bytes = sum(n_bytes for _, n_bytes in encoded)
         seconds = time.perf_counter() - began_at
         log.debug("encoded %s of %d tokens in %.2f s", medium.media.kind, len(medium.cells), seconds)

@@ -11,6 +11,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...core.errors import BadRequest
@@ -52,13 +53,16 @@ class LlamaProjector:
         self._width: int = L.llama_model_n_embd_inp(model.pointer)
         self._options = library.mtmd_helper_init_opt_default()
         self._options.video_params.ffmpeg_bin_dir = _NO_FOLDER
+        # Whether `encode` runs.
+        self.is_encoding = False
         # The limit of the cells of a chunk that are computed in one pass, which the context sets.
         self.n_pass = 1 << 30
-        try:
-            self._try(path)
-        except BaseException:
+        # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
+        with ThreadPoolExecutor(1) as thread:
+            error = thread.submit(self._try, path).exception()
+        if error is not None:
             self.close()
-            raise
+            raise error
 
     def close(self) -> None:
         self._library.mtmd_free(self._context)
@@ -85,8 +89,16 @@ class LlamaProjector:
 
     def encode(self, media: Media) -> list[tuple[Any, int]]:
         """See media/encoder.py."""
-        with self._chunks(self._bitmap(media)) as chunks:
+        with self._chunks(self._bitmap(media)) as chunks, self._encoding():
             return [self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)]
+
+    @contextlib.contextmanager
+    def _encoding(self) -> Iterator[None]:
+        self.is_encoding = True
+        try:
+            yield
+        finally:
+            self.is_encoding = False
 
     def _bitmap(self, media: Media, is_counted: bool = False) -> Any:
         """The decoded file; without its pixels or samples if they are only counted."""
