@@ -192,6 +192,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
 def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     """The model that the options name. Raises ModelFileError if there is none, or OSError."""
     file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
+    file = replace(file, workers=options.workers)
     file = file if options.mmproj is None else replace(file, projector=Path(options.mmproj))
     file = file if options.alias is None else replace(file, name=printable(options.alias))
     names = [file.name, *(adapter.name for adapter in options.adapters)]

@@ -23,6 +23,8 @@ from .fields import Fields
 MIN_CONTEXT = 256
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
+# The port of a worker, and the limit of workers of a model, as in llama.cpp.
+WORKER_PORT, MAX_WORKERS = 50052, 16
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -86,6 +88,19 @@ def _shares(text: str) -> tuple[float, ...]:
         if min(shares) >= 0 and any(shares) and math.isfinite(sum(shares)):
             return shares
     raise ArgumentTypeError(f"expected shares, such as 3,1, got {text!r}")
+
+
+def _workers(text: str) -> tuple[str, ...]:
+    """Addresses of workers, each with its port."""
+    found = []
+    for address in text.split(","):
+        host, colon, port = address.strip().partition(":")
+        if not host or (colon and not (port.isdecimal() and int(port) < 65536)):
+            raise ArgumentTypeError(f"expected hosts with their ports, such as gpu1:{WORKER_PORT}, got {text!r}")
+        found.append(f"{host}:{int(port or WORKER_PORT)}")
+    if len(set(found)) < len(found) or len(found) > MAX_WORKERS:
+        raise ArgumentTypeError(f"expected at most {MAX_WORKERS} workers, each once, got {text!r}")
+    return tuple(found)
 
 
 def _minutes(text: str) -> float:
@@ -164,6 +179,10 @@ class ModelOptions:
     tensor_split: tuple[float, ...] = option((), "--tensor-split N,N,...", _shares,
         help="share of each GPU, such as 3,1 (default: by their free memory)")
     main_gpu: int = option(0, "--main-gpu N", Whole(0), help="the GPU with --split-mode none (default: %(default)s)")
+    workers: tuple[str, ...] = option((), "--rpc HOST:PORT,...", _workers,
+        help="workers (python -m localchat.worker) that compute layers of the model on other machines")
+    rpc_timeout: int = option(300, "--rpc-timeout SECONDS", Whole(1),
+        help="a step that workers take longer to compute ends with an error (default: %(default)s)")
     cpu_moe: bool = option(False, "--cpu-moe",
         help="keep the experts of a mixture-of-experts model in the machine's memory")
     kv_type: str = option("f16", "--kv-type", ("f16", "q8_0", "q4_0"),

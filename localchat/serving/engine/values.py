@@ -291,6 +291,8 @@ class ModelFacts:
     """The weights that are mapped from files, which the system counts as free memory."""
     modalities: tuple[str, ...] = ()
     """What the model takes besides text, by its projector: "image", "audio"."""
+    workers: tuple[tuple[str, int], ...] = ()
+    """The workers that compute layers, by their addresses, and the number of layers of each."""
     adapters: tuple[Adapter, ...] = ()
     """The adapters of the model. Those with a `problem` cannot be used."""
 
@@ -321,6 +323,10 @@ class EngineDied(EngineError, is_transient=True):
         super().__init__(message)
         self.killed_by = killed_by
         """The name of the signal that killed it; None if it ended by itself."""
+
+
+class WorkerMissing(EngineError, is_transient=True):
+    """A worker of `--rpc` does not respond, or speaks another version. The message names it."""
 
 
 class EngineGone(EngineDied):

@@ -350,6 +350,7 @@ class Endpoints:
             "total_slots": facts.n_parallel,
             "model_alias": model.name,
             "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
+            "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": True,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import OutOfResources, out_of_resources
 from ..core.options import SETTINGS, ModelOptions
 from ..engine.front import Front
-from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts
+from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts, WorkerMissing
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
 from ..models.model_file import ModelFile, projector_of
@@ -89,6 +89,8 @@ class Loader:
                 self.on_failure()
             else:
                 log.error("cannot load %s", reason)
+            if isinstance(error, WorkerMissing):
+                raise WorkerMissing(reason) from error
             if isinstance(error, EngineDied):
                 raise EngineDied(reason, error.killed_by) from error
             raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
@@ -130,6 +132,8 @@ class Loader:
         report(f"context  {facts.n_ctx} tokens for each request; {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
+        if facts.workers:
+            report(f"workers  {', '.join(f'{endpoint} has {n} layers' for endpoint, n in facts.workers)}")
         if adapters := [f"{one.name} ({one.problem or f'scale {one.scale:g}'})" for one in facts.adapters]:
             report(f"adapters {', '.join(adapters)}")
         report(f"loaded   in {seconds:.1f} s")
@@ -190,7 +194,7 @@ def load_options(file: ModelFile, options: Options) -> LoadOptions:
         if found[f.name] == f.default:
             found[f.name] = file.settings.get(setting, f.default)
     projector = projector_of(file) if options.finds_mmproj else None
-    found["adapters"] = file.adapters
+    found["adapters"], found["workers"] = file.adapters, file.workers
     found["mmproj"] = None if projector is None else str(projector)
     return LoadOptions(**found)
 

@@ -68,6 +68,8 @@ class ModelFile:
     projector: Path | None = None
     # Its adapters, each of which is a model for requests. The catalog adds those beside the file.
     adapters: tuple[Adapter, ...] = ()
+    # The workers that compute layers of it, by their addresses.
+    workers: tuple[str, ...] = ()
 
     @property
     def n_bytes(self) -> int:

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,12 +44,15 @@ class LlamaBackend:
         adapters: Sequence[Any] = (),
         *,
         adapts_threads: bool,
+        limit: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ):
-        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model."""
+        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. The computation
+        of a batch runs within `limit()`."""
         self.facts = facts
         # Encodes images and sounds; None: the model takes only text. It is closed by its user.
         self.projector = projector
         self._adapters = adapters
+        self._limit = limit
         self.limits = limits
         self.vocabulary = vocabulary
         self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
@@ -104,6 +107,10 @@ class LlamaBackend:
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
+        with self._limit():
+            self._decode(batch)
+
+    def _decode(self, batch: Batch) -> None:
         # llama.cpp stores the logits in the order of the rows.
         rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
         self._outputs = {row: i for i, row in enumerate(rows)}

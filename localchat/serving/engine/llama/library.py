@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import sys
 import threading
 import weakref
@@ -37,7 +38,7 @@ def _without_package() -> Iterator[None]:
 with _without_package():
     import llama_cpp.llama_cpp as L
 
-__all__ = ["BatchRows", "L", "Model", "last_errors", "mapped", "mtmd", "pointer_to"]
+__all__ = ["BatchRows", "L", "Model", "last_errors", "layer_devices", "mapped", "mtmd", "pointer_to"]
 
 log = logging.getLogger("localchat.engine.llama")
 
@@ -46,11 +47,18 @@ _recent = threading.local()
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Warnings are for developers; an
 # example is that the KV cache has more cells than one sequence may use.
 _WARNING, _ERROR = 3, 4
+_LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+)")
+
+
+# By layer of the model that was loaded last: its device. No function of llama.cpp returns it.
+layer_devices: dict[int, str] = {}
 
 
 @L.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
 def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     line = text.decode("utf-8", "replace").rstrip()
+    if match := _LAYER.match(line):
+        layer_devices[int(match[1])] = match[2]
     if level == _ERROR:
         vars(_recent).setdefault("errors", deque(maxlen=8)).append(line)
     log.log(logging.INFO if level in (_WARNING, _ERROR) else logging.DEBUG, "%s", line)

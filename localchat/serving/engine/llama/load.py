@@ -5,6 +5,7 @@ Struct layouts change between releases of llama.cpp, so fields are set by name o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -22,9 +23,10 @@ from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_contex
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
-from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus, uses_gpu
-from .library import L, Model, last_errors
+from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus
+from .library import L, Model, last_errors, layer_devices
 from .placement import KV_TYPES, placed, projector_bytes, set_placement
+from .rpc import add_workers, limited, start_limit
 from .threads import default_threads
 from .vocabulary import Vocabulary
 
@@ -57,6 +59,19 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
+    if options.workers:
+        add_workers(options.workers)
+    limit = partial(limited, options.rpc_timeout) if options.workers else contextlib.nullcontext
+    with limit():
+        return _loaded(path, options, progress, limit)
+
+
+def _loaded(
+    path: str,
+    options: LoadOptions,
+    progress: Callable[[float], None] | None,
+    limit: Callable[[], contextlib.AbstractContextManager[None]],
+) -> LlamaBackend:
     free = free_memory()
     if free is not None:
         free = max(free - options.others.n_mapped, 0)
@@ -77,14 +92,16 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     context, n_ctx, is_unified = model.new_context(memories)
     vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
     facts = _read_facts(model, context, n_ctx, vocabulary, memories)
-    facts = replace(facts, adapters=adapters, n_context_bytes=facts.n_context_bytes + n_adapter_bytes)
+    facts = replace(
+        facts, workers=model.workers(), adapters=adapters, n_context_bytes=facts.n_context_bytes + n_adapter_bytes
+    )
     if projector is not None:
         projector.n_pass = L.llama_n_ubatch(context)
         n_bytes = facts.n_context_bytes + projector_bytes(str(options.mmproj))
         facts = replace(facts, modalities=projector.modalities, n_context_bytes=n_bytes)
     limits, adapts_threads = model.cache_limits(context, is_unified), not model.n_on_gpus
     return LlamaBackend(
-        owner, context, vocabulary, facts, limits, projector, pointers, adapts_threads=adapts_threads
+        owner, context, vocabulary, facts, limits, projector, pointers, adapts_threads=adapts_threads, limit=limit
     )
 
 
@@ -94,9 +111,10 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     Raises:
         EngineError: It has another vocabulary, or a KV cache that cannot be truncated; and as `load_backend`.
     """
-    backend = load_backend(
-        path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None, adapters=())
-    )
+    options = replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None, adapters=())
+    if options.workers:  # Each of its steps would wait for the network.
+        options = replace(options, workers=(), n_gpu_layers=0)
+    backend = load_backend(path, options)
     problem = "the state of a recurrent model cannot be truncated" if not backend.limits.can_truncate else ""
     difference = target.vocabulary.difference(backend.vocabulary)
     if difference:
@@ -115,6 +133,8 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     def on_progress(done: float, _: ctypes.c_void_p) -> bool:
         if progress is not None:
             progress(done)
+        if options.workers:  # The limit is for each part of the load.
+            start_limit(options.rpc_timeout)
         return True
 
     params.progress_callback = on_progress
@@ -128,7 +148,8 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 def _load_projector(owner: Model, model: _LoadedModel) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
-    n_threads, use_gpu = model.options.n_threads or default_threads(model.n_bytes), bool(model.n_on_gpus)
+    has_gpu = any(not gpu.is_remote for gpu in model.gpus)
+    n_threads, use_gpu = model.options.n_threads or default_threads(model.n_bytes), bool(model.n_on_gpus) and has_gpu
     return LlamaProjector(str(model.options.mmproj), owner, n_threads=n_threads, use_gpu=use_gpu)
 
 
@@ -236,7 +257,7 @@ class _LoadedModel:
         """A context of the user's size or of a size that memory allows, its limit of one request, and is_unified."""
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
-        is_unified = options.kv_unified or uses_gpu(options) or not self.can_truncate or self.has_window
+        is_unified = options.kv_unified or bool(self.gpus) or not self.can_truncate or self.has_window
         size = context_size(
             options,
             n_ctx_train=self.n_ctx_train,
@@ -278,7 +299,8 @@ class _LoadedModel:
 
     def cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:
         n_parallel, n_batch, n_outputs = self.options.n_parallel, L.llama_n_batch(context), self.n_outputs // self.n_ids
-        tuning = GPU if self.is_on_gpus else CPU
+        # The devices of workers may be CPUs, and a step waits for the network.
+        tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
         n_drafted = min(tuning.max_drafted, min(n_outputs, n_batch) - n_parallel)
         return CacheLimits(
             n_cells=L.llama_n_ctx(context),
@@ -291,6 +313,12 @@ class _LoadedModel:
             n_outputs=n_outputs,
             tuning=tuning,
         )
+
+    def workers(self) -> tuple[tuple[str, int], ...]:
+        """The workers, each with the number of layers on its devices."""
+        endpoints = {gpu.name: gpu.description for gpu in self.gpus if gpu.is_remote}
+        found = [endpoints.get(layer_devices.get(i, "")) for i in range(self.n_layers)]
+        return tuple((endpoint, found.count(endpoint)) for endpoint in dict.fromkeys(endpoints.values()))
 
     def device(self) -> str:
         """The device that computes the layers, in words."""

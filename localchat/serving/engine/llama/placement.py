@@ -44,8 +44,9 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
     if options.mmproj:  # It is loaded after the weights.
         beside = " beside its projector"
         n_projector = projector_bytes(options.mmproj)
-        gpus = [replace(gpu, n_free=max(gpu.n_free - n_projector, 0)) if gpu is gpus[0] else gpu for gpu in gpus]
-        free = free if free is None or gpus else max(free - n_projector, 0)
+        first = next((gpu for gpu in gpus if not gpu.is_remote), None)
+        gpus = [replace(gpu, n_free=max(gpu.n_free - n_projector, 0)) if gpu is first else gpu for gpu in gpus]
+        free = free if free is None or first else max(free - n_projector, 0)
     n_layers, n_cache_bytes = _layers(path, options)
     free_on_gpus = sum(gpu.n_free for gpu in gpus)
     names = ", ".join(gpu.name for gpu in gpus)
