@@ -184,12 +184,13 @@ DEFINED = {
     "inner": {**INNER, "properties": {"b": SHORT, "a": {"$ref": "#/$defs/color"}}},
 }
 NESTED = (tool("deep", REFERENCES, ("color", "inner"), **CLOSED, **{"$defs": DEFINED}),)
-# Bare text cannot enforce this schema, and some names are not valid in Python or in tags.
+# Bare text cannot enforce this schema, and some names are not valid in Python or in tags, or have placeholders.
 UNENFORCED = {
     "5 or more": {"type": ["string", "integer"], "minimum": 5, "maxLength": 3},
     "class": {"enum": ["1", 1]},
+    "a~$n^$id": {"type": "boolean"},
 }
-HARD = (tool("get-it", UNENFORCED, UNENFORCED, **CLOSED),)
+HARD = (tool("get-it~$n", UNENFORCED, UNENFORCED, **CLOSED),)
 
 
 @pytest.mark.parametrize("tools", [TOOLS, RICH, NESTED, HARD], ids=["plain", "rich", "nested", "hard"])

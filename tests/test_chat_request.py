@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from localchat.serving.api.chat import MAX_N, ChatRequest, parse_chat
 from localchat.serving.core import errors
-from localchat.serving.core.fields import parse_body
-from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, parse_default
+from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, parse_body
+from localchat.serving.core.params import (
+    MAX_LISTED_TOKENS,
+    MAX_STOPS,
+    MAX_TOKEN_ID_DIGITS,
+    MAX_TOP_LOGPROBS,
+    parse_default,
+)
 from localchat.serving.core.request import ResponseFormat
 
 from .chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, refused
@@ -189,6 +195,37 @@ def test_k9_default_on_the_command_line_is_read_as_a_request_is(text, expected):
         assert caught.value.param == text.partition("=")[0]
 
 
+# The largest and the smallest values that are allowed.
+LIMITS: dict[str, list[Any]] = {
+    "n": [1, MAX_N],
+    "max_tokens": [1, 2**31],
+    "min_tokens": [0, 2**31],
+    "temperature": [0, 100],
+    "top_p": [0, 1],
+    "top_k": [-1, 2**31 - 1],
+    "seed": [-(2**63), 2**64 - 1],
+    "repeat_penalty": [0.01, 100],
+    "presence_penalty": [-2, 2],
+    "penalty_last_n": [-1, 2**31 - 1],
+    "mirostat": [0, 2],
+    "adaptive_decay": [0, 0.99],
+    "n_probs": [0, MAX_TOP_LOGPROBS],
+    "prompt_logprobs": [0, MAX_TOP_LOGPROBS],
+    "truncate_prompt_tokens": [-1],
+    "reasoning_budget_tokens": [-1, 0],
+    "stop": [["a"] * MAX_STOPS],
+    "dry_sequence_breakers": [["a"], ["a"] * MAX_STOPS],
+    "stop_token_ids": [[0], [1] * MAX_LISTED_TOKENS],
+    "logit_bias": [{"9" * MAX_TOKEN_ID_DIGITS: 1}, [[0, -100]], [[1, 100]] * MAX_LISTED_TOKENS],
+    "grammar": ["x" * MAX_CONSTRAINT_CHARS],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in LIMITS.items() for value in values])
+def test_value_at_a_limit_is_accepted(name: str, value: Any):
+    parse(**{name: value})
+
+
 # --- refused requests ---
 
 
@@ -292,6 +329,28 @@ WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
 def test_wrong_field_is_named(fields: dict[str, Any], param: str):
     """K11, K25, K41, V9, V50, G6."""
     assert refused(parse_chat, {"messages": HI, **fields}) == param
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "words"),
+    [
+        ("required", True, "a list of names, beside the 'properties' that have these names, got true"),
+        ("type", "any", 'or a list of these: leave it out to allow all, got "any"'),
+        ("multipleOf", 0, "a number above 0, got 0"),
+    ],
+)
+def test_error_of_a_keyword_says_what_to_write(keyword: str, value: Any, words: str):
+    """OpenAI's API refuses malformed schemas, too. JSON Schema of 2010 had `required: true` and `"type": "any"`."""
+    schema = {"type": "object", "properties": {"a": {keyword: value}}}
+    with pytest.raises(errors.BadRequest) as caught:
+        parse(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert f"'{PARAMETERS}#/properties/a/{keyword}' must be" in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("keyword", ["exclusiveMaximum", "exclusiveMinimum"])
+def test_exclusive_bound_may_be_a_boolean_of_draft_4(keyword: str):
+    assert parse(json_schema={"type": "number", keyword: True}).response_format
 
 
 def test_message_gives_both_numbers():

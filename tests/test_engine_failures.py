@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +17,6 @@ from localchat.serving.engine.values import EngineDied
 
 from .engines import DEADLINE_S, Finish, Generation, request_for, started, submit, text_of
 from .fakes import FakeBackend
-from .serving import serving
 
 TEXTS = ("one one one", "two two", "three")
 
@@ -110,24 +107,6 @@ def test_error_in_the_engine_thread_leaves_no_request_waiting(
             with pytest.raises(EngineDied, match=r"the engine has stopped: (ValueError\('broken'\)|SystemExit\(3\))"):
                 ask(engine, "refused")
     assert backend.is_closed
-
-
-def test_failed_engine_shows_in_health_and_metrics(monkeypatch: pytest.MonkeyPatch):
-    with serving() as server, contextlib.closing(server.client()) as client:
-
-        def get(path: str) -> tuple[int, str]:
-            client.request("GET", path)
-            response = client.getresponse()
-            return response.status, response.read().decode()
-
-        assert get("/health")[0] == 200
-        assert "localchat_up 1\n" in get("/metrics")[1]
-        Fault(MemoryError("no memory")).put_into(server.engine, "backend.decode", monkeypatch)
-        status, body = server.chat()
-        assert (status, body["error"]["type"]) == (500, "inference_error")
-        status, text = get("/health")
-        assert (status, json.loads(text)["error"]["message"]) == (500, "the engine has failed: no memory")
-        assert "localchat_up 0\n" in get("/metrics")[1]
 
 
 def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():

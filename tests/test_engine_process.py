@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +25,15 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import front, process
 from localchat.serving.engine.front import Front
 from localchat.serving.engine.values import (
     EngineDied,
     EngineStopped,
+    GenerationRequest,
     LoadOptions,
+    StepOutput,
     invalid_grammar,
 )
 from localchat.serving.http.loading import Loader
@@ -341,6 +345,20 @@ def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: st
         assert chat_at(port)[0] == 200
 
 
+def test_front_waits_at_its_end_until_the_process_has_ended():
+    """A large process takes seconds to free its memory, as the reader of the output does here."""
+    has_ended_late = threading.Event()
+
+    def deliver(output: StepOutput) -> None:
+        if output.end is not None:
+            threading.Timer(0.5, has_ended_late.set).start()
+            has_ended_late.wait(DEADLINE_S)
+
+    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).start() as engine:
+        engine.submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
+    assert has_ended_late.is_set()
+
+
 def test_front_that_closes_while_it_starts_ends_the_start(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
     engine = front_of(monkeypatch, "import time; time.sleep(60)")
     start = pool.submit(engine.start)
@@ -425,8 +443,9 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
         large = pool.submit(ask, running, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
         with asked(running, "/metrics", method="GET") as response:
             assert "localchat_slots" not in response.read().decode()
-        status, body = ask(running, "/slots", method="GET")
-        assert (status, "has not responded" in body["error"]["message"]) == (500, True)
+        with asked(running, "/slots", method="GET") as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "2")
+            assert "has not responded" in response.read().decode()
         running.process.terminate()
         assert [call.result(DEADLINE_S)[0] for call in (*asking, large)] == [503] * 3
         assert running.process.wait(DEADLINE_S) == 0

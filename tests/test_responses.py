@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -277,6 +280,28 @@ def test_store_is_bounded_in_bytes():
     store.put(response("resp_4", "x" * 2 * n_bytes), ())
     with pytest.raises(NotFound):
         store.get("resp_4")
+
+
+def test_store_is_read_while_other_threads_change_it():
+    """Without its lock, it would change under an iteration, which is an error."""
+    store = ResponseStore(max_bytes=20 * len(to_json([response("resp_1")])))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def use(thread: int) -> None:
+        for i in range(400):
+            store.put(response(f"resp_{thread}_{i}"), ())
+            with contextlib.suppress(NotFound):
+                store.item(f"msg_resp_{thread}_{i - 5}", "id")
+            with contextlib.suppress(NotFound):
+                store.delete(f"resp_{thread}_{i - 9}")
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for used in [pool.submit(use, thread) for thread in range(4)]:
+                used.result(60)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 # --- the encoder ---

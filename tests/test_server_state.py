@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -107,6 +109,22 @@ def test_durations_are_cumulative_counts():
     bounds = {"0.025": 0, "0.1": 1, "0.5": 2, "300.0": 2, "+Inf": 3}
     assert all(f'_duration_seconds_bucket{{le="{bound}"}} {n}\n' in text for bound, n in bounds.items())
     assert "localchat_request_duration_seconds_sum 400.35\n" in text
+
+
+class YieldingPath(str):
+    """A path that lets other threads run wherever it is looked up."""
+
+    def __hash__(self) -> int:
+        time.sleep(0)
+        return str.__hash__(self)
+
+
+def test_no_request_is_lost_if_several_threads_count():
+    metrics, path = Metrics(), YieldingPath("/x")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [metrics.count(path, 200, 0.1) for _ in range(200)], range(4), timeout=60))
+    text = metrics.text(Service(ModelFile(path=None, name="Fake")))
+    assert 'requests_total{path="/x",status="200"} 800\n' in text
 
 
 def test_name_of_a_model_is_written_as_it_is_in_metrics():

@@ -9,9 +9,12 @@ import zlib
 
 import pytest
 
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.fields import MAX_DEPTH, parse_body
 from localchat.serving.http import http_server, request
 from localchat.serving.http.exchange import SEND_BYTES
 from localchat.serving.http.options import Options
+from localchat.serving.http.request import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
 
 from .serving import (
     DEADLINE_S,
@@ -109,6 +112,24 @@ def test_malformed_request_gets_an_error_and_the_connection_is_closed(running, n
         assert body["error"]["message"].endswith("each line must be a name, a colon and a value")
 
 
+FULL = GOOD + b" " * (100_000 - len(GOOD))
+ALLOWED = {
+    "body of the largest size": raw_request(FULL),
+    "chunks of the largest size": chunked("c350", FULL[:50_000].decode(), "c350", FULL[50_000:].decode(), "0", "", ""),
+    "compressed body of the largest size": raw_request(gzip.compress(FULL), "Content-Encoding: gzip"),
+    "as many trailers as are allowed": chunked(f"{len(GOOD):x}", BODY, "0", *["A: x"] * (MAX_TRAILERS - 1), "", ""),
+    "chunk extension as long as is allowed": chunked(
+        f"{len(GOOD):x};".ljust(MAX_CHUNK_LINE_BYTES - 2, "x"), BODY, "0", "", ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_request_at_a_limit_is_served(running, name):
+    head, _ = exchange(running, ALLOWED[name].replace(b"Host:", b"Connection: close\r\nHost:", 1))
+    assert head.startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("type", ["multipart/form-data; boundary=b", "multipart/form-data", "multipart/mixed"])
 def test_uploaded_file_gets_the_response_of_any_request(running, type):
     """Python's email parser reports defects of every multipart body, since it gets the head without the body."""
@@ -166,6 +187,12 @@ def test_compressed_body_is_decoded_within_the_limit(running, name):
 
 
 # --- JSON that is nested too deeply ---
+
+
+def test_body_nested_as_deeply_as_is_allowed_is_read():
+    for n, is_allowed in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False)):  # The body itself is the first level.
+        with contextlib.nullcontext() if is_allowed else pytest.raises(BadRequest):
+            parse_body(b'{"x": ' + b"[" * (n - 1) + b"]" * (n - 1) + b"}")
 
 
 @pytest.mark.parametrize("n", [201, 1500, 45_000])

@@ -458,3 +458,12 @@ def test_calls_are_described_and_written_in_the_format_of_the_family(source, mes
 @pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])
 def test_missing_template_is_chatml(source):
     assert render(source) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_test_conversations_share_one_limit_of_work(monkeypatch):
+    """A template that takes long for each of them would delay the start twenty times."""
+    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
+    slow = "{% for _ in range(90) %}{% for _ in range(90) %}{% endfor %}{% endfor %}{{ messages[-1].content }}"
+    template = ChatTemplate(slow)
+    assert not template.capabilities.shows_results  # This test conversation comes after the limit.
+    assert template.render([USER]) == "hi"

@@ -18,8 +18,7 @@ from ..core.request import TextRequest
 from . import parts
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 
-# The limit of `n`. Each choice is a sequence, and the number of slots is limited.
-MAX_N = 32
+MAX_N = 32  # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -58,7 +57,6 @@ class ChatRequest(TextRequest):
 
     @property
     def role(self) -> str:
-        """The role of the response message."""
         last = str(self.messages[-1]["role"])
         return "assistant" if self.add_generation_prompt or last == "user" else last
 
@@ -213,18 +211,13 @@ def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _called(id: str | None, function: Fields) -> dict[str, Any]:
-    arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, (str, dict)):
+    arguments = first_given([function.get("arguments"), "{}"])
+    if not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    return parts.tool_call(id, function.required_text("name"), "{}" if arguments is None else arguments)
-
-
-# --- the response ---
+    return parts.tool_call(id, function.required_text("name"), arguments)
 
 
 class ChatEncoder(ChoicesEncoder[ChatRequest]):
-    """Encodes a chat completion."""
-
     id_prefix = "chatcmpl-"
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
     empty: Mapping[str, Any] = {"delta": {}}

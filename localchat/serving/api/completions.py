@@ -20,8 +20,7 @@ from .chat import read_text_request
 from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, id_text, logprob_entry
 from .parts import read_inputs
 
-# The limit of sequences per request, over all prompts.
-MAX_CHOICES = 128
+MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
 
 
 class SourceFile(NamedTuple):
@@ -33,8 +32,6 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionRequest(TextRequest):
-    """A validated request for text completions."""
-
     prompts: tuple[Input, ...] = ()
     # The text after the gap that the output fills (fill-in-the-middle, FIM). None: the output follows the prompt.
     suffix: str | None = None
@@ -50,12 +47,11 @@ class CompletionRequest(TextRequest):
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether `logprobs` includes the tokens of the prompt, because the prompt is echoed."""
+        """Whether `logprobs` includes the tokens of the prompt."""
         return self.echo and self.params.top_logprobs is not None
 
 
 def parse_completion(body: Fields) -> CompletionRequest:
-    """The request in a body of /v1/completions."""
     n = body.integer("n", 1, MAX_CHOICES) or 1
     refuse_unsupported(body, {"best_of": (n,), "post_sampling_probs": (False,)})
     top_logprobs = first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
@@ -77,7 +73,6 @@ def parse_completion(body: Fields) -> CompletionRequest:
 
 
 def parse_native(body: Fields) -> CompletionRequest:
-    """The request in a body of /completion."""
     n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
     return CompletionRequest(prompts=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
 
@@ -87,11 +82,12 @@ def parse_infill(body: Fields) -> CompletionRequest:
     before, after = body.text("input_prefix"), body.text("input_suffix")
     if before is None and after is None:
         body.refuse("input_prefix", "the text before the gap")
+    files = body.objects("input_extra")
     return CompletionRequest(
         prompts=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
-        files=tuple(_file(entry) for entry in body.objects("input_extra")),
+        files=tuple(SourceFile(one.text("filename") or "file", one.given_text("text")) for one in files),
         begun=body.text("prompt") or "",
         **_read_native(body, 1),
     )
@@ -101,13 +97,6 @@ def _read_native(body: Fields, n: int) -> dict[str, Any]:
     lengths = ("n_predict", "max_completion_tokens", "max_tokens")
     params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=lengths)
     return {"params": params, **read_text_request(body)}
-
-
-def _file(entry: Fields) -> SourceFile:
-    text = entry.text("text")
-    if text is None:  # An empty text is valid.
-        entry.refuse("text", "a string")
-    return SourceFile(entry.text("filename") or "file", text)
 
 
 class LogprobWriter:
@@ -209,32 +198,25 @@ class NativeEncoder(Encoder[CompletionRequest]):
         tokens = choice.take_tokens()
         scored = [logprob_entry(token, after_sampling=params.post_sampling_probs, with_id=True) for token in tokens]
         return {
-            "index": choice.index,
-            "content": text,
+            "index": choice.index, "content": text, "stop": False, "id_slot": -1,
             "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
-            "stop": False,
-            "id_slot": -1,
-            "tokens_predicted": self.usage(choice.index).n_completion,
-            "tokens_evaluated": self._n_prompt(choice),
+            "tokens_predicted": self.usage(choice.index).n_completion, "tokens_evaluated": self._n_prompt(choice),
             **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
-        }
+        }  # fmt: skip
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
         end = choice.end or OutputEnd("stop")
         given = self.request.prompts[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
-            "stop": True,
-            "model": self.head.model,
-            "generation_settings": dict(self.request.params.sampling),
+            "stop": True, "model": self.head.model, "generation_settings": dict(self.request.params.sampling),
             "prompt": given if isinstance(given, str) else list(given),
-            "has_new_line": "\n" in choice.text(),
-            "truncated": False,
+            "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",
             "tokens_cached": self._n_prompt(choice) + self.usage(choice.index).n_completion,
             "timings": self.usage().timings(),
-        }
+        }  # fmt: skip
 
     def _n_prompt(self, choice: Choice) -> int:
         return self.head.n_prompts[choice.index // self.request.params.n]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,33 +20,24 @@ from .parts import read_inputs
 
 Vectors = Sequence["array[float]"]
 
-# OpenAI's limit.
-MAX_INPUTS = 2048
+MAX_INPUTS = 2048  # OpenAI's limit.
 
 # Fields with only one supported value: vectors have Euclidean length 1, texts are not truncated (a text that is too
 # long is an error), and the model's BOS and EOS are added.
-UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "embd_normalize": (2,),
-    "truncate_prompt_tokens": (-1,),
-    "add_special_tokens": (True,),
-}
+UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_special_tokens": (True,)}
 
 
 @dataclass(frozen=True)
 class EmbeddingsRequest:
-    """Texts or token ids to embed."""
-
     model: str
     inputs: tuple[Input, ...]
     dimensions: int | None  # Return only this many numbers of each vector; None: all.
     as_base64: bool = False  # Encode vectors in base64 instead of as lists of numbers.
     truncates: bool = False  # Cut inputs that are longer than the context. False: refuse them.
-    # How many seconds the model stays loaded after the request; None: the server's default.
-    keep_alive_s: float | None = None
+    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
 
 
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
-    """The request in a body."""
     refuse_unsupported(body, UNSUPPORTED)
     body.ignore(("user", "priority"))
     return read_embeddings(body, as_base64=body.choice("encoding_format", ("float", "base64")) == "base64")
@@ -86,7 +77,6 @@ class RerankRequest:
 
 
 def parse_rerank(body: Fields) -> RerankRequest:
-    """The request in a body."""
     body.ignore(("user",))
     documents = body.items("documents", "strings")
     if not 0 < len(documents) <= MAX_INPUTS or not all(isinstance(document, str) for document in documents):
@@ -113,8 +103,6 @@ def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_t
 
 @dataclass(frozen=True)
 class TokenizeRequest:
-    """A text to tokenize."""
-
     model: str
     text: str
     adds_special: bool  # Add the model's BOS.
@@ -124,8 +112,6 @@ class TokenizeRequest:
 
 @dataclass(frozen=True)
 class DetokenizeRequest:
-    """Tokens to convert to text."""
-
     model: str
     tokens: tuple[int, ...]
 
@@ -133,11 +119,9 @@ class DetokenizeRequest:
 def parse_tokenize(body: Fields) -> TokenizeRequest:
     """The request in a body. `prompt` and `text` are other servers' names for `content`."""
     text = first_given([body.text(name) for name in ("content", "prompt", "text")])
-    if text is None:
-        body.refuse("content", "a string")
     return TokenizeRequest(
         model=body.text("model") or "",
-        text=text,
+        text=body.given_text("content") if text is None else text,
         adds_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
         parses_special=body.boolean("parse_special") is not False,
         with_pieces=body.boolean("with_pieces") or False,
@@ -145,13 +129,11 @@ def parse_tokenize(body: Fields) -> TokenizeRequest:
 
 
 def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable[[int], bytes]) -> dict[str, Any]:
-    if request.with_pieces:
-        return {"tokens": [{"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens]}
-    return {"tokens": list(tokens)}
+    with_pieces = ({"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens)
+    return {"tokens": list(with_pieces if request.with_pieces else tokens)}
 
 
 def parse_detokenize(body: Fields) -> DetokenizeRequest:
-    """The request in a body."""
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):
         body.refuse("tokens", "a list of token ids")

@@ -20,12 +20,10 @@ CONTENT, REASONING, CALL = "content", "reasoning", "call"
 # The kinds of block to which the events with text add it.
 _KINDS = {events.ContentDelta: CONTENT, events.ReasoningDelta: REASONING, events.ToolCallArguments: CALL}
 
-# Replaces a log probability of minus infinity, which JSON cannot represent.
-LOGPROB_FLOOR = -9999.0
+LOGPROB_FLOOR = -9999.0  # Replaces a log probability of minus infinity, which JSON cannot represent.
 
 _NO_CALL = events.ToolCallStart(0, "", "")
-# Stands for the text of a chunk while the JSON around it is made.
-_MARK = "\0"
+_MARK = "\0"  # Stands for the text of a chunk while the JSON around it is made.
 
 UsageOf = Callable[..., events.Usage]
 """Returns the usage of the output with an index; without an index, over all outputs."""
@@ -91,8 +89,6 @@ class Encoder(Generic[R]):
         self._chunks: list[str] = []  # Those since the last `take`.
         self._is_started = False
 
-    # --- for the sender of the response ---
-
     def add(self, index: int, event: events.OutputEvent) -> None:
         """Add the next event of output number `index`."""
         choice = self.choices[index]
@@ -129,7 +125,7 @@ class Encoder(Generic[R]):
         """The whole response as a JSON value. Called after the end of every output of a request without `stream`."""
         raise NotImplementedError
 
-    # --- the hooks: subclasses `emit` the chunks of a stream in them ---
+    # The hooks, in which subclasses `emit` the chunks of a stream:
 
     def started(self) -> None:
         """The first event has arrived."""
@@ -247,17 +243,12 @@ class ChoicesEncoder(Encoder[R]):
         return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
 
     def counts(self, usage: events.Usage | None = None) -> dict[str, Any]:
-        """The usage and timings so far, as the request asks for them in every chunk.
-
-        `usage` is null in other chunks if only the last chunk has it.
-        """
-        request = self.request
-        so_far = (usage or self.usage()) if request.continuous_usage or request.timings_per_token else None
-        counts: dict[str, Any] = {}
+        """The usage and timings so far, as the request asks for them. `usage` is null if only the last chunk has it."""
+        request, counts = self.request, dict[str, Any]()
         if request.include_usage:
-            counts["usage"] = so_far.body() if so_far and request.continuous_usage else None
-        if so_far and request.timings_per_token:
-            counts["timings"] = so_far.timings()
+            counts["usage"] = (usage or self.usage()).body() if request.continuous_usage else None
+        if request.timings_per_token:
+            counts["timings"] = (usage or self.usage()).timings()
         return counts
 
     def prompt_scores(self, choice: Choice) -> dict[str, Any]:
@@ -275,17 +266,11 @@ class ChoicesEncoder(Encoder[R]):
         return {"usage": usage.body(), "timings": usage.timings()}
 
 
-# --- parts of responses that several interfaces have ---
-
-
 def logprob_entry(
     token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
-    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
-
-    With `as_ids`, tokens are shown as "token_id:N". With `after_sampling`, the entry has probabilities instead of
-    their logarithms, under llama.cpp's names. With `with_id`, as in llama.cpp's own format, it has the id, too.
-    """
+    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
+    shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
 
     def entry(one: events.OutputToken) -> dict[str, Any]:
         text = id_text(one.id) if as_ids else one.piece.decode("utf-8", "replace")

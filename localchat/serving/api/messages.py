@@ -31,7 +31,6 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": 
 
 
 def parse_messages(body: Fields) -> ChatRequest:
-    """The request in a body."""
     if body.integer("max_tokens", 1) is None:
         body.refuse("max_tokens", "an integer of at least 1")
     return parse_count_tokens(body)
@@ -65,15 +64,13 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
 def _tools(body: Fields) -> tuple[parts.ToolAt, ...]:
     """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
-    tools = []
-    for tool in body.objects("tools"):
-        if (tool.text("type") or "custom") != "custom":
-            tool.skip()
-        else:
-            tool.required_object("input_schema")
-            named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
-            tools.append(parts.function_tool(tool.child(named, tool.path), "input_schema"))
-    return tuple(tools)
+    return tuple(_tool(tool) for tool in body.objects("tools") if parts.is_of_type(tool, "custom"))
+
+
+def _tool(tool: Fields) -> parts.ToolAt:
+    tool.required_object("input_schema")
+    named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
+    return parts.function_tool(tool.child(named, tool.path), "input_schema")
 
 
 def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any]:
@@ -142,13 +139,9 @@ def _tool_result(block: Fields) -> dict[str, Any]:
 
 # The error types of HTTP statuses. Others are "invalid_request_error" below 500, and "api_error".
 _ERROR_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error",
+}  # fmt: skip
 # The signature of thinking, which clients require and send back. This server does not verify it.
 _SIGNATURE = "localchat"
 
@@ -156,7 +149,6 @@ PING = '{"type":"ping"}'
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """The error object in Anthropic's format."""
     message = error.message
     if isinstance(error, ContextLengthExceeded) and error.n_ctx:
         message = f"prompt is too long: {error.n_tokens} tokens > {error.n_ctx} maximum"
@@ -167,16 +159,12 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def _usage_body(usage: Usage) -> dict[str, Any]:
     """The token counts. As in Anthropic's API, `input_tokens` excludes cached tokens."""
     return {
-        "input_tokens": usage.n_prompt - usage.n_cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.n_cached,
-        "output_tokens": usage.n_completion,
-    }
+        "input_tokens": usage.n_prompt - usage.n_cached, "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.n_cached, "output_tokens": usage.n_completion,
+    }  # fmt: skip
 
 
 class MessageEncoder(Encoder[ChatRequest]):
-    """Encodes a message."""
-
     id_prefix = "msg_"
 
     def started(self) -> None:
@@ -207,14 +195,9 @@ class MessageEncoder(Encoder[ChatRequest]):
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         head, usage = self.head, self.usage()
         return {
-            "id": head.id,
-            "type": "message",
-            "role": "assistant",
-            "model": head.model,
-            "content": content,
-            **self._stop_fields(usage),
-            "usage": _usage_body(usage),
-        }
+            "id": head.id, "type": "message", "role": "assistant", "model": head.model, "content": content,
+            **self._stop_fields(usage), "usage": _usage_body(usage),
+        }  # fmt: skip
 
     def _stop_fields(self, usage: Usage) -> dict[str, Any]:
         end, max_tokens = self.choices[0].end, self.request.params.max_tokens

@@ -24,14 +24,12 @@ from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import read_schema, read_tools, tool_call, tool_fields, without_nulls
 
-# The version of Ollama that the server reports. Editors refuse servers below a minimum version.
-VERSION = "0.13.0"
+VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
 
-# Options that have no effect on the output of this server: settings that are command-line options here, and options of
-# samplers that llama.cpp has removed.
+# Options without effect here: those that are options of the command line, and of samplers that llama.cpp has removed.
 _OPTIONS_WITHOUT_EFFECT = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
@@ -43,13 +41,11 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 
 def parse_chat(body: Fields) -> ChatRequest:
-    """The request in a body of /api/chat."""
     tools = read_tools(body)
     return _chat(body, _messages(body), **tool_fields(tools), tool_choice="auto" if tools else "none")
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
-    """The request in a body of /api/generate."""
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
     images = _images(body)
@@ -61,37 +57,24 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     if prompt and (is_raw or suffix):
         if images:
             raise BadRequest("'images' is not supported with 'raw' or 'suffix': send a plain prompt", "images")
-        common = _common(body)
-        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
-    messages = [{"role": "system", "content": system}] if system else []
-    last = [{"role": "user", "content": images + prompt}] if images + prompt else []
-    return _chat(body, tuple(messages + last) if last else ())
+        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **_common(body))
+    messages = {"system": system, "user": images + prompt} if images + prompt else {}
+    return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
 
 
 def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
-    variables = _think(body)
-    common = _common(body)
-    continues = bool(messages) and ends_in_prefill(messages)
-    return ChatRequest(
-        messages=messages,
-        attachments=tuple(body.attachments),
-        template_vars=variables,
-        continue_final_message=continues,
-        **common,
-        **more,
-    )
+    more.update(template_vars=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages))
+    return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **more)
 
 
 def _common(body: Fields) -> dict[str, Any]:
-    """The fields that both endpoints have."""
     given = body.object_or_empty("options")
     length = given.integer("num_predict")
-    if length is not None and length <= 0:  # No limit.
-        given = given.child({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
+    lengths = ("num_predict",) if length is not None and length > 0 else ()  # Others mean no limit.
     given.ignore(_OPTIONS_WITHOUT_EFFECT)
     body.ignore(("truncate", "shift", "template"))
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
-    params = read_params(given, top_logprobs=top if body.boolean("logprobs") else None, lengths=("num_predict",))
+    params = read_params(given, top_logprobs=top if body.boolean("logprobs") else None, lengths=lengths)
     given.report_unknown()
     return {
         "model": body.text("model") or body.text("name") or "",
@@ -116,10 +99,8 @@ def _response_format(body: Fields) -> ResponseFormat | None:
 def _think(body: Fields) -> dict[str, Any]:
     """The template variables for `think`: whether the model reasons, and its effort."""
     value = body.get("think")
-    if value is None:
-        return {}
-    if isinstance(value, bool):
-        return {"enable_thinking": value}
+    if value is None or isinstance(value, bool):
+        return without_nulls({"enable_thinking": value})
     if value not in _THINK_LEVELS:
         body.refuse("think", "true, false, " + ", ".join(f'"{level}"' for level in _THINK_LEVELS))
     return {"enable_thinking": True, "reasoning_effort": value}
@@ -173,8 +154,7 @@ def error_body(error: ApiError) -> dict[str, str]:
 
 
 def asks_for_text(request: TextRequest) -> bool:
-    """Whether a request of any interface asks for text. A chat without messages, which only this interface accepts,
-    loads the model, or unloads it if its `keep_alive` is 0."""
+    """Whether a request of any interface asks for text. A chat without messages here loads or unloads the model."""
     return not isinstance(request, ChatRequest) or bool(request.messages)
 
 
@@ -249,16 +229,9 @@ def counts(usage: Usage) -> Mapping[str, int]:
     """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the time of a load is not measured."""
     total, prompt, completion = (round(s * 1e9) for s in (usage.total_s, usage.prompt_s, usage.completion_s))
     return {
-        "total_duration": total,
-        "load_duration": 0,
-        "prompt_eval_count": usage.n_prompt,
-        "prompt_eval_duration": prompt,
-        "eval_count": usage.n_completion,
-        "eval_duration": completion,
-    }
-
-
-# --- requests without generated text ---
+        "total_duration": total, "load_duration": 0, "prompt_eval_count": usage.n_prompt,
+        "prompt_eval_duration": prompt, "eval_count": usage.n_completion, "eval_duration": completion,
+    }  # fmt: skip
 
 
 def time_text(seconds: float) -> str:
@@ -267,7 +240,6 @@ def time_text(seconds: float) -> str:
 
 
 def parse_show(body: Fields) -> str:
-    """The name of the model in a body of /api/show."""
     return body.text("model") or body.required_text("name")
 
 
@@ -282,10 +254,7 @@ parse_old_embed = partial(parse_embed, field="prompt", most=1)
 
 
 def read_keep_alive(body: Fields) -> float | None:
-    """How many seconds the model stays loaded after the request: a number, or a duration such as "5m" or "1h30m".
-
-    A negative value means for ever; None: the server's default.
-    """
+    """How long the model stays loaded after the request, in seconds. A negative value means for ever."""
     value = body.get("keep_alive")
     if value is None:
         return None

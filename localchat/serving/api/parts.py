@@ -20,11 +20,9 @@ from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
 Tool = dict[str, Any]
-# A tool, and the path of its schema in the body.
-ToolAt = tuple[Tool, str]
+ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
 
-# The argument of the function that represents a custom tool.
-CUSTOM_INPUT = "input"
+CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
 FILE = "a file"
 
@@ -49,15 +47,9 @@ def read_text(holder: Fields, name: str, *, is_replayed: bool = False) -> str:
 
 def part_text(part: Fields, *, is_replayed: bool = False) -> str:
     """The text of a part; see `read_text`."""
-    kind = part.text("type")
-    if kind is None:
-        part.refuse("type", '"text"')
+    kind = part.given_text("type", '"text"')
     if kind in _TEXTS:
-        name = "refusal" if kind == "refusal" else "text"
-        text = part.text(name)
-        if text is None:
-            part.refuse(name, "a string")
-        return text
+        return part.given_text("refusal" if kind == "refusal" else "text")
     source = part.raw.get("source")
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
         return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
@@ -138,9 +130,6 @@ def _is_input(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(map(is_token, value)))
 
 
-# --- tools ---
-
-
 def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
     function.required_text("name")
@@ -157,19 +146,20 @@ def tool_fields(tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
-    """The functions in the format of chat completions, including those in the older field `functions`, and their paths.
-
-    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
-    """
+    """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
+    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
     body.check_size("tools")
     body.check_size("functions")
-    tools = []
-    for tool in body.objects("tools"):
-        if (tool.text("type") or "function") != "function":
-            tool.skip()
-        else:
-            tools.append(function_tool(tool.required_object("function")))
-    return (*tools, *map(function_tool, body.objects("functions")))
+    tools = [tool.required_object("function") for tool in body.objects("tools") if is_of_type(tool, "function")]
+    return tuple(map(function_tool, (*tools, *body.objects("functions"))))
+
+
+def is_of_type(tool: Fields, kind: str) -> bool:
+    """Whether a tool has this type, or none. Others are skipped."""
+    is_known = (tool.text("type") or kind) == kind
+    if not is_known:
+        tool.skip()
+    return is_known
 
 
 def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
@@ -196,10 +186,7 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest: a mode and names that the request must offer.
-
-    The default mode is "auto" with tools and "none" without.
-    """
+    """`tool_choice` and `allowed` of a ChatRequest: a mode, "none" without tools, and names, which must be offered."""
     offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
@@ -229,8 +216,6 @@ def tool_call(id: str | None, name: str, arguments: Any) -> dict[str, Any]:
     return without_nulls({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 
 
-# --- response formats ---
-
 # The fields of a request with a format, of llama.cpp, and of vLLM before `structured_outputs`.
 _STRUCTURED = ("json", "grammar", "regex", "choice")
 _FIELDS = ("json_schema", "grammar", "regex", "choice", *(f"guided_{kind}" for kind in _STRUCTURED))
@@ -247,7 +232,7 @@ def read_response_format(body: Fields) -> ResponseFormat | None:
         *(_read_format(structured, name) for name in _STRUCTURED),
         ResponseFormat("json_object", None, structured.at("json_object")) if is_object else None,
     ]
-    formats = [format for format in found if format is not None]
+    formats = list(filter(None, found))
     if len(formats) > 1:
         first, second = formats[0].param, formats[1].param
         raise BadRequest(f"'{first}' and '{second}' cannot both be set: each constrains the output", second)
@@ -316,7 +301,6 @@ _MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "
 _DEFINITION = re.compile(r"/(\$defs|definitions)/")
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-_BOUNDS = ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
 
 
 def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
@@ -340,6 +324,15 @@ def child_schemas(schema: Any) -> Iterator[tuple[str, Any]]:
             yield f"/{keyword}", value
         for name, child in items:
             yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
+
+
+def with_children(keyword: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """The value of a keyword, with each schema directly inside it converted."""
+    if isinstance(value, list) and (keyword in _LISTS or keyword == "items"):
+        return [convert(child) for child in value]
+    if isinstance(value, dict) and keyword in _MAPS:
+        return {name: convert(child) for name, child in value.items()}
+    return convert(value) if keyword in _ONE else value
 
 
 def reachable(schema: Any) -> Iterator[tuple[str, Any, int]]:
@@ -371,46 +364,56 @@ def target_of(reference: str, root: Any) -> Any:
 
 def without_null_keywords(schema: Any) -> Any:
     """A JSON schema without keywords that are null: generators write `"required": null` for an absent keyword."""
-    if isinstance(schema, list):
-        return [without_null_keywords(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    given = {name: value for name, value in schema.items() if value is not None or name in ("const", "default")}
-    for name, value in given.items():
-        if name in _MAPS and isinstance(value, dict):
-            children = value.items()
-            given[name] = {key: without_null_keywords(child) for key, child in children if child is not None}
-        elif name in _ONE | _LISTS:
-            given[name] = without_null_keywords(value)
+    given: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _MAPS and isinstance(value, dict):
+            value = without_nulls(value)
+        if value is not None or keyword in ("const", "default"):
+            given[keyword] = with_children(keyword, value, without_null_keywords)
     return given
 
 
+def _are_types(value: Any) -> bool:
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+# For keywords: whether a value is right, and what is expected.
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "type": (_are_types, f"one of {', '.join(sorted(_TYPES))}, or a list of these: leave it out to allow all"),
+    "required": (
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+        "a list of names, beside the 'properties' that have these names",
+    ),
+    "enum": (_is(list), "a list"),
+    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    **dict.fromkeys(_MAPS, (_is(dict), "an object of JSON schemas")),
+    **dict.fromkeys(_LISTS, (_is(list), "a list of JSON schemas")),
+    **dict.fromkeys(("$ref", "pattern"), (_is(str), "a string")),
+    **dict.fromkeys(("maximum", "minimum"), (_is_number, "a number")),
+    # In draft 4 these are booleans, which are instances of int.
+    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum"), (_is(int, float), "a number")),
+    **dict.fromkeys(
+        _COUNTS, (lambda value: _is_number(value) and value >= 0 and value % 1 == 0, "an integer of at least 0")
+    ),
+}
+
+
 def _malformed(schema: Any) -> Iterator[tuple[str, str]]:
-    """The keywords of a schema whose values have the wrong type, each with what is expected; "" for the schema."""
+    """The keywords of a schema whose values are wrong, each with what is expected; "" for the schema."""
     if not isinstance(schema, (dict, bool)):
         yield "", "a JSON schema"
     for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if keyword == "type":
-            names = value if isinstance(value, list) else [value]
-            is_right = bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
-            expected = f"one of {', '.join(sorted(_TYPES))}, or a list of these"
-        elif keyword in _MAPS:
-            is_right, expected = isinstance(value, dict), "an object of JSON schemas"
-        elif keyword in _LISTS:
-            is_right, expected = isinstance(value, list), "a list of JSON schemas"
-        elif keyword in ("required", "enum"):
-            is_right, expected = isinstance(value, list), "a list"
-            if keyword == "required" and is_right:
-                is_right, expected = all(isinstance(name, str) for name in value), "a list of names"
-        elif keyword in ("$ref", "pattern"):
-            is_right, expected = isinstance(value, str), "a string"
-        elif keyword in _COUNTS:
-            is_right, expected = is_number and value >= 0 and value % 1 == 0, "an integer of at least 0"
-        elif keyword in _BOUNDS:
-            is_old = isinstance(value, bool) and keyword.startswith("exclusive")  # In draft 4.
-            is_right, expected = is_old or (is_number and (keyword != "multipleOf" or value > 0)), "a number"
-        else:
-            continue
-        if not is_right:
+        is_right, expected = _VALUES.get(keyword, (None, ""))
+        if is_right and not is_right(value):
             yield keyword, expected

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core.errors import ApiError, NotFound
+from ..core.errors import ApiError
 from ..core.events import OutputToken, Usage
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
-from ..core.text import to_json
 from . import parts
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
+from .response_store import Item, ResponseStore
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation": (), "prompt": (), "moderation": ()}
@@ -39,64 +37,6 @@ _SYSTEM = ("system", "developer")
 # Precedes the reasoning in an `encrypted_content` of this server, to distinguish it from that of other servers. Clients
 # send the field back unchanged; some keep only this one. The text is not encrypted: the item also has it as plain text.
 _REASONING_MARK = "localchat:"
-
-# The limit of the stored responses, enough for several hours of work with one agent.
-MAX_BYTES = 64 * 1024 * 1024
-
-Item = dict[str, Any]
-
-
-class Stored(NamedTuple):
-    """A stored response."""
-
-    body: Mapping[str, Any]  # The response object that GET returns.
-    items: tuple[Item, ...]  # All items: those of earlier responses, of the request, and the output.
-    n_bytes: int  # The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound.
-
-
-class ResponseStore:
-    """The stored responses by id, least recently used first."""
-
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[str, Stored] = OrderedDict()
-
-    def put(self, body: Mapping[str, Any], items: Sequence[Item]) -> None:
-        """Store a response under its id, with the items before its output."""
-        n_bytes = len(to_json([body, *items]))
-        with self._lock:
-            self._entries[body["id"]] = Stored(body, (*items, *body["output"]), n_bytes)
-            n_stored = sum(entry.n_bytes for entry in self._entries.values())
-            while n_stored > self._max_bytes:
-                _, dropped = self._entries.popitem(last=False)
-                n_stored -= dropped.n_bytes
-
-    def get(self, id: str, param: str | None = None, code: str | None = None) -> Stored:
-        """The entry with this id, which becomes the most recently used one. Raises NotFound."""
-        with self._lock:
-            entry = self._entries.get(id)
-            if entry is None:
-                message = f"no response has the id {id!r}: it was not stored, or it was deleted or dropped"
-                raise NotFound(message, param, code)
-            self._entries.move_to_end(id)
-            return entry
-
-    def delete(self, id: str) -> None:
-        """Delete an entry. Raises NotFound as `get` does."""
-        self.get(id)
-        with self._lock:
-            self._entries.pop(id, None)
-
-    def item(self, id: str, param: str) -> Item:
-        """The item with this id, from the most recently used entry that has it."""
-        with self._lock:
-            entries = [*reversed(self._entries.values())]
-        for entry in entries:
-            for item in reversed(entry.items):
-                if item.get("id") == id:
-                    return item
-        raise NotFound(f"no item is stored under {id!r}: send the item itself, or do not set 'store' to false", param)
 
 
 @dataclass(frozen=True)
@@ -174,19 +114,12 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
     }
 
 
-# --- tools ---
-
-
 def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
     """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
-
-    Tools that run on OpenAI's servers, which agents also send, are skipped.
-    """
+    Tools that run on OpenAI's servers, which agents also send, are skipped."""
     holder.check_size("tools")
     for given in holder.objects("tools"):
-        kind = given.text("type")
-        if kind is None:
-            given.refuse("type", '"function" or "custom"')
+        kind = given.given_text("type", '"function" or "custom"')
         if kind == "namespace":
             yield from _tools(given, {"namespace": given.required_text("name")})
         elif kind in ("function", "custom"):
@@ -200,17 +133,14 @@ def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item
 
 
 _CUSTOM_PARAMETERS = {
-    "type": "object",
-    "properties": {parts.CUSTOM_INPUT: {"type": "string"}},
-    "required": [parts.CUSTOM_INPUT],
+    "type": "object", "properties": {parts.CUSTOM_INPUT: {"type": "string"}}, "required": [parts.CUSTOM_INPUT],
     "additionalProperties": False,
-}
+}  # fmt: skip
 
 
 def _function(given: Fields) -> dict[str, Any]:
-    parameters = given.raw.get("parameters")
-    parameters = {"type": "object", "properties": {}} if parameters is None else parameters
-    return {"description": given.raw.get("description"), "parameters": parameters, "strict": given.raw.get("strict")}
+    own = {name: given.raw.get(name) for name in ("description", "parameters", "strict")}
+    return {"parameters": {"type": "object", "properties": {}}, **parts.without_nulls(own)}
 
 
 def _custom(given: Fields) -> dict[str, Any]:
@@ -220,9 +150,6 @@ def _custom(given: Fields) -> dict[str, Any]:
         syntax, definition = format.choice("syntax", ("lark", "regex")), format.text("definition") or ""
         description += f"\n\nThe input must match this grammar ({syntax}):\n{definition}"
     return {"description": description.lstrip(), "parameters": _CUSTOM_PARAMETERS}
-
-
-# --- items ---
 
 
 def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
@@ -242,11 +169,8 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
 
 
 def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
-    """The chat messages of `instructions` and the items.
-
-    A response consists of several items: reasoning, text, and an item for each tool call. Chat templates expect one
-    assistant message, so consecutive items of the assistant are joined.
-    """
+    """The chat messages of `instructions` and the items. Consecutive items of the assistant, such as reasoning and
+    calls, are joined, since chat templates expect one assistant message."""
     instructions = body.text("instructions")
     messages = [{"role": "developer", "content": instructions}] if instructions else []
     for item in items:
@@ -306,9 +230,6 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
             yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}
 
 
-# --- the response ---
-
-
 class _Names(NamedTuple):
     """The names for an item of one type, and for its text."""
 
@@ -324,12 +245,10 @@ class _Names(NamedTuple):
 _MESSAGE = _Names("message", "msg", "response.output_text", "text", "output_text")
 _REASONING = _Names("reasoning", "rs", "response.reasoning_text", "text", "reasoning_text")
 # Reasoning as a summary, which has the full text.
-_SUMMARY = _REASONING._replace(
-    text_event="response.reasoning_summary_text",
-    part="summary_text",
-    part_event="response.reasoning_summary_part",
-    index_field="summary_index",
-)
+_SUMMARY = _Names(
+    "reasoning", "rs", "response.reasoning_summary_text", "text", "summary_text", "response.reasoning_summary_part",
+    "summary_index",
+)  # fmt: skip
 _CALL = _Names("function_call", "fc", "response.function_call_arguments", "arguments")
 _CUSTOM_CALL = _Names("custom_tool_call", "ctc", "response.custom_tool_call_input", "input")
 
@@ -392,21 +311,15 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
 
     def _response(self, status: str, **fields: Any) -> dict[str, Any]:
         head, sampling = self.head, self.head.sampling
+        same = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         return {
-            "id": head.id,
-            "object": "response",
-            "created_at": head.created,
-            "model": head.model,
-            "status": status,
+            "id": head.id, "object": "response", "created_at": head.created, "model": head.model, "status": status,
             **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage")),
             **fields,
             **self.request.settings,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
+            **{name: getattr(sampling, name) for name in same},
             "output": [self._item(block) for block in self.choices[0].blocks],
-        }
+        }  # fmt: skip
 
     def _item(self, block: Block) -> dict[str, Any]:
         names, status, text = self._names(block), self._status(block), self._text(block)
@@ -422,16 +335,13 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         return item
 
     def _part(self, block: Block) -> dict[str, Any]:
-        annotations: dict[str, Any] = {"annotations": []} if block.kind == CONTENT else {}
-        part = {"type": self._names(block).part, "text": block.text, **annotations}
-        return {**part, **self._logprobs(block, block.tokens)}
+        part = {"type": self._names(block).part, "text": block.text}
+        return {**part, "annotations": [], **self._logprobs(block, block.tokens)} if block.kind == CONTENT else part
 
     def _logprobs(self, block: Block, tokens: list[OutputToken]) -> dict[str, Any]:
         """The field with log probabilities, which only the text of messages has."""
-        if block.kind != CONTENT:
-            return {}
         is_on = self.request.params.top_logprobs is not None
-        return {"logprobs": [logprob_entry(token) for token in tokens] if is_on else []}
+        return {"logprobs": list(map(logprob_entry, tokens if is_on else ()))} if block.kind == CONTENT else {}
 
     def _names(self, block: Block) -> _Names:
         if block.kind == CONTENT:
@@ -441,7 +351,6 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
 
     def _called(self, block: Block) -> Item:
-        """The fields of a call that name its tool."""
         return self.request.calls.get(block.call.name, {"type": "function_call", "name": block.call.name})
 
     def _status(self, block: Block) -> str:
@@ -469,7 +378,6 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         self._emit_item(block, f"{self._names(block).text_event}.{kind}", **fields, **self._logprobs(block, tokens))
 
     def _emit_item(self, block: Block, kind: str, **fields: Any) -> None:
-        """Emit an event that concerns the text of an item."""
         names = self._names(block)
         index = {names.index_field: 0} if names.part else {}
         self._emit(kind, item_id=self._item_id(block), output_index=block.index, **index, **fields)
@@ -479,12 +387,10 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:
+    n_computed = usage.n_prompt - usage.n_cached
     return {
         "input_tokens": usage.n_prompt,
-        "input_tokens_details": {
-            "cached_tokens": usage.n_cached,
-            "cache_write_tokens": usage.n_prompt - usage.n_cached,
-        },
+        "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": n_computed},
         "output_tokens": usage.n_completion,
         "output_tokens_details": {"reasoning_tokens": usage.n_reasoning},
         "total_tokens": usage.n_prompt + usage.n_completion,

@@ -7,13 +7,15 @@ arguments are one JSON object, which the parsers of all layouts accept.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout, gemma_text
-from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced, value_json
+from ..api.parts import target_of
+from .dialects.call_layout import ArgumentsLayout, CallLayout, ValueLayout, gemma_text
+from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, value_json
 from .json_schema import json_rule
 from .lark import ANY, Rules, layout_regex, regex_literal, seq
 
@@ -41,13 +43,11 @@ class NotExact(Exception):
 def argument_rule(rules: Rules, parameters: dict[str, Any], layout: CallLayout) -> str:
     """The rule of the arguments of a tool. The schema is one of an object, and llguidance accepts it."""
     arguments = _Arguments(rules, parameters, layout)
-    try:
+    with contextlib.suppress(NotExact, RecursionError):  # RecursionError: the schema contains itself.
         if layout.arguments is not None:
             return rules.rule(arguments.one_by_one(layout.arguments))
         if layout.notation == "gemma":
             return rules.rule(arguments.gemma(parameters))
-    except (NotExact, RecursionError):
-        pass  # The layout cannot enforce the schema, or the schema contains itself.
     return rules.rule(json_rule(parameters))
 
 
@@ -65,7 +65,7 @@ class _Arguments:
             return {}
         if not isinstance(schema, dict) or ("$ref" in schema and schema.keys() - _ANNOTATIONS != {"$ref"}):
             raise NotExact
-        return self._resolved(referenced(schema, self._root)) if "$ref" in schema else schema
+        return self._resolved(target_of(schema["$ref"], self._root)) if "$ref" in schema else schema
 
     def _json(self, schema: dict[str, Any]) -> str:
         """A value as JSON. Its schema becomes a root, so it can only have references to definitions."""
@@ -78,15 +78,12 @@ class _Arguments:
         """The properties of an object, each with whether it is required. Raises NotExact if they do not describe it."""
         properties, others = schema.get("properties") or {}, schema.get("additionalProperties", True)
         required = schema.get("required") or ()
-        is_plain = schema.keys() <= _OF_OBJECT | _ANNOTATIONS and isinstance(properties, dict)
-        if not is_plain or not isinstance(others, bool) or not set(required) <= properties.keys():
-            raise NotExact
-        if not properties and others:
+        is_plain = schema.keys() <= _OF_OBJECT | _ANNOTATIONS and isinstance(others, bool)
+        if not is_plain or not set(required) <= properties.keys() or (others and not properties):
             raise NotExact
         return [(name, value, name in required) for name, value in properties.items()]
 
     def _in_order(self, pairs: list[tuple[str, bool]], separator: str) -> str:
-        """The pairs in the order of the schema, each with whether it is required."""
         # Made from the last pair to the first: `first` matches the pairs from here on if no pair precedes them, and
         # `rest` matches them after an earlier pair, with a separator before them.
         first = rest = ""
@@ -97,8 +94,6 @@ class _Arguments:
             rest = seq(between, with_rest) if is_required else f"({seq(between, with_rest)} | {seq(rest)})"
             first, rest = self._rules.rule(first), self._rules.rule(rest)
         return first or '""'
-
-    # --- one by one ---
 
     def one_by_one(self, layout: ArgumentsLayout) -> str:
         properties = self._properties(self._root)
@@ -113,7 +108,7 @@ class _Arguments:
         for value in layout.values:
             own = types & (value.types | ({"integer"} if "number" in value.types else set()))
             if own:
-                start, end = (layout_regex(text.replace(THE_NAME, name)) for text in (value.start, value.end))
+                start, end = (layout_regex(text, name) for text in (value.start, value.end))
                 of_own = schema if own == types else {**schema, "type": sorted(own)}
                 options.append(self._value(value, of_own, own, start, end, r"\n" if layout.on_lines else ""))
         if not options:
@@ -151,8 +146,6 @@ class _Arguments:
         if not is_plain or is_another_layout or json.loads(value_json(text, types)) != value:
             raise NotExact
         return regex_literal(text)
-
-    # --- the notation of Gemma 4 ---
 
     def gemma(self, schema: Any) -> str:
         schema = self._resolved(schema)

@@ -42,34 +42,27 @@ _MISSING = "this server cannot constrain outputs without the package llguidance:
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser.
-
-    Without llguidance, calls that the model may make are not constrained.
-
-    Raises:
-        BadRequest: It cannot be enforced; the `param` of the error is the path of the field.
-        NotSupported: The request needs a constraint, and llguidance is missing.
-    """
+    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser. Raises
+    BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
+    model may make are not constrained, and for other constraints NotSupported is raised."""
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
     if not tools and request.response_format is None:
         return None
     _check(request, tools)
-    is_needed = (
-        must_call or request.response_format is not None or any(tool["function"].get("strict") for tool, _ in tools)
-    )
+    is_strict = any(tool["function"].get("strict") for tool, _ in tools)
+    is_needed = must_call or request.response_format is not None or is_strict
     if not is_needed and importlib.util.find_spec("llguidance") is None:
         return None
-    return _constraint(
-        _Grammar(
-            template.dialect,
-            _frozen(request.response_format),
-            reasoning=reasoning_start(request, template, prompt),
-            has_prefill=bool(request.prefill[1]),
-            functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
-            must_call=must_call,
-            max_calls=None if request.parallel_tool_calls else 1,
-        )
+    grammar = _Grammar(
+        template.dialect,
+        _frozen(request.response_format),
+        reasoning=reasoning_start(request, template, prompt),
+        has_prefill=bool(request.prefill[1]),
+        functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
+        must_call=must_call,
+        max_calls=None if request.parallel_tool_calls else 1,
     )
+    return _constraint(grammar)
 
 
 def plain_constraint(request: CompletionRequest) -> Constraint | None:
@@ -81,17 +74,14 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
 
 
 def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
-    """Whether reasoning is open, possible or closed before the first token, given the prompt and the request."""
     start = template.dialect.reasoning_start(prompt)
     is_off = request.template_vars.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
     return "closed" if start == "possible" and is_impossible else start
 
 
-def _frozen(response_format: ResponseFormat | None) -> tuple[str, str, str] | None:
-    if response_format is None:
-        return None
-    return response_format.kind, json.dumps(response_format.value), response_format.param
+def _frozen(given: ResponseFormat | None) -> tuple[str, str, str] | None:
+    return None if given is None else (given.kind, json.dumps(given.value), given.param)
 
 
 @functools.lru_cache(MAX_CACHED)
@@ -116,16 +106,14 @@ class _Grammar:
     """The grammar of one request. The fields determine it, and are the key of the cache."""
 
     dialect: Dialect
+    # The kind, the value as JSON and the path of the field; None: no response format.
     response_format: tuple[str, str, str] | None
-    """The kind, the value as JSON and the path of the field; None: no response format."""
     reasoning: ReasoningStart = "closed"
-    has_prefill: bool = False
-    """Whether the request has an assistant prefill of text."""
+    has_prefill: bool = False  # Whether the request has an assistant prefill of text.
+    # The tools that may be called: the path of the schema of each in the body, and its function as JSON.
     functions: tuple[tuple[str, str], ...] = ()
-    """The tools that may be called: the path of the schema of each in the body, and its function as JSON."""
     must_call: bool = False
-    max_calls: int | None = None
-    """The largest number of calls in one output; None: no limit."""
+    max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
     _rules: Rules = field(default_factory=Rules, compare=False)
 
     def text(self) -> str:
@@ -145,8 +133,6 @@ class _Grammar:
         functions = ((path, json.loads(function)) for path, function in self.functions)
         return {function["name"]: self._parameters(path, function) for path, function in functions}
 
-    # --- the text of a response format ---
-
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
             schema = {"type": "object"} if kind == "json_object" else normalized(value)
@@ -165,7 +151,6 @@ class _Grammar:
         return rule
 
     def _formatted(self, text: str) -> str:
-        """Text of a response format or, if there are tools, tool calls."""
         starts = ("", "") if self.has_prefill else self.dialect.text_start
         first, after = (seq(self._literal(start), text) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
@@ -175,25 +160,24 @@ class _Grammar:
             after = f"({after} | {self._calls(layout, before=self.dialect.calls_start)})"
         return self._after_reasoning(first, after, text)
 
-    # --- calls ---
-
     def _required(self) -> str:
-        """Only tool calls, after the assistant prefill if there is one."""
         layout = self.dialect.calls[0]
         first = self._calls(layout, before=self.dialect.text_end if self.has_prefill else "")
         return self._after_reasoning(first, self._calls(layout, before=self.dialect.calls_start), None)
 
     def _auto(self) -> str:
-        """Free text, and calls after the marker of a call."""
         dialect = self.dialect
         if dialect.part_mark:
             return self._parts(dialect.calls)
         # A `begin` with the name is a header, which is free text here: the opener of another layout follows it.
         layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
         heads = [
-            layout.head_of(name, layout.begin) for layout in layouts if not layout.opener for name in self._schemas
+            layout_regex(layout.begin + layout.head, layout.shown(name))
+            for layout in layouts
+            if not layout.opener
+            for name in self._schemas
         ]
-        markers = [*map(regex_literal, dialect.openers), *map(layout_regex, heads)]
+        markers = [*map(regex_literal, dialect.openers), *heads]
         text = self._rules.free_text(markers)
         options = [text, *(self._calls(layout, after_text=text) for layout in layouts)]
         return " | ".join(options)
@@ -209,12 +193,7 @@ class _Grammar:
         return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
 
     def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "") -> str:
-        """One or more calls.
-
-        Args:
-            before: The text before the calls.
-            after_text: The terminal of a text whose end is the beginning of the calls.
-        """
+        """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
         opener = layout.opener if after_text else ""
         prefix = self._literal(opener, after=after_text)
         first = self._call(layout, before + layout.begin, opener=opener, after="" if opener else after_text)
@@ -226,17 +205,13 @@ class _Grammar:
         end = self._literal(layout.after_call)
         calls = []
         for name, schema in self._schemas.items():
-            head = self._literal(layout.head_of(name, before).removeprefix(opener), after=after)
+            head = self._literal((before + layout.head).removeprefix(opener), layout.shown(name), after=after)
             calls.append(seq(head, argument_rule(self._rules, schema, layout), end))
         return f"({' | '.join(calls)})"
 
-    # --- reasoning ---
-
     def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
-        """Reasoning, if the model reasons, then the output: `first` without reasoning, `after` after it.
-
-        `after_marker` is the output after a marker that opens text and ends reasoning; None: there is none.
-        """
+        """Reasoning, if the model reasons, then the output: `first` without reasoning, `after` after it, `after_marker`
+        after a marker that opens text and ends reasoning; None: there is none."""
         dialect = self.dialect
         if self.reasoning == "closed":
             return first
@@ -255,11 +230,9 @@ class _Grammar:
         no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
-    def _literal(self, text: str, *, after: str = "") -> str:
-        """A text of a layout, with its placeholders, as a terminal, after another terminal; "" if it is empty."""
-        return self._rules.terminal(seq(after, f"/{layout_regex(text)}/")) if text else ""
-
-    # --- tools ---
+    def _literal(self, text: str, name: str = "", *, after: str = "") -> str:
+        """A text of a layout, with placeholders and a name, as a terminal, after another one; "" for no text."""
+        return self._rules.terminal(seq(after, f"/{layout_regex(text, name)}/")) if text else ""
 
     def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
         """The schema of the arguments of a tool. If `strict` is false, any object matches it."""
@@ -281,7 +254,6 @@ class _Grammar:
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
-    """Refuse a schema that cannot be enforced. `path` is its field."""
     pointer, reason = error_place(schema)
     if reason:
         place = f"{path}#{pointer}"
@@ -293,9 +265,8 @@ def _without_anchors(pattern: str) -> str:
     pattern = pattern.removeprefix("^")
     if pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = pattern[:-1]
-    return re.sub(
-        r"(\\.)|/|\n", lambda match: match[1] or {"/": r"\/", "\n": r"\n"}[match[0]], pattern, flags=re.DOTALL
-    )
+    escapes = {"/": r"\/", "\n": r"\n"}
+    return re.sub(r"(?s)(\\.)|/|\n", lambda match: match[1] or escapes[match[0]], pattern)
 
 
 @functools.lru_cache(1000)
@@ -312,10 +283,8 @@ def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
-    """Refuse what cannot be combined with a constraint, and tools with equal names.
-
-    A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
-    """
+    """Refuse what cannot be combined with a constraint, and tools with equal names. A JSON format would have to apply
+    to the assistant prefill too. The parser finds the schema of a call by its name."""
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
@@ -331,6 +300,6 @@ def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> Non
 
 def _check_sampling(params: GenerationParams) -> None:
     """Refuse options that forbid end-of-generation tokens: after a complete text, no token would be allowed."""
-    for name, is_set in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
-        if is_set:
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(params, name):
             raise BadRequest(f"'{name}' cannot be combined with tools or a response format", name)

@@ -12,8 +12,6 @@ from .model import Model
 
 
 class VectorRun:
-    """An embedding or rerank request in flight."""
-
     def __init__(self, model: Model, check: Callable[[], None] = lambda: None) -> None:
         """`check` is called while the vectors are computed. It may raise an error to end the request."""
         if model.adapters:

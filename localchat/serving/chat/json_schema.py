@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from ..api.parts import child_schemas, reachable, subschemas, target_of, without_null_keywords
+from ..api.parts import child_schemas, reachable, subschemas, target_of, with_children, without_null_keywords
 from .dialects.values import ALL_TYPES
 from .lark import error_in, is_empty
 
@@ -17,6 +18,9 @@ from .lark import error_in, is_empty
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
 # Keywords whose schemas apply to the same value as the schema that has them.
 _IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+# Where a schema is. A part of a combination leaves its objects open, for the properties of the other parts, and so does
+# everything inside `oneOf`: a closed object could match one branch where open ones match two.
+_HERE, _AS_PART, _EXACTLY = "here", "as a part", "exactly"
 # Keywords that only objects have, and keywords that restrict no value.
 _OF_OBJECTS = frozenset(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"))
 _ANNOTATIONS = frozenset(("title", "description", "default", "examples", "$defs", "definitions", "$comment", "type"))
@@ -26,17 +30,15 @@ _NOT_ENFORCED = frozenset(
      "dependencies", "dependentSchemas", "dependentRequired", "unevaluatedItems", "unevaluatedProperties",
      "$dynamicRef", "$recursiveRef")
 )  # fmt: skip
-# A pattern of a few whole names.
-_NAMES = re.compile(r"\^(?:([\w-]+)|\((?:\?:)?([\w-]+(?:\|[\w-]+)*)\))\$", re.ASCII)
+_NAMES = re.compile(r"\^(?:([\w-]+)|\((?:\?:)?([\w-]+(?:\|[\w-]+)*)\))\$", re.ASCII)  # A pattern of a few whole names.
 # The parts of a pattern with escaped characters and classes of characters. A negated class gets NUL: llguidance would
 # allow quotation marks and backslashes that it excludes, unless it excludes a control character too.
 _CLASS = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
-# A character in JSON that a string can only have as \uXXXX.
-_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
 _SPACE = "[ ]|\\n[ ]{0,40}"
-# llguidance reads numbers as floats, which have all integers up to this one.
-_MAX_INTEGER = 1 << 53
+_WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Without those of the form \uXXXX.
+_MAX_INTEGER = 1 << 53  # llguidance reads numbers as floats, which have all integers up to this one.
 # The limits of work that cannot be interrupted: llguidance compares all properties of an object, and all patterns with
 # the properties. Levels of schemas, which references continue, are on the stack.
 _MAX_PROPERTIES, _MAX_NAMES, _MAX_LEVELS = 3000, 5000, 600
@@ -49,14 +51,11 @@ _MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
 
 
 def normalized(schema: Any) -> Any:
-    """A schema in the keywords that llguidance knows.
+    """A schema in the keywords that llguidance knows. Raises ValueError if it is too large.
 
     A keyword that is null is absent, unknown formats are annotations, and `nullable` adds a type. A schema with the
     keywords of objects alone is one of objects. An object that declares properties gets no others, unless the schema
     says that it may have others. Names from a short list are properties, so none is repeated.
-
-    Raises:
-        ValueError: It is too large.
     """
     return _Normalizer(without_null_keywords(schema)).result
 
@@ -67,15 +66,11 @@ class _Normalizer:
         self._n_read = self._n_pairs = 0
         # Further definitions: targets of references that are needed open, or whose place may change.
         self._added: dict[str, Any] = {}
-        # The number of `oneOf` around the schema. Inside, nothing is closed: a closed object could match one branch
-        # where open ones match two.
-        self._n_exact = 0
         self.result = self._build(root)
         if self._added:
             self.result["$defs"] = {**self.result.get("$defs", {}), **self._added}
 
-    def _build(self, node: Any, *, is_part: bool = False) -> Any:
-        """The schema of a value; as a part of a combination, an object is left open."""
+    def _build(self, node: Any, place: str = _HERE) -> Any:
         if not isinstance(node, dict):
             return node
         self._count(1)
@@ -83,38 +78,32 @@ class _Normalizer:
         own = node.keys() - _ANNOTATIONS
         if own == {"allOf"} and len(node["allOf"]) == 1 and "type" not in node:
             (only,) = node.pop("allOf")
-            return self._build({**only, **node} if isinstance(only, dict) else only, is_part=is_part)
+            return self._build({**only, **node} if isinstance(only, dict) else only, place)
         if "type" in node and node.get("nullable") is True:
             types = node["type"] if isinstance(node["type"], list) else [node["type"]]
             node["type"] = [*types, *({"null"} - set(types))]
-        elif not self._n_exact and _types(node) == {"object"}:
+        elif place != _EXACTLY and _types(node) == {"object"}:
             node["type"] = "object"
         self._list_names(node)
         is_choice = len(own) == 1 and bool(own & {"anyOf", "oneOf", "$ref"})
         parts = [] if is_choice else list(_parts(node, self._root))
         self._count(len(parts))
-        is_combined = is_part or len(parts) > 1
-        if "oneOf" in node and "anyOf" not in node and self._is_disjoint(node["oneOf"], is_closed=not is_combined):
+        inside = _AS_PART if place == _HERE and len(parts) > 1 else place
+        if "oneOf" in node and "anyOf" not in node and self._is_disjoint(node["oneOf"], is_closed=inside == _HERE):
             node = {("anyOf" if keyword == "oneOf" else keyword): value for keyword, value in node.items()}
         new: dict[str, Any] = {}
         for keyword, value in node.items():
-            is_inside = is_combined and keyword in _IN_PLACE
-            self._n_exact += keyword == "oneOf"
+            is_same_value = keyword in _IN_PLACE or keyword == "$ref"
+            is_exact = place == _EXACTLY or keyword == "oneOf"
+            of_child = _EXACTLY if is_exact else inside if is_same_value else _HERE
             if keyword == "$ref":
-                new[keyword] = self._reference(value, is_part=is_combined)
-            elif keyword in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
-                new[keyword] = {name: self._build(child, is_part=is_inside) for name, child in value.items()}
-            elif isinstance(value, list) and keyword in (*_IN_PLACE, "prefixItems", "items"):
-                new[keyword] = [self._build(child, is_part=is_inside) for child in value]
-            elif keyword in ("additionalProperties", "items", "additionalItems", "not", "if", "then", "else"):
-                new[keyword] = self._build(value, is_part=is_inside)
-            else:
-                if keyword == "pattern":
-                    value = _CLASS.sub(lambda match: match[0] + (r"\x00" if match[0] == "[^" else ""), value)
-                is_float = isinstance(value, float) and value % 1 == 0 and abs(value) < _MAX_INTEGER
-                new[keyword] = int(value) if is_float and keyword.startswith(("min", "max")) else value
-            self._n_exact -= keyword == "oneOf"
-        if not is_part and not is_choice and not self._n_exact:
+                value = self._reference(value, of_child)
+            elif keyword == "pattern":
+                value = _CLASS.sub(lambda match: match[0] + (r"\x00" if match[0] == "[^" else ""), value)
+            elif keyword.startswith(("min", "max")) and isinstance(value, float) and abs(value) < _MAX_INTEGER:
+                value = int(value) if value % 1 == 0 else value
+            new[keyword] = with_children(keyword, value, functools.partial(self._build, place=of_child))
+        if place == _HERE and not is_choice:
             _close(new, parts)
         return new
 
@@ -123,16 +112,15 @@ class _Normalizer:
         if self._n_read > _MAX_READ:
             raise ValueError("it is too large, or combines too many schemas")
 
-    def _reference(self, reference: str, *, is_part: bool) -> str:
+    def _reference(self, reference: str, place: str) -> str:
         """A reference to the same schema. Its target keeps its place if that is a definition, unless it is a part."""
-        kind = "exactly" if self._n_exact else "as a part" if is_part else "here"
         target = target_of(reference, self._root)
-        if target is None or (kind == "here" and re.fullmatch(r"#(/(\$defs|definitions)/[\w.-]+)?", reference)):
+        if target is None or (place == _HERE and re.fullmatch(r"#(/(\$defs|definitions)/[\w.-]+)?", reference)):
             return reference
-        name = f"{reference} {kind}".replace("/", ".")
+        name = f"{reference} {place}".replace("/", ".")
         if name not in self._added:
             self._added[name] = None
-            self._added[name] = self._build(target, is_part=kind != "here")
+            self._added[name] = self._build(target, place)
         return "#/$defs/" + quote(name.replace("~", "~0"))
 
     def _list_names(self, node: dict[str, Any]) -> None:
@@ -168,7 +156,6 @@ class _Normalizer:
         nodes = [target_of(n["$ref"], self._root) if isinstance(n, dict) and "$ref" in n else n for n in branches]
         if self._n_pairs > _MAX_PAIRS or not all(isinstance(node, dict) for node in nodes):
             return False
-        is_closed = is_closed and not self._n_exact
         return all(_excludes(one, other, is_closed=is_closed) for one, other in itertools.permutations(nodes, 2))
 
 
@@ -192,9 +179,7 @@ def _types(node: dict[str, Any]) -> set[str]:
 
 def _excludes(one: dict[str, Any], other: dict[str, Any], *, is_closed: bool) -> bool:
     """Whether it is plain that no value of a schema matches another: by the type, or a property that this requires.
-
-    `is_closed`: values of the first schema have only declared properties.
-    """
+    `is_closed`: values of the first schema have only declared properties."""
     if not _types(one) & _types(other):
         return True
     if _types(one) != {"object"}:
@@ -249,12 +234,11 @@ def _close(new: dict[str, Any], parts: list[dict[str, Any]]) -> None:
 
 def json_rule(schema: Any) -> str:
     """The body of a rule: JSON that matches a normalized schema."""
-    if schema is True:
-        schema = {}
+    schema = {} if schema is True else schema
     if isinstance(schema, dict):
         options = {**schema.get("x-guidance", {}), "whitespace_pattern": _SPACE}
         if _forbids_escapes(schema):
-            options["json_allowed_escapes"] = 'nrbtf\\"'
+            options.update(_WITHOUT_ESCAPES)
         schema = {**schema, "x-guidance": options}
     return f"%json {json.dumps(schema)}"
 
@@ -266,7 +250,6 @@ def _forbids_escapes(schema: dict[str, Any]) -> bool:
 
 
 def _has_other_names(node: Any) -> bool:
-    """Whether an object may have names other than those that the schema lists."""
     names = isinstance(node, dict) and (node.get("properties") or node.get("required") or node.get("patternProperties"))
     return bool(names) and node.get("additionalProperties", True) is not False
 
@@ -296,21 +279,19 @@ def loosened(schema: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, st
     return {"type": "object"}, errors
 
 
-# Errors
-
-
 def error_place(schema: Any) -> tuple[str, str]:
     """The JSON pointer of the innermost subschema that is refused, and the reason; "" if there is no error."""
     if not isinstance(schema, dict):
         return "", error_in("start: " + json_rule(schema))
     options = schema.get("x-guidance", {})
     n_squares = n_names = 0
-    nodes = [(pointer, node) for pointer, node, _ in reachable(schema) if isinstance(node, dict)]
+    nodes: list[tuple[str, dict[str, Any]]] = []
     for pointer, node, n_levels in reachable(schema):
         if n_levels > _MAX_LEVELS:
             return pointer, "it is nested too deeply"
         if not isinstance(node, dict):
             continue
+        nodes.append((pointer, node))
         n, n_patterns = len(node.get("properties", ())), len(node.get("patternProperties", ()))
         n_squares += n * n
         n_names += n_patterns * (n + 50)
@@ -389,8 +370,7 @@ def _needs_escapes(node: dict[str, Any]) -> Iterator[bool]:
     """For each text of a schema, whether all that match it have control characters."""
     yield bool(_CONTROL.search(json.dumps([node.get("const"), node.get("enum")])))
     if "pattern" in node:
-        options = {"json_allowed_escapes": 'nrbtf\\"'}
-        text = {"type": "string", "pattern": node["pattern"], "x-guidance": options}
+        text = {"type": "string", "pattern": node["pattern"], "x-guidance": _WITHOUT_ESCAPES}
         yield is_empty(f"start: %json {json.dumps(text)}")
 
 
@@ -421,10 +401,8 @@ def _is_endless(root: Any, nodes: list[dict[str, Any]]) -> bool:
 
 
 def _smallest_error(schema: dict[str, Any], nodes: list[tuple[str, dict[str, Any]]]) -> tuple[str, str] | None:
-    """The place and the reason of the smallest part that is refused; None if none is refused alone.
-
-    Parts have no references, so they are compiled without the definitions. Halving the parts finds it.
-    """
+    """The place and the reason of the smallest part that is refused; None if none is refused alone. Halving finds it.
+    The parts lose their references, so they are compiled without the definitions."""
     left, parts = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED), []
     texts = [(pointer, json_rule({**node, "x-guidance": schema.get("x-guidance", {})})) for pointer, node in nodes]
     for pointer, text in sorted(texts, key=lambda part: len(part[1])):

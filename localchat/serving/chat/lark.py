@@ -8,14 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID
+from .dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, PLACEHOLDER
 
-_PLACEHOLDERS = {
-    A_NUMBER: "[0-9]{1,3}",
-    A_BREAK: r"\n{0,2}",
-    A_SPACE: r"\n? {0,16}",
-    AN_ID: "[A-Za-z0-9_-]{1,64}",
-}
+_PLACEHOLDERS = {A_NUMBER: "[0-9]{1,3}", A_BREAK: r"\n{0,2}", A_SPACE: r"\n? {0,16}", AN_ID: "[A-Za-z0-9_-]{1,64}"}
 ANY = "(?s:.*)"
 
 # The parts of GBNF that are converted before llguidance reads them: texts, classes, comments, any character.
@@ -28,9 +23,12 @@ def regex_literal(text: str) -> str:
     return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n").replace("\0", r"\x00")
 
 
-def layout_regex(text: str) -> str:
-    """The regular expression of a text of a call layout, with its placeholders."""
-    return "".join(_PLACEHOLDERS.get(char) or regex_literal(char) for char in text)
+def layout_regex(text: str, name: str = "") -> str:
+    """The regular expression of a text of a call layout, with its placeholders and the name of a tool or argument."""
+    parts = PLACEHOLDER.split(text)  # Every second one is a placeholder.
+    return "".join(
+        _PLACEHOLDERS.get(part) or regex_literal(name) if i % 2 else regex_literal(part) for i, part in enumerate(parts)
+    )
 
 
 def seq(*parts: str) -> str:
@@ -67,15 +65,8 @@ class Rules:
         return self._names.setdefault(body, f"{prefix}_{len(self._names)}")
 
 
-# GBNF
-
-
 def gbnf_rule(grammar: str) -> str:
-    """The body of a rule: the text of a grammar in GBNF, the notation of llama.cpp.
-
-    Raises:
-        ValueError: The grammar is malformed, or has no rule `root`.
-    """
+    """The body of a rule: the text of a grammar in GBNF, the notation of llama.cpp. Raises ValueError."""
     from llguidance import gbnf_to_lark as gbnf
 
     try:
@@ -120,9 +111,9 @@ def gbnf_rule(grammar: str) -> str:
 
     while found := [name for name in names if name not in ending and ends(rules[name].alternatives)]:
         ending.update(found)
-    endless = next((name for name in names if name not in ending), None)
-    if endless is not None:
-        raise ValueError(f"no text of the rule {endless!r} is finite: it needs a part that does not refer to it")
+    endless = [name for name in names if name not in ending]
+    if endless:
+        raise ValueError(f"no text of the rule {endless[0]!r} is finite: it needs a part that does not refer to it")
 
     def join_terminals(node: Any) -> None:
         """Make one terminal of adjacent ones: llguidance takes the longest text of each, even if another follows."""
@@ -160,9 +151,6 @@ def _gbnf_part(match: re.Match[str]) -> str:
 def _gbnf_escape(match: re.Match[str]) -> str:
     code = int(match[1] or match[2] or match[3] or "0", 16)
     return chr(min(code, 0x10FFFF)) if code >= 0x80 else f"\\x{code:02x}" if match.lastindex else match[0]
-
-
-# Errors
 
 
 # What llguidance says about a grammar that it refuses, and what the server says.

@@ -20,8 +20,6 @@ MAX_TEMPLATES = 8
 
 
 class Model:
-    """A loaded model under its public name."""
-
     def __init__(
         self,
         name: str,
@@ -34,45 +32,33 @@ class Model:
         reasoning_budget: int | None = None,
         reasoning_message: str = "",
     ) -> None:
-        """
-        Args:
-            max_tokens: The length limit of requests that set none; None: what is left of the context.
-            defaults: Sampling values that override those of the model file. Values of a request override both.
-            chat_template: The template in place of that of the model file.
-            keep_tools: Whether the prompt shows the tools even if `tool_choice` is "none".
-            reasoning_budget: The limit of reasoning tokens of requests that set none; None: no limit.
-            reasoning_message: The text that is appended to reasoning at the limit.
-        """
+        """`defaults` are sampling values that override those of the model file."""
         self.name = name
         self.engine = engine
         # The set of adapters of requests without `lora`.
         self.adapters: Adapters = ()
-        self.keep_tools = keep_tools
+        self.keep_tools = keep_tools  # Whether the prompt shows the tools even if `tool_choice` is "none".
+        # For requests that set none: the limit of reasoning tokens, the text that is appended to it, and the length
+        # limit. None: no limit.
         self.reasoning_budget = reasoning_budget
         self.reasoning_message = reasoning_message
-        self.sampling = replace(engine.facts.sampling, **(defaults or {}))
         self.max_tokens = max_tokens
+        self.sampling = replace(engine.facts.sampling, **(defaults or {}))
         self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the engine accepts no requests now; None: it does."""
-        return self.engine.failure
+    # For models/service.py, whose LoadedModel describes these.
 
     @property
     def n_bytes(self) -> int:
-        """The memory of the weights and the context."""
         return self.engine.facts.n_bytes + self.engine.facts.n_context_bytes
 
     @property
     def n_mapped_bytes(self) -> int:
-        """The part of the memory that is mapped from files."""
         return self.engine.facts.n_mapped_bytes
 
     @property
     def has_died(self) -> bool:
-        """Whether the engine process has ended, so that the model must be loaded again."""
         return self.engine.has_died
 
     def stop(self) -> None:
@@ -82,16 +68,9 @@ class Model:
         self.engine.close()
 
     def meta(self) -> dict[str, Any]:
-        """A description of the model, with llama.cpp's names."""
         facts = self.engine.facts
-        return {
-            "description": facts.description,
-            "n_params": facts.n_params,
-            "size": facts.n_bytes,
-            "n_vocab": facts.n_vocab,
-            "n_ctx_train": facts.n_ctx_train,
-            "n_ctx": facts.n_ctx,
-        }
+        same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
+        return {"description": facts.description, "size": facts.n_bytes, **same}
 
     def named(self, name: str) -> Model:
         """This model, or one that has its engine and an adapter, if the name is that of the adapter."""
@@ -112,13 +91,17 @@ class Model:
                 raise errors.NotSupported(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
         return tuple(sorted((id, scale) for id, scale in given if scale))
 
-    def check_queue(self, n_sequences: int) -> None:
-        """Raise QueueFull if a request for so many sequences would be refused now, before any work for it."""
-        if n_sequences <= self.engine.max_open:  # More than that are another error.
-            check_queue(n_sequences, self.engine.n_open, self.engine.max_open)
+    def check_queue(self, n_sequences: int, field: str) -> None:
+        """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
+        max_open = self.engine.max_open
+        if n_sequences > max_open:
+            message = f"'{field}' requests {n_sequences} sequences, and this server accepts {max_open} at once, running"
+            hint = "request fewer, or start the server with a larger --queue"
+            raise errors.BadRequest(f"{message} or queued: {hint}", field)
+        check_queue(n_sequences, self.engine.n_open, max_open)
 
     def template_for(self, chat_template: str | None) -> ChatTemplate:
-        """The template of a request, or the model's own if it is None. Raises BadRequest if it is invalid."""
+        """The template of a request; None: the model's own. Raises BadRequest if it is invalid."""
         if chat_template is None:
             return self.template
         try:
@@ -128,10 +111,8 @@ class Model:
             raise
 
     def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> GenerationRequest:
-        """A sequence for the engine, with defaults for the values that the request does not set.
-
-        `options` are other fields of GenerationRequest. Raises BadRequest for token ids that are not in the vocabulary.
-        """
+        """A sequence for the engine, with defaults for the values that the request does not set, and with `options` as
+        other fields. Raises BadRequest for token ids that are not in the vocabulary."""
         check_tokens(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens

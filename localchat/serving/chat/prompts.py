@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..api.chat import ChatRequest
@@ -32,21 +33,13 @@ from .run import GenerationRun, Output, PlainText, PromptTokens, wire_errors
 def start_chat(
     model: Model, request: ChatRequest, id_prefix: str, check: Callable[[], None] = lambda: None
 ) -> GenerationRun:
-    """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run; see
-    `Engine.submit` for `check`."""
-    model.check_queue(request.n_choices)
+    """Submit the `n` sequences of a prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
+    model.check_queue(request.n_choices, "n")
     request, media = _with_media(model, request)
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
     parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
-    parsing = {
-        "tools": request.callable_tools,
-        "prompt": parser_prompt,
-        "is_constrained": request.response_format is not None,
-        "is_continued": bool(request.prefill[1]),
-        "is_raw": not request.splits_reasoning,
-    }
     with wire_errors("messages"):
         sequence = model.sequence(
             tuple(_parts(prompt, template, media)),
@@ -61,15 +54,22 @@ def start_chat(
     n = request.params.n
     # All choices have the same prompt, so only the first sequence computes its log probabilities.
     sequences = _copies(sequence, n, params=replace(sequence.params, prompt_logprobs=None))
-    outputs = [_output(model, own, request, template.dialect, parsing, prefill) for own in sequences]
+    new_parser = partial(
+        OutputParser,
+        template.dialect,
+        tools=request.callable_tools,
+        prompt=parser_prompt,
+        is_constrained=request.response_format is not None,
+        is_continued=bool(request.prefill[1]),
+        is_raw=not request.splits_reasoning,
+    )
+    outputs = [_output(model, own, request, new_parser(), prefill) for own in sequences]
     return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="messages")
 
 
 def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
-    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts.
-
-    `options` replace fields of all sequences but the first. Only the first reports the progress of the prompt.
-    """
+    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts. `options` replace
+    fields of all sequences but the first. Only the first reports the progress of the prompt."""
     sampling = sequence.sampling
     seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
     samplings = (replace(sampling, seed=seed) for seed in seeds)
@@ -151,16 +151,14 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, st
             variables=request.template_vars,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
-    if request.continue_final_message == "reasoning_content":
-        prompt = prefilled(template.dialect, prompt, reasoning, None)
-    elif reasoning or text:
-        prompt = prefilled(template.dialect, prompt, reasoning, text)
+    is_reasoning = request.continue_final_message == "reasoning_content"
+    if is_reasoning or reasoning or text:
+        prompt = prefilled(template.dialect, prompt, reasoning, None if is_reasoning else text)
     return prompt, template, str.__str__(prompt)[n_rendered:]
 
 
 def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:
-    """The budget of the reasoning after this prompt; None: no limit. The text of the budget message yields no control
-    tokens, and its tokens count as completion tokens."""
+    """The budget of the reasoning after this prompt; None: no limit. The budget message yields no control tokens."""
     n_tokens = model.reasoning_budget if request.reasoning_budget is None else request.reasoning_budget
     if n_tokens is None or n_tokens < 0:
         return None
@@ -185,14 +183,8 @@ def _shows_tokens(request: TextRequest) -> bool:
 
 
 def _output(
-    model: Model,
-    sequence: GenerationRequest,
-    request: ChatRequest,
-    dialect: Dialect,
-    parsing: Mapping[str, Any],
-    prefill: str,
+    model: Model, sequence: GenerationRequest, request: ChatRequest, parser: OutputParser, prefill: str
 ) -> Output:
-    parser = OutputParser(dialect, **parsing)
     if request.continue_final_message == "reasoning_content":
         # Without rstrip(), the parser would hold white space at the end back, and emit it as the start of the output.
         parser.feed(request.prefill[0].rstrip())
@@ -201,15 +193,12 @@ def _output(
         if sequence.params.prompt_logprobs is not None:
             yield PromptLogprobs(tokens())
         reasoning, text = request.prefill if request.splits_reasoning else ("", prefill)
-        if not request.echo:
-            return
-        if reasoning:
+        if request.echo and reasoning:
             yield ReasoningDelta(reasoning)
-        if text:
+        if request.echo and text:
             yield ContentDelta(text)
 
-    shows_tokens = _shows_tokens(request)
-    return Output(sequence, model.engine.texts, parser, first_events=first_events, shows_tokens=shows_tokens)
+    return Output(sequence, model.engine.texts, parser, first_events=first_events, shows_tokens=_shows_tokens(request))
 
 
 # Text completions
@@ -219,7 +208,7 @@ def start_text(
     model: Model, request: CompletionRequest, id_prefix: str, check: Callable[[], None] = lambda: None
 ) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
-    model.check_queue(request.n_choices)
+    model.check_queue(request.n_choices, "prompt" if len(request.prompts) > 1 else "n")
     n, params = request.params.n, _text_params(request)
     options = {
         "add_bos": request.adds_special,
@@ -273,8 +262,7 @@ def _fim_prompt(engine: AnyEngine, prefix: str, suffix: str, request: Completion
 
 
 def _file_parts(facts: ModelFacts, files: Sequence[SourceFile]) -> Iterator[int | TextPart]:
-    """The other files, each after the file-separator token and the name of the file. The header of the file to complete
-    comes last."""
+    """The other files, each after its separator token and name. The header of the file to complete comes last."""
     if facts.fim_file is None:
         yield from ((f"{file.name}\n{file.text}\n\n", False) for file in files)
         return

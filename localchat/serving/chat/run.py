@@ -48,11 +48,8 @@ class PlainText:
 
 
 class Output:
-    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times.
-
-    Only here an output ends at a stop text, which counts only in the content; every other end comes from the engine.
-    Tokens after the end are neither emitted nor counted.
-    """
+    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times. Only
+    here an output ends at a stop text, in the content; tokens after the end are neither emitted nor counted."""
 
     def __init__(
         self,
@@ -63,20 +60,13 @@ class Output:
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         shows_tokens: bool = True,
     ) -> None:
-        """
-        Args:
-            request: The request for the sequence, which is submitted after this.
-            texts: The bytes of the tokens.
-            parser: A new parser, for this output alone.
-            first_events: Returns the events to emit before the first token, such as an echo of the prompt.
-            shows_tokens: Emit all SampledTokens, which responses with token ids or log probabilities need. If not, only
-                the first one is emitted, without tokens, at which a stream begins.
-        """
+        """`first_events` returns the events to emit before the first token, such as an echo of the prompt. With
+        `shows_tokens`, all SampledTokens are emitted, which responses with token ids or log probabilities need. If not,
+        only the first one is emitted, without tokens, at which a stream begins."""
         self.request = request
         self.finish_reason: str | None = None
-        # The number of prompt tokens, and the prompt tokens if the request returns them.
         self.n_prompt = 0
-        self.prompt: Sequence[int] = ()
+        self.prompt: Sequence[int] = ()  # The tokens, if the request returns them.
         self._texts = texts
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -89,16 +79,12 @@ class Output:
         self._held = ""
         self._found: str | None = None
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
-        self._n_reasoning = 0
-        self._has_reasoning = False
-        # The tokens since the last event, which may be the start tag of reasoning.
-        self._n_pending = 0
+        self._n_reasoning, self._has_reasoning = 0, False
+        self._n_pending = 0  # The tokens since the last event, which may be the start tag of reasoning.
         # The sampled tokens, with the one that ended the output.
         self._n_completion = 0
-        self._n_cached = 0
+        self._n_cached = self._n_drafted = self._n_draft_accepted = 0
         self._prompt_logprobs: list[tuple[float, Top]] = []
-        self._n_drafted = 0
-        self._n_draft_accepted = 0
         # Times by `time.perf_counter`: of the submission, the start of the prefill, the first and the last token.
         self._submitted_at = time.perf_counter()
         self._started_at: float | None = None
@@ -106,10 +92,8 @@ class Output:
         self._last_at: float | None = None
 
     def read(self, steps: Sequence[StepOutput]) -> list[OutputEvent]:
-        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd.
-
-        After an OutputEnd, the caller must drop all later steps. An error that ended the sequence has no event.
-        """
+        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd. After an
+        OutputEnd, the caller must drop all later steps. An error that ended the sequence has no event."""
         events: list[OutputEvent] = []
         sampled: list[Sampled] = []
         for step in steps:
@@ -170,8 +154,7 @@ class Output:
         )
 
     def prompt_tokens(self) -> tuple[OutputToken, ...]:
-        """The prompt with its control tokens, and with log probabilities for a request with `prompt_logprobs`, which
-        are complete when the first token has been read."""
+        """The prompt with its control tokens and with log probabilities, which are complete at the first token."""
         logprobs = zip(self.prompt[1:], self._prompt_logprobs)
         first = self._token(self.prompt[0], is_shown=True)
         return (first, *(self._token((token, *scored), is_shown=True) for token, scored in logprobs))
@@ -199,8 +182,7 @@ class Output:
         return OutputToken(token, self._piece(token, is_shown), logprob, likeliest)
 
     def _finish(self, reason: str, last: Sampled | None) -> list[OutputEvent]:
-        """The last events, after a stop text or at the end of the sequence, which has this finish reason and perhaps a
-        last token."""
+        """The last events, after a stop text or at the end of the sequence, which has perhaps a last token."""
         events: list[OutputEvent] = []
         if self._found is None:
             made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
@@ -231,10 +213,8 @@ class Output:
             self._n_pending = 0
 
     def _up_to_stop(self, events: list[Event]) -> list[Event]:
-        """The events with the content up to the first stop text. A stop text does not extend across other events.
-
-        Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
-        """
+        """The events with the content up to the first stop text. A stop text does not extend across other events. Of
+        stop texts that overlap, the one that ends first counts; of those that end together, the longest one."""
         if not self._stop.literals:
             return events
         shown: list[Event] = []
@@ -273,9 +253,7 @@ def _seconds(start: float | None, end: float | None) -> float:
 
 class GenerationRun:
     """A request in flight, on the HTTP thread: makes output events of what the engine produces for its sequences.
-
-    Leaving the `with` block cancels the sequences that are still running.
-    """
+    Leaving the `with` block cancels the sequences that are still running."""
 
     def __init__(
         self,
@@ -287,35 +265,15 @@ class GenerationRun:
         n_each: int,
         prompt_field: str,
     ) -> None:
-        """Submit the sequences.
-
-        Args:
-            outputs: Those of all sequences of the first prompt, then all of the next one.
-            check: See `Engine.submit`.
-            n_each: The number of sequences for each prompt.
-            prompt_field: The field of the request that has the prompt, for error messages.
-
-        Raises:
-            ApiError: The request cannot run; none of its sequences is in the engine.
-        """
-        n, max_open = len(outputs), model.engine.max_open
-        if n > max_open:
-            count_field = prompt_field if n > n_each else "n"
-            raise errors.BadRequest(
-                f"'{count_field}' requests {n} sequences, and this server accepts {max_open} at once, running or "
-                "queued: request fewer, or start the server with a larger --queue",
-                count_field,
-            )
+        """Submit all sequences or none: `n_each` for each prompt, those of the first one first. `check`: see
+        `Engine.submit`. `prompt_field` is the field of the request that has the prompt, for errors. Raises ApiError."""
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
-        # What the engine produces for all sequences, in order; the engine's thread, or one that reads its messages,
-        # adds to it.
+        # What the engine produces for all sequences, in order. Another thread adds to it.
         self._queue: SimpleQueue[StepOutput] = SimpleQueue()
-        # The indexes of the outputs that have not ended.
-        self._running = set(range(n))
-        # The error of the sequence that failed first.
-        self._error: Exception | None = None
+        self._running = set(range(len(outputs)))  # The indexes of the outputs that have not ended.
+        self._error: Exception | None = None  # That of the sequence that failed first.
         sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):
             self._submitted = model.engine.submit(sequences, self._queue.put, check)
@@ -338,21 +296,14 @@ class GenerationRun:
         return bool(self._running)
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
-        """Wait for output, then return all events of it, each with the index of its sequence.
-
-        The list is empty if the output makes no event yet, or after `timeout_s` seconds without output; None: no
-        timeout.
-
-        Raises:
-            ApiError: A sequence failed, which ends the others too. The events before that have been returned.
-            Cancelled: `cancel` was called.
-        """
+        """Wait for output, then return all events of it, each with the index of its sequence; none after `timeout_s`.
+        Raises ApiError after the last events if a sequence failed, which ends the others too; Cancelled."""
         events: list[tuple[int, OutputEvent]] = []
         for index, steps in self._taken(timeout_s).items() if self._error is None else ():
             if index not in self._running:
                 continue
             output, end = self.outputs[index], steps[-1].end
-            events += [(index, event) for event in output.read(steps)]
+            events += ((index, event) for event in output.read(steps))
             if output.finish_reason is not None:
                 self._running.remove(index)
                 if end is None:  # The output has ended before the sequence.

@@ -9,7 +9,6 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: see the server's log"
 # The message for a MemoryError, which has no text.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
@@ -50,7 +49,6 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": code}}
 
     def headers(self) -> Mapping[str, str]:
-        """The additional HTTP headers of the response."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
@@ -131,7 +129,8 @@ class ModelLoading(ApiError, status=503, type="model_loading"):
 
 
 class ShuttingDown(ApiError, status=503, type="inference_error", code="shutting_down", retry_after_s=RETRY_LOADING_S):
-    """The server is shutting down."""
+    def __init__(self, message: str = "the server is shutting down") -> None:
+        super().__init__(message)
 
 
 def item_path(name: str, items: Sequence[object], i: int) -> str:

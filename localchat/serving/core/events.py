@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Union
 
 from .params import SamplingParams
@@ -34,15 +34,11 @@ class OutputToken:
 
 @dataclass(frozen=True)
 class ContentDelta:
-    """Text of the output."""
-
     text: str
 
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """Text of the model's reasoning."""
-
     text: str
 
 
@@ -122,22 +118,14 @@ class Usage:
     @staticmethod
     def total(usages: Sequence[Usage], per_prompt: int) -> Usage:
         """The total over the sequences of a request, with `per_prompt` for each prompt. Each prompt counts once."""
-        prompts = usages[::per_prompt]
-        return Usage(
-            n_prompt=sum(usage.n_prompt for usage in prompts),
-            n_cached=sum(usage.n_cached for usage in prompts),
-            n_completion=sum(usage.n_completion for usage in usages),
-            prompt_s=max(usage.prompt_s for usage in usages),
-            completion_s=max(usage.completion_s for usage in usages),
-            queue_s=max(usage.queue_s for usage in usages),
-            n_reasoning=sum(usage.n_reasoning for usage in usages),
-            n_drafted=sum(usage.n_drafted for usage in usages),
-            n_draft_accepted=sum(usage.n_draft_accepted for usage in usages),
-        )
+        total: dict[str, Any] = {}
+        for name in (field.name for field in fields(Usage)):
+            counted = usages[::per_prompt] if name in ("n_prompt", "n_cached") else usages
+            total[name] = (max if name.endswith("_s") else sum)(getattr(usage, name) for usage in counted)
+        return Usage(**total)
 
     @property
     def total_s(self) -> float:
-        """Seconds from the submission to the last token."""
         return self.queue_s + self.prompt_s + self.completion_s
 
     @property
@@ -153,36 +141,27 @@ class Usage:
     def body(self) -> dict[str, Any]:
         """OpenAI's fields, and tabbyAPI's times and rates. An unknown rate is null."""
         return {
-            "prompt_tokens": self.n_prompt,
-            "prompt_time": round(self.prompt_s, 4),
+            "prompt_tokens": self.n_prompt, "prompt_time": round(self.prompt_s, 4),
             "prompt_tokens_per_sec": self.prompt_rate,
-            "completion_tokens": self.n_completion,
-            "completion_time": round(self.completion_s, 4),
-            "completion_tokens_per_sec": self.completion_rate,
-            "total_tokens": self.n_prompt + self.n_completion,
-            "queue_time": round(self.queue_s, 4),
-            "total_time": round(self.queue_s + self.prompt_s + self.completion_s, 4),
+            "completion_tokens": self.n_completion, "completion_time": round(self.completion_s, 4),
+            "completion_tokens_per_sec": self.completion_rate, "total_tokens": self.n_prompt + self.n_completion,
+            "queue_time": round(self.queue_s, 4), "total_time": round(self.total_s, 4),
             "prompt_tokens_details": {"cached_tokens": self.n_cached},
             "completion_tokens_details": {"reasoning_tokens": self.n_reasoning},
-        }
+        }  # fmt: skip
 
     def timings(self) -> dict[str, Any]:
         """The same counts and times under llama.cpp's names. Draft counts are included if there were drafts."""
         n_computed = self.n_prompt - self.n_cached
         drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
         return {
-            "cache_n": self.n_cached,
-            "prompt_n": n_computed,
-            "prompt_ms": round(self.prompt_s * 1000, 3),
-            "prompt_per_token_ms": _ms_each(n_computed, self.prompt_s),
-            "prompt_per_second": self.prompt_rate,
-            "predicted_n": self.n_completion,
-            "predicted_ms": round(self.completion_s * 1000, 3),
+            "cache_n": self.n_cached, "prompt_n": n_computed, "prompt_ms": round(self.prompt_s * 1000, 3),
+            "prompt_per_token_ms": _ms_each(n_computed, self.prompt_s), "prompt_per_second": self.prompt_rate,
+            "predicted_n": self.n_completion, "predicted_ms": round(self.completion_s * 1000, 3),
             "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
-            "predicted_per_second": self.completion_rate,
-            "queue_ms": round(self.queue_s * 1000, 3),
+            "predicted_per_second": self.completion_rate, "queue_ms": round(self.queue_s * 1000, 3),
             **(drafts if self.n_drafted else {}),
-        }
+        }  # fmt: skip
 
 
 def _rate(n: int, seconds: float) -> float | None:

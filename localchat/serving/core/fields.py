@@ -15,8 +15,7 @@ from .errors import BadRequest
 from .media import Attachment, marker
 from .text import decode_json, to_json
 
-# Error messages show this many characters of a value, so that no message repeats a whole prompt.
-_SHOWN_CHARS = 60
+_SHOWN_CHARS = 60  # Error messages show this many characters of a value, so that no message repeats a whole prompt.
 
 # The limit of characters in a schema, grammar or list of tools: six times the tools of a hundred MCP servers.
 # llguidance compiles all of it in one call, which cannot be interrupted.
@@ -30,19 +29,15 @@ N = TypeVar("N", int, float)
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
-# The index of a list in the path of a field.
-_INDEX = re.compile(r"\[\d+\]")
+_INDEX = re.compile(r"\[\d+\]")  # The index of a list in the path of a field.
 
 # The escape of half a surrogate pair. A body that is valid UTF-8 can contain a lone surrogate only in this form.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_body(raw: bytes) -> Fields:
-    """Decode the JSON object of a request body.
-
-    Unlike Python's json, this refuses NaN, infinities and numbers beyond a double. A lone surrogate, which clients
-    send if they cut a string inside a pair, becomes U+FFFD. Other bodies are refused.
-    """
+    """Decode the JSON object of a request body. Unlike Python's json, this refuses NaN, infinities and numbers beyond a
+    double. A lone surrogate, which clients send if they cut a string inside a pair, becomes U+FFFD."""
     try:
         value = decode_json(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
@@ -80,26 +75,21 @@ class Fields:
     def __init__(self, raw: Mapping[str, Any], path: str = "", parent: Fields | None = None) -> None:
         self.raw = raw
         self.path = path
-        # The names of fields that have been read. Other fields are unknown.
-        self._read: set[str] = set()
+        self._read: set[str] = set()  # The names of fields that have been read. Other fields are unknown.
         # What the parser ignored, with the error for `--strict`. All objects of a body share this list and the next.
         self._ignored: list[tuple[str, BadRequest]] = [] if parent is None else parent._ignored
         # The images and sounds that were found. Markers stand for them in the texts of messages.
         self.attachments: list[Attachment] = [] if parent is None else parent.attachments
 
     def at(self, name: str) -> str:
-        """The path of a field."""
         return f"{self.path}.{name}" if self.path else name
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise BadRequest for the value of a field that must be `expected`, such as "a string"."""
-        path = self.at(name)
-        value = self.raw.get(name)
-        got = show(value) if name in self.raw else "nothing"
+        path, got = self.at(name), show(self.raw[name]) if name in self.raw else "nothing"
         raise BadRequest(f"'{path}' must be {expected}, got {got}", path)
 
     def get(self, name: str) -> Any:
-        """The value without validation; None if the field is absent."""
         self._read.add(name)
         return self.raw.get(name)
 
@@ -120,31 +110,31 @@ class Fields:
             self.refuse(name, ("an integer" if kind is int else "a number") + of)
         return kind(value)
 
-    def boolean(self, name: str) -> bool | None:
+    def _of_type(self, name: str, kind: type[T], expected: str) -> T | None:
         value = self.get(name)
-        if value is not None and not isinstance(value, bool):
-            self.refuse(name, "true or false")
+        if value is not None and not isinstance(value, kind):
+            self.refuse(name, expected)
         return value
+
+    def boolean(self, name: str) -> bool | None:
+        return self._of_type(name, bool, "true or false")
 
     def text(self, name: str) -> str | None:
-        value = self.get(name)
-        if value is not None and not isinstance(value, str):
-            self.refuse(name, "a string")
-        return value
+        return self._of_type(name, str, "a string")
 
     def required_text(self, name: str) -> str:
-        """A string that is not empty. An absent field is refused."""
-        value = self.text(name)
-        if not value:
-            self.refuse(name, "a string that is not empty")
-        return value
+        return self.text(name) or self.refuse(name, "a string that is not empty")
+
+    def given_text(self, name: str, expected: str = "a string") -> str:
+        """A string, which may be empty. An absent field is refused."""
+        text = self.text(name)
+        return self.refuse(name, expected) if text is None else text
 
     def choice(self, name: str, values: Collection[str]) -> str | None:
         value = self.get(name)
         return None if value is None else self.required_choice(name, values)
 
     def required_choice(self, name: str, values: Collection[str]) -> str:
-        """One of `values`. An absent field is refused."""
         value = self.get(name)
         if not isinstance(value, str) or value not in values:
             self.refuse(name, "one of " + ", ".join(f'"{v}"' for v in values))
@@ -152,29 +142,19 @@ class Fields:
 
     def items(self, name: str, of: str) -> list[Any]:
         """A list whose items are not validated. `of` names the items in the error message, in the plural."""
-        value = self.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self.refuse(name, f"a list of {of}")
-        return value
+        return self._of_type(name, list, f"a list of {of}") or []
 
     def object(self, name: str) -> Fields | None:
-        return None if self.get(name) is None else self.required_object(name)
+        value = self._of_type(name, dict, "an object")
+        return None if value is None else self.child(value, self.at(name))
 
     def required_object(self, name: str) -> Fields:
-        """An object. An absent field is refused."""
-        value = self.get(name)
-        if not isinstance(value, dict):
-            self.refuse(name, "an object")
-        return self.child(value, self.at(name))
+        return self.object(name) or self.refuse(name, "an object")
 
     def object_or_empty(self, name: str) -> Fields:
-        """An object; for an absent field, an object without fields."""
         return self.object(name) or self.child({}, self.at(name))
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """The fields of each object in a list."""
         for i, value in enumerate(self.items(name, "objects")):
             path = f"{self.at(name)}[{i}]"
             if not isinstance(value, dict):
@@ -182,7 +162,6 @@ class Fields:
             yield self.child(value, path)
 
     def child(self, raw: Mapping[str, Any], path: str) -> Fields:
-        """An object inside this body."""
         return Fields(raw, path, self)
 
     def attach(self, attachment: Attachment) -> str:
@@ -210,7 +189,7 @@ class Fields:
 
     def report_unknown(self) -> None:
         """Note that the fields that have not been read are ignored. For objects inside a body, this is optional."""
-        for name in (name for name in self.raw if name not in self._read):
+        for name in [name for name in self.raw if name not in self._read]:
             path = self.at(name)
             self._ignored.append((path, BadRequest(f"'{path}' is an unknown field, which --strict refuses", path)))
 
@@ -222,10 +201,7 @@ class Fields:
 
 
 def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse fields of features that the server does not have, except values that do not need the feature.
-
-    `accepted` has these values for the name of each such field.
-    """
+    """Refuse fields of features that the server lacks, except the `accepted` values, which do not need the feature."""
     for name, values in accepted.items():
         value = body.get(name)
         if value is not None and not any(value == other and type(value) is type(other) for other in values):

@@ -19,8 +19,7 @@ from typing import Any
 
 from .fields import Fields
 
-# The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
-MIN_CONTEXT = 256
+MIN_CONTEXT = 256  # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
 # The port of a worker, and the limit of workers of a model, as in llama.cpp.
@@ -53,8 +52,6 @@ def option(default: Any, usage: str, read: Any = str, *, help: str, repeats: boo
 
 @dataclass(frozen=True)
 class Whole:
-    """Reads a whole number."""
-
     low: int
     high: int = (1 << 31) - 1  # llama.cpp has 32-bit numbers, and would cut a larger one.
     or_zero: bool = False  # Whether 0 is valid below `low`.

@@ -16,8 +16,7 @@ from .errors import BadRequest
 from .fields import Fields, first_given, refuse_unsupported, show
 from .text import decode_json
 
-# The limit of stop texts: each is searched for after every token.
-MAX_STOPS = 64
+MAX_STOPS = 64  # The limit of stop texts: each is searched for after every token.
 # The limit of token ids in a list, and of biases: each is searched for at every token.
 MAX_LISTED_TOKENS = 4096
 MAX_TOKEN_ID_DIGITS = 10
@@ -59,15 +58,12 @@ def _read_by(reader: Callable[[Fields, str], Any], default: Any) -> Any:
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The samplers of a chain, in llama.cpp's order. After top_k, all later samplers have few tokens to process."""
 
-# The samplers by name and alias. adaptive_p is always the last one, because it chooses the token; it is in the chain if
-# `adaptive_target` is set.
+# The samplers by name and alias. adaptive_p chooses the token, so it is the last one, if `adaptive_target` is set.
 _LAST_SAMPLER = "adaptive_p"
 _NAMES: Mapping[str, str] = {
     **{name: name for name in (*SAMPLERS, _LAST_SAMPLER)},
-    "typ_p": "typical_p",
-    "typical": "typical_p",
-    "temp": "temperature",
-}
+    "typ_p": "typical_p", "typical": "typical_p", "temp": "temperature",
+}  # fmt: skip
 
 # A token id or a text (which stands for its tokens), and the value that is added to the logits.
 Bias = tuple[Union[int, str], float]
@@ -212,21 +208,11 @@ class SamplingParams:
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "grammar_lazy": (False,),
-    "grammar_triggers": ([],),
-    "reasoning_control": (False,),
-    "include_reasoning": (True,),
-    "parse_tool_calls": (True,),
-    "modalities": ([], ["text"]),
-    "audio": (),
-    "web_search_options": (),
-    "use_beam_search": (False,),
-    "n_indent": (0,),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1, 1.0),
-}
+    "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,), "include_reasoning": (True,),
+    "parse_tool_calls": (True,), "modalities": ([], ["text"]), "audio": (), "web_search_options": (),
+    "use_beam_search": (False,), "n_indent": (0,), "allowed_token_ids": ([],), "bad_words": ([],),
+    "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0),
+}  # fmt: skip
 
 # Fields that have no effect on the output of this server. --strict accepts them.
 WITHOUT_EFFECT = (
@@ -266,9 +252,7 @@ class GenerationParams:
 
 # The numbers of SamplingParams by name.
 NUMBERS: Mapping[str, Number] = {
-    field.name: field.metadata["read"]
-    for field in fields(SamplingParams)
-    if isinstance(field.metadata.get("read"), Number)
+    one.name: one.metadata["read"] for one in fields(SamplingParams) if isinstance(one.metadata.get("read"), Number)
 }
 
 
@@ -282,11 +266,9 @@ def read_params(
     stop: str = "stop",
     has_prompt_logprobs: bool = False,
 ) -> GenerationParams:
-    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
-
-    With `least_tokens=0` requests may only prefill the prompt. `lengths` and `stop` are the names of the length limit
-    (the first one in the request applies) and of the stop texts. `has_prompt_logprobs` is set if responses have them.
-    """
+    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself. With `least_tokens=0` requests may
+    only prefill the prompt. `lengths` and `stop` are the names of the length limit (the first one in the request
+    applies) and of the stop texts. `has_prompt_logprobs` is set if responses have them."""
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
     max_tokens = _max_tokens(body, least_tokens, lengths)
@@ -353,5 +335,4 @@ def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
 
 
 def is_token(value: Any) -> bool:
-    """Whether a JSON value may be a token id."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

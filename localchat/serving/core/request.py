@@ -13,8 +13,6 @@ Input = Union[str, "tuple[int, ...]"]
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """A constraint on the output."""
-
     kind: str  # json_object, json_schema, grammar, regex or choice.
     value: Any  # The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object.
     param: str  # The path of the field in the request, for error messages.

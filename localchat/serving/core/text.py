@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# A shared encoder: json.dumps with options would build one for each call. It writes no white space, leaves non-ASCII
-# characters as they are, and refuses NaN.
+# A shared encoder, since json.dumps with options would build one for each call. It refuses NaN.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 # The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory.
@@ -47,9 +46,7 @@ def json_bytes(value: Any) -> bytes:
 
 def decode_json(text: str) -> Any:
     """Decode a JSON text. Unlike Python's json, this refuses NaN, infinities, numbers beyond a double and huge texts.
-
-    Raises ValueError, or RecursionError if the text is nested too deeply.
-    """
+    Raises ValueError, or RecursionError if the text is nested too deeply."""
     # Brackets in strings count as well: a body of text has far fewer.
     n_containers = text.count("[") + text.count("{")
     if n_containers > MAX_CONTAINERS:
@@ -75,10 +72,8 @@ _DECODER = json.JSONDecoder(parse_constant=_parse_float, parse_float=_parse_floa
 
 def pattern_of(texts: Iterable[str]) -> str:
     """A regular expression that matches the longest of these texts at each position. Without texts, it never matches.
-
-    Common prefixes are factored out. An alternation of whole texts would compare each text at each position: with
-    6,000 reserved tokens that begin with "<", searching 200,000 "<" would hold the GIL for 17 s.
-    """
+    Common prefixes are factored out. An alternation of whole texts would compare each text at each position: with 6,000
+    reserved tokens that begin with "<", searching 200,000 "<" would hold the GIL for 17 s."""
     return _factored(sorted({*texts} - {""})) or "(?!)"
 
 

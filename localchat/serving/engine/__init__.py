@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from ..core.errors import out_of_resources
 from ..core.params import GenerationParams
 from .engine import Engine
 from .tuning import GPU
-from .values import GenerationRequest, LoadOptions
+from .values import EngineError, GenerationRequest, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
@@ -64,7 +65,10 @@ def _load(
     progress: Callable[[float], None] | None,
     after_step: Callable[[bool], None],
 ) -> Engine:
-    from .llama import load_backend, load_draft_backend, supports_gpu
+    try:
+        from .llama import load_backend, load_draft_backend, supports_gpu
+    except (ImportError, OSError, RuntimeError) as error:
+        raise out_of_resources(error) or EngineError(f"llama-cpp-python cannot be used here: {error}") from error
 
     if (options.n_gpu_layers or 0) > 0 and not supports_gpu():
         log.warning(

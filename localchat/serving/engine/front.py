@@ -19,8 +19,8 @@ from .process import EngineProcess
 from .tuning import has_matrix_instructions
 from .values import (
     EngineDied,
-    EngineError,
     EngineGone,
+    EngineSilent,
     EngineStats,
     EngineStopped,
     GenerationRequest,
@@ -49,8 +49,6 @@ _MATRIX_INSTRUCTIONS_OFF = (
 class Front:
     """Stands for the `Engine` of a model in an engine process. Any thread may call its methods, which raise the errors
     of `Engine`. `start` is called once, before the others."""
-
-    failure: EngineError | None = None
 
     def __init__(
         self, path: str, options: LoadOptions, on_progress: Callable[[float], None] = lambda share: None
@@ -142,7 +140,7 @@ class Front:
         return vectors
 
     def stats(self, timeout_s: float = _STATS_S) -> EngineStats:
-        """Raises EngineError if the process does not respond in time. A dead process runs nothing."""
+        """A dead process runs nothing. Raises EngineSilent if a living one does not respond in time."""
         with contextlib.suppress(EngineDied, EngineStopped):
             return self._called(lambda process: process.stats(timeout_s))
         return EngineStats()
@@ -151,7 +149,7 @@ class Front:
         try:
             return self._called(lambda process: process.call(method, *arguments, **options).result(_CALL_S))
         except FutureTimeout:
-            raise EngineError(f"the engine process has not responded for {_CALL_S:.0f} s: is it stopped?") from None
+            raise EngineSilent(_CALL_S) from None
 
     def _called(self, call: Callable[[EngineProcess], Result]) -> Result:
         if self._process is None:

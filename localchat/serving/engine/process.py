@@ -36,8 +36,8 @@ from typing import Any
 
 from .values import (
     EngineDied,
-    EngineError,
     EngineGone,
+    EngineSilent,
     EngineStats,
     EngineStopped,
     GenerationRequest,
@@ -143,7 +143,7 @@ class EngineProcess:
         return call
 
     def stats(self, timeout_s: float) -> EngineStats:
-        """The statistics of the engine. Raises EngineError if the process does not respond in time."""
+        """The statistics of the engine. Raises EngineSilent."""
         with self._lock:
             # A process that does not respond gets no further calls, which could fill the connection.
             asked = self._stats
@@ -154,7 +154,7 @@ class EngineProcess:
         try:
             return asked.result(timeout_s)
         except FutureTimeout:
-            raise EngineError(f"the engine process has not responded for {timeout_s:.2g} s: is it stopped?") from None
+            raise EngineSilent(timeout_s) from None
 
     def _ask_stats(self, asked: Future[EngineStats]) -> None:
         """Runs on a thread of its own, since `_send` waits if the process does not read."""

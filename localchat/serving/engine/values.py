@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Union
 
-from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
+from ..core.errors import BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.media import Media
 from ..core.options import Adapter, ModelOptions
@@ -316,6 +316,13 @@ class EngineError(InferenceError):
     """The engine cannot load a model or run a request. The message has the cause and a remedy."""
 
 
+class EngineSilent(EngineError, status=503, retry_after_s=QueueFull.retry_after_s):
+    """The engine process does not respond in time, as one that is stopped (SIGSTOP)."""
+
+    def __init__(self, timeout_s: float):
+        super().__init__(f"the engine process has not responded for {timeout_s:.2g} s: is it stopped?")
+
+
 class EngineDied(EngineError, is_transient=True):
     """The engine failed with requests in flight, or its process ended, perhaps before it had loaded the model."""
 
@@ -335,9 +342,6 @@ class EngineGone(EngineDied):
 
 class EngineStopped(ShuttingDown):
     """The engine has been closed."""
-
-    def __init__(self, message: str = SHUTTING_DOWN):
-        super().__init__(message)
 
 
 class Cancelled(Exception):

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .exchange import Exchange
     from .options import Options
 
-# The methods of all endpoints.
-METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"  # The methods of all endpoints.
 
 ANY_ORIGIN = "*"
 _PREFLIGHT = {
@@ -67,10 +66,8 @@ class Access:
         return headers
 
     def _has_key(self, headers: Message) -> bool:
-        """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys.
-
-        Each given key is compared with all keys, by digest, so that the time reveals nothing about a key.
-        """
+        """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys. Each given key is compared with
+        all keys, by digest, so that the time reveals nothing about a key."""
         scheme, _, bearer = headers.get("Authorization", "").partition(" ")
         given = (bearer if scheme.lower() == "bearer" else "", headers.get("X-Api-Key", ""))
         digests = [sha256(key.strip().encode("latin-1", "replace")).digest() for key in given]

@@ -130,11 +130,8 @@ class Connections:
 
 
 def has_disconnected(sock: socket.socket) -> bool:
-    """Whether the client has closed its end. Does not wait. False for a socket that this process has closed.
-
-    A client that only shuts down its writing side counts as disconnected: the socket does not show the difference.
-    Without `POLLRDHUP`, this is False as long as there are unread bytes, which with TLS there are at the end too.
-    """
+    """Whether the client has closed its end, or only its writing side. Does not wait. False for a socket that this
+    process has closed, and without `POLLRDHUP` as long as there are unread bytes, which TLS has at the end too."""
     try:
         if _PEER_CLOSED:
             poll = select.poll()
@@ -152,10 +149,7 @@ def has_disconnected(sock: socket.socket) -> bool:
 
 
 def _shut_down(sock: socket.socket, how: int) -> None:
-    """Shut down a connection, from any thread.
-
-    This calls `socket.shutdown` for TLS too. `SSLSocket.shutdown` would end the encryption, and the thread that uses
-    the connection would continue without it.
-    """
+    """Shut down a connection, from any thread: with `socket.shutdown` for TLS too, since `SSLSocket.shutdown` would end
+    the encryption, and the thread that uses the connection would continue without it."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, how)

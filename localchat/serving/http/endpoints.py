@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from ... import __version__
 from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
+from ..api.response_store import ResponseStore
 from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
@@ -44,8 +45,7 @@ log = logging.getLogger("localchat.server")
 # At most this many names of unknown fields are logged and stored, since clients choose the names.
 MAX_LOGGED_FIELDS = 100
 
-# A request uses this many processes of a model at most, if each ends before it receives the request.
-_MAX_USES = 3
+_MAX_USES = 3  # A request uses this many processes of a model at most, if each ends before it receives the request.
 
 _HOME = """localchat: {}
 
@@ -62,23 +62,18 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 class Endpoints:
-    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it.
-
-    Each path works with and without /v1 before it.
-    """
+    """The handlers of the endpoints, by path, with or without /v1 before it. "/" at its end means all paths below."""
 
     def __init__(self, service: Service[Model], options: Options) -> None:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
-        # Set when new requests are refused, while those in flight go on.
-        self.is_draining = False
+        self.is_draining = False  # Set when new requests are refused, while those in flight go on.
         self.n_in_flight = 0
         self._counting = threading.Lock()
         self._options = options
-        self._store = responses.ResponseStore()
-        # The names of unknown fields that have been logged; each is logged once.
-        self._logged: set[str] = set()
+        self._store = ResponseStore()
+        self._logged: set[str] = set()  # The names of unknown fields that have been logged; each is logged once.
         text, vectors, value, models = self._text, self._vectors, self._value, ModelEndpoints(service, options)
         parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
@@ -168,7 +163,7 @@ class Endpoints:
         """Count a request for the `with` block. Raises ShuttingDown if new requests are refused."""
         with self._counting:
             if self.is_draining or self._service.is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+                raise errors.ShuttingDown
             self.n_in_flight += 1
         try:
             yield
@@ -186,8 +181,6 @@ class Endpoints:
         """The method and path of each endpoint, except those for browsers."""
         rows = ((path, methods) for path, methods in self._table.items() if path not in ("/", "/v1"))
         return [f"{method} /v1{path}" for path, methods in rows for method in methods]
-
-    # --- generated text ---
 
     def _text(
         self, parse: Callable[[Fields], TextRequest], encoder_type: type[Encoder[Any]], format: StreamFormat = CHAT
@@ -221,10 +214,7 @@ class Endpoints:
         self, exchange: Exchange, request: Any, use: Callable[[Model], Result], stream: Stream | None = None
     ) -> Result:
         """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
-
-        `stream` gets pings while it loads. If its process ends before it receives a call of `use`, the request waits
-        until the model has been loaded again.
-        """
+        `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again."""
         wait = partial(self._wait, exchange, stream)
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_USES)):
@@ -249,8 +239,7 @@ class Endpoints:
             self._service.unload(served)
         else:
             self._used(exchange, request, lambda model: model, stream)
-        head = ResponseHead("", int(time.time()), served.file.name)
-        encoder = encoder_type(head, request, Usage)
+        encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)
         if stream is None:
             exchange.send_json(200, encoder.body())
         else:
@@ -258,7 +247,6 @@ class Endpoints:
             stream.send(has_events=True, is_last=True)
 
     def _wait(self, exchange: Exchange, stream: Stream | None) -> None:
-        """Called several times a second while a request waits."""
         self._check(exchange)
         if stream is not None:
             stream.ping()
@@ -266,11 +254,9 @@ class Endpoints:
     def _check(self, exchange: Exchange) -> None:
         """Raise an error if the client has disconnected or the server stops."""
         if self._service.is_stopped:
-            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            raise errors.ShuttingDown
         if has_disconnected(exchange.socket):
             raise ClientGoneError
-
-    # --- vectors, tokens and templates ---
 
     def _vectors(
         self,
@@ -308,8 +294,6 @@ class Endpoints:
                 log.info("requests have the field '%s', which is ignored here", printable(name))
         return request
 
-    # --- stored responses ---
-
     def _get_response(self, exchange: Exchange) -> None:
         if "/" in exchange.tail:
             raise errors.HttpError(404, "unknown_path", f"there is nothing at {exchange.path}")
@@ -320,8 +304,6 @@ class Endpoints:
     def _delete_response(self, exchange: Exchange) -> None:
         self._store.delete(exchange.tail)
         exchange.send_json(200, {"id": exchange.tail, "object": "response", "deleted": True})
-
-    # --- the state of the server ---
 
     def _home(self, exchange: Exchange) -> None:
         if self._options.has_page and exchange.wants_page:
@@ -347,18 +329,12 @@ class Endpoints:
         sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
         body = {
             "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
-            "total_slots": facts.n_parallel,
-            "model_alias": model.name,
+            "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
             "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
             "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
-            "endpoint_slots": True,
-            "endpoint_props": False,
-            "endpoint_metrics": True,
-            "chat_template": model.template.source,
-            "bos_token": facts.bos,
-            "eos_token": facts.eos,
-            "build_info": f"localchat {__version__}",
-        }
+            "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
+            "chat_template": model.template.source, "bos_token": facts.bos, "eos_token": facts.eos,
+        }  # fmt: skip
         exchange.send_json(200, body)
 
     def _adapters(self, exchange: Exchange) -> None:
@@ -378,15 +354,12 @@ class Endpoints:
         slots: list[dict[str, Any]] = []
         for sequence in engine.stats().running[:n_slots]:
             n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
-            slot = {
-                "is_processing": True,
-                "id_task": sequence.id,
-                "n_prompt_tokens": sequence.n_prompt,
+            slots.append({
+                "is_processing": True, "id_task": sequence.id, "n_prompt_tokens": sequence.n_prompt,
                 "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
                 "n_prompt_tokens_cache": sequence.n_cached,
                 "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
-            }
-            slots.append(slot)
+            })  # fmt: skip
         slots += [{"is_processing": False}] * (n_slots - len(slots))
         exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
 
@@ -419,5 +392,4 @@ def chat_page() -> tuple[str, dict[str, str]]:
     return text, {**headers, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
-# Events with names, and an event as ping.
-_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
+_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))  # Events with names, and an event as ping.

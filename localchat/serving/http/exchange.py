@@ -31,13 +31,10 @@ LINGER_S = 0.5
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 # A target, which begins with scheme and host if a proxy sends it (RFC 9112, 3.2.2).
 _TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)\??(?P<query>.*)")
-# Limit of each part of a log line that a client chooses.
-MAX_LOGGED_CHARS = 200
-# Logged as the status if the client did not get a whole response (nginx uses this number).
-CLIENT_GONE = 499
+MAX_LOGGED_CHARS = 200  # Limit of each part of a log line that a client chooses.
+CLIENT_GONE = 499  # Logged as the status if the client did not get a whole response (nginx uses this number).
 
-# Bytes of one `send`, to which the timeout of the socket applies.
-SEND_BYTES = 64 * 1024
+SEND_BYTES = 64 * 1024  # Bytes of one `send`, to which the timeout of the socket applies.
 
 
 class ClientGoneError(Exception):
@@ -45,12 +42,9 @@ class ClientGoneError(Exception):
 
 
 class Exchange:
-    """A request and its response."""
-
     def __init__(
         self, method: str, target: str, version: str, headers: Message, stream: Incoming, options: Options
     ) -> None:
-        """The head of a request, and the connection."""
         self.method = method
         parts = _TARGET.match(target)
         assert parts is not None, "every text matches"
@@ -67,16 +61,13 @@ class Exchange:
         self.route, self.tail = "other", ""
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id, self.summary = "-", ""
-        # Closed at the end of the exchange.
-        self.closing = contextlib.ExitStack()
+        self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
         # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.
         self.fail_stream: Callable[[errors.ApiError], None] | None = None
-        # The CORS headers of the response, also of an error.
-        self.cors_headers: Mapping[str, str] = {}
-        # The client's id of the request; None: the response gets a new id.
-        self._given_id: str | None = None
+        self.cors_headers: Mapping[str, str] = {}  # Those of the response, also of an error.
+        self._given_id: str | None = None  # The client's id of the request; None: the response gets a new id.
         self.name_request(headers.get("X-Request-Id"))
         self._stream = stream
         # Whether the body is still unread: if so, the connection cannot take another request.
@@ -197,7 +188,6 @@ class Exchange:
         return printable(f"{self.method} {self.path}"[:MAX_LOGGED_CHARS])
 
     def log(self) -> None:
-        """Write one line to the log."""
         given = f" [{self._given_id}]" if self._given_id else ""
         summary = f"{self.summary or '-'}{given}"
         log.info("%s %s %s %.3f s: %s", self.id, self.status, self._request_line, self.seconds, summary)

@@ -32,10 +32,8 @@ log = logging.getLogger("localchat.server")
 IDLE_TIMEOUT_S = 120.0
 # How long a client may take to send the rest of the head of a request, or to complete the TLS handshake.
 HEAD_TIMEOUT_S = 30.0
-# How long to pause before the next `accept` when the process has too many open files.
-NO_FILES_PAUSE_S = 0.5
-# How long responses may take to end when the server closes.
-CLOSE_TIMEOUT_S = 5.0
+NO_FILES_PAUSE_S = 0.5  # How long to pause before the next `accept` when the process has too many open files.
+CLOSE_TIMEOUT_S = 5.0  # How long responses may take to end when the server closes.
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -166,8 +164,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.server_close()
         self.service.stop()
         self.connections.close(CLOSE_TIMEOUT_S)
-        # Close the model last: responses that end need its vocabulary.
-        self.service.close()
+        self.service.close()  # Close the model last: responses that end need its vocabulary.
 
     def get_request(self) -> Any:
         try:

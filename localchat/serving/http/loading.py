@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("localchat.server")
 
 _BAR_WIDTH = 30
-# Seconds between log lines of the progress, if stderr is not a terminal.
-_LOG_PAUSE_S = 10.0
+_LOG_PAUSE_S = 10.0  # Seconds between log lines of the progress, if stderr is not a terminal.
 
 
 class Loader:
@@ -45,13 +44,11 @@ class Loader:
         # Set if the first model cannot be loaded. Then `on_failure` is called, which ends the server.
         self.has_failed = False
         self.on_failure: Callable[[], None] = lambda: None
-        # The base URL for clients, for the report.
-        self.url = ""
+        self.url = ""  # The base URL for clients, for the report.
         self._options = options
         self._is_first = True
         self._is_closed = False
-        # The model that loads.
-        self._loading: _Start | None = _Start(file, load_options(file, options), has_bar=True)
+        self._loading: _Start | None = _Start(file, load_options(file, options), has_bar=True)  # The model that loads.
 
     def close(self) -> None:
         """End the engine process that loads, and load no more."""
@@ -60,13 +57,9 @@ class Loader:
             loading.front.close()
 
     def load(self, served: ServedModel[Model], others: OtherModels) -> Model:
-        """Load a model. The first call is for the model with which the loader was made.
-
-        Raises:
-            EngineError: It cannot be loaded; the message has the path and the reason in one line. Or OutOfResources.
-            NotEnoughMemory: As `Front.start`, except for the first model.
-            EngineStopped: `close` was called.
-        """
+        """Load a model. The first call is for the model with which the loader was made. Raises EngineError or
+        OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory as `Front.start`, except
+        for the first model; EngineStopped if `close` was called."""
         file, is_first, self._is_first = served.file, self._is_first, False
         options = replace(load_options(file, self._options), others=others)
         # A bar of a later model would disturb the log.
@@ -121,7 +114,6 @@ class Loader:
         )
 
     def _report(self, file: ModelFile, facts: ModelFacts, seconds: float) -> None:
-        """Report the model, its context, memory and device, and the address."""
         size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
         cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
@@ -163,7 +155,6 @@ class _Start:
         return time.monotonic() - self._began_at
 
     def clear(self) -> None:
-        """Remove the bar."""
         if self._shown_percent >= 0:
             self._write("\r\x1b[K")
             self._shown_percent = -1

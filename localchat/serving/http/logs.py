@@ -7,8 +7,7 @@ import sys
 
 log = logging.getLogger("localchat.server")
 
-# The attribute of log records that are written without the time.
-_PLAIN = "is_plain"
+_PLAIN = "is_plain"  # The attribute of log records that are written without the time.
 
 
 def log_to_stderr() -> None:

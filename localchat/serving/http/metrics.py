@@ -37,7 +37,7 @@ class Metrics:
             self._duration_s.add(seconds)
 
     def text(self, service: Service[Model]) -> str:
-        """All metrics. Those of a model are missing unless it is loaded and its engine works."""
+        """All metrics, also those of each loaded model."""
         help = "Requests that have ended; status 499 if the client disconnected."
         with self._lock:
             requests = sorted(self._requests.items())
@@ -45,8 +45,7 @@ class Metrics:
             lines = [*_metric("counter", "requests_total", help, samples)]
             help = "Time from the head of a request to its end."
             lines += _histogram("request_duration_seconds", help, {"": self._duration_s})
-        models = [model for served in service.loaded() if (model := served.model) is not None]
-        engines = {model.name: model.engine for model in models if model.engine.failure is None}
+        engines = {model.name: model.engine for served in service.loaded() if (model := served.model) is not None}
         lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(engines)))])
         return "\n".join([*lines, *_of_engines(engines), ""])
 
@@ -96,7 +95,6 @@ def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | 
 
 
 def _histogram(name: str, help: str, values: Mapping[str, Histogram]) -> Iterator[str]:
-    """The lines of histograms, by their labels."""
     samples: list[tuple[str, int | float]] = []
     for label, one in values.items():
         counts = one.counts()

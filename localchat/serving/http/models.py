@@ -22,16 +22,14 @@ from .exchange import Exchange
 from .loading import load_options, template_of
 from .options import Options
 
-# The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
-_NEVER = 10982044800
+_NEVER = 10982044800  # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
 
 
 @dataclass(frozen=True)
 class ModelEndpoints:
-    """The handlers. Lists also have models that are not loaded, with what the start of their files says, and the
-    context with which the options load them."""
+    """The handlers. A model that is not loaded is listed with what its header says, and the context of the options."""
 
     service: Service[Model]
     options: Options
@@ -126,33 +124,28 @@ class ModelEndpoints:
         info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
         return {
             "modelfile": f"FROM {served.file.name}\n" + (f"ADAPTER {adapter.name}\n" if adapter else ""),
-            "parameters": "",
-            "template": template,
-            "details": entry["details"],
-            "model_info": info,
+            "parameters": "", "template": template, "model_info": info,
+            "details": entry["details"], "modified_at": entry["modified_at"],
             "capabilities": [*_capabilities(served, self._modalities(served), template)],
-            "modified_at": entry["modified_at"],
-        }
+        }  # fmt: skip
 
     def _ollama_entry(self, served: ServedModel[Model], adapter: Adapter | None = None) -> dict[str, Any]:
         """The entry of a model or an adapter in Ollama's format, with two fields of llama.cpp."""
         file, header, n_params = served.file, summary_of(served.file), _n_params(served)
         name = adapter.name if adapter else file.name
         family = header.architecture or "unknown"
+        details = {
+            "parent_model": file.name if adapter else "", "format": "gguf", "family": family, "families": [family],
+            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+            "quantization_level": header.quantisation or "unknown",
+        }  # fmt: skip
         return {
             "name": name,
             "model": name,
             "size": file.n_bytes,
             # Clients only compare digests. Computing the real one would take minutes for a large file.
             "digest": hashlib.sha256(f"{name} {file.n_bytes}".encode()).hexdigest(),
-            "details": {
-                "parent_model": file.name if adapter else "",
-                "format": "gguf",
-                "family": family,
-                "families": [family],
-                "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
-                "quantization_level": header.quantisation or "unknown",
-            },
+            "details": details,
             # A file may have a time that is no date.
             "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
             "type": "model",
@@ -166,7 +159,6 @@ def _adapter_of(served: ServedModel[Model], name: str) -> Adapter | None:
 
 
 def state_of(served: ServedModel[Model]) -> str:
-    """The state with llama.cpp's words."""
     if served.model is not None:
         return "loaded"
     return "loading" if served.is_loading else "failed" if served.failure else "unloaded"

@@ -19,10 +19,8 @@ from ..core import errors
 BODY_TIMEOUT_S = 30.0
 MIN_BODY_RATE = 16 * 1024
 
-# Limit of a line of a chunked body: a trailer, or the size of a chunk and extensions.
-MAX_CHUNK_LINE_BYTES = 4096
-# Limit of the number of trailers. Their content is ignored.
-MAX_TRAILERS = 100
+MAX_CHUNK_LINE_BYTES = 4096  # Limit of a line of a chunked body: a trailer, or the size of a chunk and extensions.
+MAX_TRAILERS = 100  # Limit of the number of trailers. Their content is ignored.
 
 _COMPRESSIONS = ("gzip", "x-gzip", "deflate")
 # The window sizes (zlib's `wbits`) to try: gzip or zlib by the header, then none, as some clients send "deflate".
@@ -57,8 +55,6 @@ class _Source(io.RawIOBase):
 
 
 class Incoming(io.BufferedReader):
-    """The buffered bytes of one connection."""
-
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._source = _Source(sock)
@@ -99,7 +95,6 @@ def list_of(headers: Message, name: str) -> list[str]:
 
 
 def has_body(headers: Message) -> bool:
-    """Whether bytes of a body follow the head."""
     return "Transfer-Encoding" in headers or list_of(headers, "Content-Length") not in ([], ["0"])
 
 

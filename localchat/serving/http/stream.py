@@ -41,10 +41,8 @@ class StreamFormat:
 
 
 CHAT = StreamFormat()
-# For interfaces in which a field marks the last chunk.
-WITHOUT_END = StreamFormat(end=None)
-# For interfaces whose events have names.
-NAMED = StreamFormat(encode=encode_named, end=None)
+WITHOUT_END = StreamFormat(end=None)  # For interfaces in which a field marks the last chunk.
+NAMED = StreamFormat(encode=encode_named, end=None)  # For interfaces whose events have names.
 # For Ollama. Clients parse every line, so there is no ping.
 LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
 
@@ -74,7 +72,6 @@ class Stream:
             self.ping()
 
     def ping(self) -> None:
-        """Send a ping if it is time for one."""
         if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
             self._write(self._format.ping)
 

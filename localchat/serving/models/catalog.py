@@ -30,10 +30,8 @@ log = logging.getLogger("localchat.server")
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = ".localchat/models"  # In the home directory.
-# The mapping files that a models folder may have.
-MAPPING_FILES = ("models.toml", "models.json")
-# An error shows at most this many names.
-MAX_SHOWN_NAMES = 8
+MAPPING_FILES = ("models.toml", "models.json")  # The mapping files that a models folder may have.
+MAX_SHOWN_NAMES = 8  # An error shows at most this many names.
 # Its second name is the first one if a file of the user has the name "demo".
 _BUILT_IN = ModelFile(DEMO_PATH, DEMO, "built-in", ("built-in/demo",))
 
@@ -44,10 +42,7 @@ class Catalog:
     def __init__(
         self, folders: Sequence[Path] = (), mapping: Path | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Without `folders` the default one is scanned; without a `mapping` file those in the folders apply.
-
-        `environment` has HOME and the variables that other programs use for their folders.
-        """
+        """Without `folders` the default one is scanned; without a `mapping` file those in the folders apply."""
         home = home_in(environment)
         self._folders = tuple(folders) or ((home / DEFAULT_FOLDER,) if home else ())
         self._mapping = mapping
@@ -85,12 +80,10 @@ class Catalog:
         return models
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
-        """The model that a name means, or the base of the adapter that it means. Case is ignored; "name:tag" means the
-        file of this name with this quantisation.
-
-        The name may be a path (`takes_paths`) on the command line, but not in a request: a client could open any file.
-        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid.
-        """
+        """The model that a name means, or the base of the adapter. Case is ignored; "name:tag" means the file of this
+        name with this quantisation.
+        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid. The name may
+        be a path (`takes_paths`) on the command line, but not in a request: a client could open any file."""
         name = name.strip()
         if takes_paths and name == DEMO:
             return _BUILT_IN
@@ -124,27 +117,24 @@ class Catalog:
         return found[0] if len(found) == 1 else _BUILT_IN
 
     def _sources(self, scan: Scan) -> Iterator[Iterable[ModelFile]]:
-        """The models of each source."""
+        """The models of each source. While a change of a mapping file is invalid, its models are those before it."""
         mappings = [self._mapping] if self._mapping else [f / name for f in self._folders for name in MAPPING_FILES]
         for path in mappings:
             scan.stamps[path] = changed_at(path)
-            if scan.stamps[path] or self._mapping:
-                yield self._models_of(path, scan)
+            if not (scan.stamps[path] or self._mapping):
+                continue
+            try:
+                self._mapped[path] = read_mapping(path)
+            except ModelFileError as error:
+                if self._scanned is None:
+                    raise
+                scan.report(f"{error}; its models stay those before this change")
+            yield self._mapped.get(path, [])
         for folder in self._folders:
             yield models_below(folder, scan)
         for source in SOURCES:
             for root in source.roots(self._environment):
                 yield source.models(root, scan)
-
-    def _models_of(self, mapping: Path, scan: Scan) -> list[ModelFile]:
-        """The models of a mapping file. While a change of it is invalid, they are those before the change."""
-        try:
-            self._mapped[mapping] = read_mapping(mapping)
-        except ModelFileError as error:
-            if self._scanned is None:
-                raise
-            scan.report(f"{error}; its models stay those before this change")
-        return self._mapped.get(mapping, [])
 
     def _on_offer(self, wanted: str, models: Sequence[ModelFile]) -> str:
         names = {model.name.casefold(): model.name for model in models}

@@ -93,8 +93,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 class _Reader:
-    """Reads values one after another. A value that extends beyond the end of the file, or beyond the first `limit`
-    bytes, raises GGUFError."""
+    """Reads values one after another. One beyond the end of the file or beyond `limit` bytes raises GGUFError."""
 
     def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
         self._path = path
@@ -111,8 +110,7 @@ class _Reader:
             raise GGUFError(path, f"not a GGUF file: {next(kinds, found)}")
         version = self.number("I")
         if version not in VERSIONS:
-            known = " or ".join(map(str, VERSIONS))
-            raise GGUFError(path, f"GGUF version {version}, expected {known}")
+            raise GGUFError(path, f"GGUF version {version}, expected {' or '.join(map(str, VERSIONS))}")
         self.n_tensors, self.n_values = self.number("Q"), self.number("Q")
         # The least sizes of a tensor and of a value: two lengths, a type and an offset; a length, a type and a byte.
         self.check_size(self.at + 24 * self.n_tensors + 13 * self.n_values)

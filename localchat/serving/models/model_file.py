@@ -27,12 +27,9 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
 # The same by their `general.type`, or else by their architecture.
 _KINDS: Mapping[str, str] = {
-    "adapter": "an adapter (LoRA) for a model",
-    "imatrix": "an importance matrix",
-    "mmproj": "a projector for a model",
-    "clip": "a projector for a model",
-    "controlvector": "a control vector for a model",
-}
+    "adapter": "an adapter (LoRA) for a model", "imatrix": "an importance matrix", "mmproj": "a projector for a model",
+    "clip": "a projector for a model", "controlvector": "a control vector for a model",
+}  # fmt: skip
 # By modality: the name of its encoder in the header of a projector.
 _ENCODERS: Mapping[str, str] = {"image": "vision", "audio": "audio"}
 # Of several projectors, that of the first type. Quantised ones are smaller, and see less.
@@ -42,8 +39,7 @@ QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.
 # Characters that a name cannot have: a line of the log or of a table would end there, or JSON cannot have them.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# The characters of an architecture that lists show.
-_MAX_SHOWN_CHARS = 60
+_MAX_SHOWN_CHARS = 60  # The characters of an architecture that lists show.
 # The names of llama.cpp's file types, by number (enum llama_ftype).
 _QUANTISATIONS: Mapping[object, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
@@ -74,10 +70,9 @@ class ModelFile:
     @property
     def n_bytes(self) -> int:
         """The bytes of all parts of the model; 0 if the file cannot be read."""
-        try:
+        with contextlib.suppress(OSError):
             return sum(part.stat().st_size for part in parts_of(self.path))
-        except OSError:
-            return 0
+        return 0
 
     @property
     def adapter_names(self) -> set[str]:
@@ -86,10 +81,9 @@ class ModelFile:
     @property
     def stamp(self) -> int:
         """The modification time of the file in nanoseconds, 0 if there is none."""
-        try:
+        with contextlib.suppress(OSError):
             return self.path.stat().st_mtime_ns
-        except OSError:
-            return 0
+        return 0
 
 
 def model_at(argument: str) -> ModelFile:

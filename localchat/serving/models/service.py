@@ -20,16 +20,12 @@ from .model_file import ModelFile, ModelFileError, summary_of
 
 log = logging.getLogger("localchat.server")
 
-# A model that could not be loaded is tried again after this many seconds, or when its file has changed.
-RETRY_S = 60.0
-# A load that crashes is tried again at the next request, up to this many times in a row.
-MAX_TRIES = 3
-# How often a request that waits for a model checks whether its client is still there.
-_POLL_S = 0.25
+RETRY_S = 60.0  # A model that could not be loaded is tried again after this many seconds, or when its file has changed.
+MAX_TRIES = 3  # A load that crashes is tried again at the next request, up to this many times in a row.
+_POLL_S = 0.25  # How often a request that waits for a model checks whether its client is still there.
 # How long the requests that waited for a model have to begin, before another model may take its place.
 _FIRST_USE_S = 5.0
-# How long the thread that loads models may take to end.
-_CLOSE_S = 10.0
+_CLOSE_S = 10.0  # How long the thread that loads models may take to end.
 # What an engine process takes at most beside the weights and the context, such as libraries and kernels.
 _PROCESS_BYTES = 1 << 30
 
@@ -37,8 +33,6 @@ _PROCESS_BYTES = 1 << 30
 class LoadedModel(Protocol):
     """What the service needs of a loaded model. Its memory is free when `close` returns; `stop` ends its requests."""
 
-    @property
-    def failure(self) -> BaseException | None: ...  # Why its engine accepts no requests now; None: it does.
     @property
     def has_died(self) -> bool: ...  # Whether its engine process has ended: the next request loads it again.
     @property
@@ -80,10 +74,8 @@ class ServedModel(Generic[M]):
 
 
 class Service(Generic[M]):
-    """The models of this server. One of them, the default, serves requests that name none.
-
-    One thread loads and ends models, one after another; loaded models go on serving meanwhile.
-    """
+    """The models of this server. One of them, the default, serves requests that name none. One thread loads and ends
+    models, one after another; loaded models go on serving meanwhile."""
 
     def __init__(
         self,
@@ -94,12 +86,8 @@ class Service(Generic[M]):
         load: Callable[[ServedModel[M], OtherModels], M] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """
-        Args:
-            file: The default model.
-            catalog: All models that requests may name; None: the default one alone.
-            load: Loads a model beside others, and sets its `progress`. Raises what `Front.start` raises.
-        """
+        """`file` is the default model, `catalog` has all that requests may name; None: the default one alone. `load`
+        loads a model beside others, and sets its `progress`. It raises what `Front.start` raises."""
         self.default: ServedModel[M] = ServedModel(file)
         self.waits = options.waits
         self._options = options
@@ -131,8 +119,6 @@ class Service(Generic[M]):
         for served in self.loaded():
             if (model := served.model) is not None:
                 model.stop()
-
-    # --- names ---
 
     def served(self) -> list[ServedModel[M]]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
@@ -187,33 +173,22 @@ class Service(Generic[M]):
         with self._changed:
             return [served for served in self._models.values() if served.model is not None]
 
-    # --- the use of a model ---
-
     def model(self, name: str = "") -> M:
-        """The loaded model of this name. Without a name: the default model if it is loaded, otherwise the loaded
-        model that was used last.
-
-        Raises:
-            ModelNotFound: There is no model of this name, or the name means several.
-            ModelLoading: It is not loaded, and this call does not load it.
-            InferenceError: The engine has failed, or its process cannot be started.
-        """
+        """The loaded model of this name. Without a name: the default model if it is loaded, otherwise the loaded model
+        that was used last. Raises what `find` raises; ModelLoading if it is not loaded, and does not load it."""
         best = self.find(name)
         if not name:
             best = max(self.loaded(), key=lambda served: (served is self.default, served.used_at), default=best)
         model = best.model
         if model is None:
             raise self._loading(best)
-        return _working(model)
+        return model
 
     def check(self) -> None:
-        """Raise ModelLoading while the default model loads for the first time; InferenceError if its engine failed."""
-        model = self.default.model
-        if model is not None:
-            _working(model)
-        elif not self.default.used_at:
-            raise self._loading(self.default)
-        else:
+        """Raise ModelLoading while the default model loads for the first time, InferenceError if that failed later."""
+        if self.default.model is None:
+            if not self.default.used_at:
+                raise self._loading(self.default)
             self._check_failure(self.default, math.inf)
 
     @contextlib.contextmanager
@@ -223,17 +198,9 @@ class Service(Generic[M]):
         keep_alive_s: float | None = None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> Iterator[M]:
-        """The loaded model, which is not ended within the `with`.
-
-        Args:
-            keep_alive_s: How long the model stays loaded after the request; None: `idle_unload`.
-            while_waiting: Called several times a second while the model loads. It may raise an error to stop waiting.
-
-        Raises:
-            ModelLoading: The model is not loaded, and requests do not wait.
-            InferenceError: The model cannot be loaded, or its engine has failed.
-            ShuttingDown: The server has been stopped.
-        """
+        """The loaded model, which is not ended within the `with`, and stays loaded for `keep_alive_s` after it; None:
+        for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an error.
+        Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown."""
         model: M | None = None
         with self._changed:
             served.n_waiting += 1
@@ -255,7 +222,7 @@ class Service(Generic[M]):
                 served.n_waiting -= 1
                 self._changed.notify_all()
         try:
-            yield _working(model)
+            yield model
         finally:
             with self._changed:
                 served.n_users -= 1
@@ -280,12 +247,10 @@ class Service(Generic[M]):
         self._changed.notify_all()
 
     def _queue_unless_loaded(self, served: ServedModel[M], since: float = math.inf, *, is_wanted: bool) -> bool:
-        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now.
-
-        Raises the error of a load that has failed since this time, or is not to be tried again yet.
-        """
+        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now. Raises the error of
+        a load that has failed since this time, or is not to be tried again yet."""
         if self.is_stopped:
-            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            raise errors.ShuttingDown
         if served.model is not None and not served.is_ending and not served.model.has_died:
             return True
         self._check_failure(served, since)
@@ -316,7 +281,7 @@ class Service(Generic[M]):
         is_loading = served.is_loading or self._load is None
         return errors.ModelLoading(text if is_loading else f"the model {served.file.name!r} is not loaded", left_s)
 
-    # --- the thread that loads and ends models ---
+    # The rest runs on the thread that loads and ends models.
 
     def _run(self) -> None:
         while not self.is_stopped:
@@ -370,8 +335,7 @@ class Service(Generic[M]):
             )
 
     def _loaded(self, served: ServedModel[M]) -> M | None:
-        """The model, which is loaded beside others or in their place. None: no request waits for it any more, or the
-        server stops."""
+        """The model, which is loaded beside others or in their place. None: no request waits for it any more."""
         assert self._load is not None
         if (dead := served.model) is not None:
             if not dead.has_died:  # It was to be ended for another model, whose request is gone.
@@ -406,12 +370,8 @@ class Service(Generic[M]):
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 
     def _end_least_recent(self, new: ServedModel[M], *, only_idle: bool = False) -> None:
-        """End the least recently used idle model for a new one. While there is none, wait for the first that becomes
-        idle, as long as the new one is needed.
-
-        New requests could keep all models busy. If there is only one, or after some seconds, those for the least
-        recently used one wait.
-        """
+        """End the least recently used idle model for a new one, or wait for one as long as the new one is needed. After
+        some seconds, or if there is only one, new requests for the least recently used one wait: it could stay busy."""
         began_at = self.clock()
         blocked: ServedModel[M] | None = None
         try:
@@ -447,9 +407,3 @@ class Service(Generic[M]):
             with self._changed:
                 served.is_ending = False
                 self._changed.notify_all()
-
-
-def _working(model: M) -> M:
-    if model.failure is not None:
-        raise errors.InferenceError(f"the engine has failed: {model.failure}")
-    return model

@@ -36,8 +36,7 @@ log = logging.getLogger("localchat.server")
 
 # The limits of the folders below a root: deeper ones and further ones are not scanned.
 _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
-# The limit of a mapping file, and of a file of another program that names a model.
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20  # The limit of a mapping file, and of a file of another program that names a model.
 # The folders of Ollama's registry, and of the models without a publisher in it.
 _OLLAMA_REGISTRY = re.compile(r"^registry\.ollama\.ai/(library/)?")
 
@@ -107,21 +106,18 @@ def _beside(mapping: Path, file: str) -> Path:
     return path
 
 
+@dataclass(eq=False)
 class Scan:
-    """One search for models: when each folder was changed that it has read, and what it skips."""
-
-    def __init__(self, reported: set[str]) -> None:
-        """`reported` has what earlier scans have logged, which is not logged again."""
-        self.stamps: dict[Path, int] = {}  # They show whether to scan again.
-        self._reported = reported
+    reported: set[str]  # What earlier scans have logged, which is not logged again.
+    stamps: dict[Path, int] = field(default_factory=dict)  # When what it read was changed: whether to scan again.
 
     def skip(self, path: Path, problem: str) -> None:
         self.report(f"{path} is skipped: {problem}")
 
     def report(self, text: str) -> None:
         text = printable(text)
-        if text not in self._reported:
-            self._reported.add(text)
+        if text not in self.reported:
+            self.reported.add(text)
             log.warning("%s", text)
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
@@ -157,8 +153,7 @@ def changed_at(path: Path) -> int:
 
 
 def files_below(root: Path, scan: Scan) -> Iterator[Path]:
-    """The files below a folder, in alphabetical order within each folder, last those behind links to folders. Each
-    folder is read once, so loops of links end."""
+    """The files below a folder, by folder and name, last those behind links to folders. Each folder is read once."""
     seen: set[str] = set()
     todo = deque([(root, _MAX_DEPTH)])
     while todo:
@@ -203,9 +198,7 @@ def models_below(root: Path, scan: Scan, source: str = "models folder") -> Itera
 
 def _repository_models(files: Iterable[tuple[str, Path]], source: str) -> Iterator[ModelFile]:
     """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several.
-
-    `files` are the files with the names of their repositories. Of files with one name, the first one counts.
-    """
+    `files` are the files with the names of their repositories. Of files with one name, the first one counts."""
     by_repository: dict[str, dict[str, Path]] = {}
     for repository, path in files:
         by_repository.setdefault(repository, {}).setdefault(name_of(path), path)

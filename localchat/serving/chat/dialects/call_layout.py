@@ -25,20 +25,19 @@ from typing import Any, Callable, NamedTuple
 
 from .values import ALL_TYPES, GEMMA_QUOTE, STRING, TYPE_NAMES
 
-# Placeholders in the texts of layouts: a number of one to three digits, the name of the tool or argument, up to two
-# line breaks, any indentation, an id.
-A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
-_PLACEHOLDERS = {"$name": THE_NAME, "$key": THE_NAME, "$id": AN_ID, "$n": A_NUMBER, "~": A_BREAK, "^": A_SPACE}
-# The texts that replace placeholders in written calls.
-_FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
+# Placeholders in the texts of layouts: the name of the tool or argument, a number of one to three digits, an id, up to
+# two line breaks, any indentation; and the texts that replace them in written calls.
+THE_NAME, A_NUMBER, AN_ID, A_BREAK, A_SPACE = "$name", "$n", "$id", "~", "^"
+PLACEHOLDER = re.compile(r"(\$(?:name|id|n)|[~^])")
+_FILLED = {A_NUMBER: "0", AN_ID: "0", A_BREAK: "\n", A_SPACE: ""}
 # The parts of the texts around arguments: names, ids, and literal texts. White space separates them.
-_PARTS = re.compile(f"([{A_NUMBER}{AN_ID}{THE_NAME}])|[{A_BREAK}{A_SPACE}\\s]+")
+_PARTS = re.compile(r"(\$(?:name|id|n))|[~^\s]+")
 
 # The parts of a call format: placeholders and brackets; the texts around calls; around the arguments; of an argument.
 _HOLES = re.compile(r"\$[a-z]+|[~^]|@\(?|\*\(|\)[*@]?")
 _CALLS = re.compile(r"(.*)@\((.*)\)([^)@]*)@(.*)", re.DOTALL)
-_CALL = re.compile(f"(.*?{THE_NAME}.*?)(?:\\$args|\\*\\((.*)\\)\\*)(.*)", re.DOTALL)
-_ARGUMENT = re.compile(f"(.*?){THE_NAME}(.*?)(?:(\\$type|\\$string)(.*))?\\$value(.*)", re.DOTALL)
+_CALL = re.compile(r"(.*?\$name.*?)(?:\$args|\*\((.*)\)\*)(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"(.*?)\$name(.*?)(?:(\$type|\$string)(.*))?\$value(.*)", re.DOTALL)
 # The attributes of values: the JSON types of a value, and its attribute.
 _ATTRIBUTES = {
     "$type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
@@ -52,10 +51,8 @@ class ValueLayout(NamedTuple):
     types: frozenset[str]
     start: str
     end: str
-    marker: str
-    """Strings are bare text that may not contain this marker. "": strings are not bare text."""
-    not_start: str = ""
-    """Bare text may not begin with this text, the start of another layout."""
+    marker: str  # Strings are bare text that may not contain this marker. "": strings are not bare text.
+    not_start: str = ""  # Bare text may not begin with this text, the start of another layout.
 
 
 @dataclass(frozen=True)
@@ -64,17 +61,12 @@ class ArgumentsLayout:
 
     before_key: str
     key_end: str
-    attributes: str
-    """"$type", "$string" or ""."""
-    before_value: str
-    """The text between the attributes and the value. The parser can do without it."""
-    end: str
-    """The text after the value."""
+    attributes: str  # "$type", "$string" or "".
+    before_value: str  # The text between the attributes and the value. The parser can do without it.
+    end: str  # The text after the value.
     separator: str
-    on_lines: bool
-    """Whether a line break may be on each side of a value."""
-    quotes: tuple[str, str]
-    """Texts that may be around a string value. They are not part of the value."""
+    on_lines: bool  # Whether a line break may be on each side of a value.
+    quotes: tuple[str, str]  # Texts that may be around a string value. They are not part of the value.
 
     @property
     def is_nested(self) -> bool:
@@ -96,46 +88,39 @@ class ArgumentsLayout:
         return (ValueLayout(STRING, start + quote, end_quote + end, end_quote + end), bare) if quote else (bare,)
 
     def can_name(self, name: str) -> bool:
-        """Whether this layout can represent an argument with this name."""
         if self.separator:
             return name.isidentifier() and not keyword.iskeyword(name)
         return re.fullmatch(r'[^\s<>"/\]]+', name) is not None
 
     def written(self, name: str, value: Any, notation: str) -> str:
-        """Write an argument."""
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
         text = value if layout.marker and isinstance(value, str) else _WRITERS[notation](value)
-        start, end = (part.translate(_FILLED).replace(THE_NAME, name) for part in (layout.start, layout.end))
+        start, end = (filled(part, name) for part in (layout.start, layout.end))
         return f"{start}\n{text}\n{end}" if self.on_lines else start + text + end
 
 
 @dataclass(frozen=True)
 class CallLayout:
-    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`.
-
-    A call is `head`, which has the name, the arguments, `after_call`. The texts may have placeholders.
-    """
+    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`. A call is `head`,
+    which has the name, the arguments, `after_call`. The texts may have placeholders."""
 
     head: str
     after_call: str
     begin: str = ""
     separator: str = ""
     end: str = ""
+    # The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text.
     opener: str = ""
-    """The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text."""
+    # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
     notation: str = "json"
-    """The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or
-    "python"."""
+    # The layout of arguments that are written one by one, if the schema permits. None: they are one object.
     arguments: ArgumentsLayout | None = None
-    """The layout of arguments that are written one by one, if the schema permits. None: they are one object."""
-    other_ends: tuple[str, ...] = ()
-    """Markers that some models generate instead of `end`."""
+    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
+    # The layout applies only to models whose chat template contains this text. "": to all models of the family.
     template_text: str = ""
-    """The layout applies only to models whose chat template contains this text. "": to all models of the family."""
-    markers: tuple[str, ...] = ()
-    """The texts that are the same in all calls. The parser needs them as text."""
+    markers: tuple[str, ...] = ()  # The texts that are the same in all calls. The parser needs them as text.
 
     @property
     def is_object(self) -> bool:
@@ -148,20 +133,18 @@ class CallLayout:
         own = parts_of(self.after_call.partition("}")[2] if self.is_object else self.after_call.lstrip(")"))
         return (*own, *parts_of(self.end.lstrip(A_SPACE).removeprefix("]")), *self.other_ends)
 
-    def head_of(self, name: str, before: str = "") -> str:
-        """The beginning of a call of the tool `name`, up to its arguments, after one of the texts around calls."""
-        inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.is_object else name
-        return (before + self.head).replace(THE_NAME, inside)
+    def shown(self, name: str) -> str:
+        """The name of a tool, as it is written in `head` and in `begin`."""
+        return json.dumps(name, ensure_ascii=False)[1:-1] if self.is_object else name
 
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Write calls (dicts with `name` and `arguments`) in this layout."""
         texts = [
-            self.head_of(call["name"], self.separator if i else self.begin).translate(_FILLED)
+            filled((self.separator if i else self.begin) + self.head, self.shown(call["name"]))
             + self._written_arguments(call["arguments"])
-            + self.after_call.translate(_FILLED)
+            + filled(self.after_call)
             for i, call in enumerate(calls)
         ]
-        return "".join(texts) + self.end.translate(_FILLED)
+        return "".join(texts) + filled(self.end)
 
     def _written_arguments(self, arguments: Any) -> str:
         layout = self.arguments
@@ -172,32 +155,20 @@ class CallLayout:
 
 
 def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any) -> tuple[CallLayout, ...]:
-    """The layouts of call formats. Calls in tags also have a layout without the texts around all calls.
-
-    Args:
-        quotes: The texts around strings. See ArgumentsLayout.
-        options: Other fields of CallLayout.
-    """
+    """The layouts of call formats. Calls in tags also have a layout without the texts around all calls."""
     layouts: list[CallLayout] = []
     for text in texts:
         literals = filter(None, _HOLES.split(text))
-        for hole, placeholder in _PLACEHOLDERS.items():
-            text = text.replace(hole, placeholder)
+        text = text.replace("$key", THE_NAME)
         match = _CALLS.fullmatch(text)
         begin, call, separator, end = match.groups() if match else ("", text, "", "")
         parts = _CALL.fullmatch(call)
         assert parts, text
         head, argument, after_call = parts.groups("")
-        layout = CallLayout(
-            head,
-            after_call,
-            begin,
-            separator,
-            end,
-            arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
-            markers=(*literals, *quotes, *options.get("other_ends", ())),
-            **{"opener": _opener(begin) or _opener(call), **options},
-        )
+        arguments = _arguments_layout(argument, quotes, options.get("notation")) if argument else None
+        markers = (*literals, *quotes, *options.get("other_ends", ()))
+        own = {"arguments": arguments, "markers": markers, "opener": _opener(begin) or _opener(call), **options}
+        layout = CallLayout(head, after_call, begin, separator, end, **own)
         layouts.append(layout)
         if begin and not layout.is_object and layout.notation == "json":
             ends = (*layout.other_ends, *parts_of(layout.end))
@@ -218,6 +189,11 @@ def _arguments_layout(text: str, quotes: tuple[str, str], notation: str | None) 
     return ArgumentsLayout(*texts, separator, on_lines, quotes)
 
 
+def filled(text: str, name: str = "") -> str:
+    """A text of a layout as it is written, with the name of a tool or argument."""
+    return PLACEHOLDER.sub(lambda match: _FILLED.get(match[0], name), text)
+
+
 def parts_of(text: str) -> tuple[str, ...]:
     """The literal texts, the names and the ids in a text of a layout, without white space."""
     return tuple(filter(None, _PARTS.split(text)))
@@ -225,7 +201,7 @@ def parts_of(text: str) -> tuple[str, ...]:
 
 def _opener(text: str) -> str:
     """The marker at the beginning of a text, without words after a tag. A list's bracket belongs to it after a word."""
-    return re.sub(r"(?<=>)[\w.:]+$|(?<=\W)\[$", "", re.split(r"[\x00-\x04$@{]", text, maxsplit=1)[0].rstrip("\n"))
+    return re.sub(r"(?<=>)[\w.:]+$|(?<=\W)\[$", "", re.split(r"[~^$@{]", text, maxsplit=1)[0].rstrip("\n"))
 
 
 def gemma_text(value: Any) -> str:

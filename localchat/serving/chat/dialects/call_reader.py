@@ -15,30 +15,15 @@ from typing import Any, Callable
 from ...core.events import Event, ToolCallArguments, ToolCallStart
 from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
 from .scan import Cursor, Markers, Mismatch, Reader
-from .values import (
-    NAME,
-    STRING,
-    decoded,
-    maybe_nested,
-    parameter_types,
-    read_value,
-    stream_value,
-    text_json,
-    value_json,
-)
+from .values import NAME, STRING, decode, maybe_nested, parameter_types, read_value, stream_value, text_json, value_json
 
-# Ids that clients can send back: no white space, and not too long for their databases.
-_ID = re.compile("[!-~]{1,64}")
-# The attributes that state the type of a value.
-_TYPE = re.compile(r'\b(type|string)="(\w+)"')
-# The name of list items that are elements.
-_ITEM = "item"
-# The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
-_MAX_DEPTH = 60
+_ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.
+_TYPE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
+_ITEM = "item"  # The name of list items that are elements.
+_MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
 
 
 def new_call_id() -> str:
-    """A unique id for a call."""
     return "call_" + secrets.token_hex(12)
 
 
@@ -47,25 +32,17 @@ class CallFound(Exception):
 
 
 class Calls:
-    """Emits the events of tool calls. A call of a tool that is not offered is treated as text.
-
-    Attributes:
-        schemas: The JSON schema of the arguments of each tool that may be called.
-        made: The number of calls that have begun.
-        is_open: Whether the arguments of the last call are incomplete. An output that ends here has the finish reason
-            "length".
-        is_trial: Raise CallFound instead of beginning a call, to find out whether a text is one.
-    """
+    """Emits the events of tool calls. A call of a tool that is not offered is treated as text."""
 
     def __init__(
         self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str], emit: Callable[[Event], object]
     ) -> None:
         functions = [tool["function"] for tool in tools]
-        self.schemas: dict[str, Mapping[str, Any]] = {
-            function["name"]: function.get("parameters") or {} for function in functions
-        }
-        self.made = 0
-        self.is_open = self.is_trial = False
+        # The JSON schema of the arguments of each tool that may be called.
+        self.schemas: dict[str, Mapping[str, Any]] = {one["name"]: one.get("parameters") or {} for one in functions}
+        self.made = 0  # The number of calls that have begun.
+        self.is_open = False  # Whether the arguments of the last call are incomplete.
+        self.is_trial = False  # Raise CallFound instead of beginning a call, to find out whether a text is one.
         self._new_id = new_id
         self._emit = emit
         self._ids: set[str] = set()
@@ -73,10 +50,8 @@ class Calls:
         self._held: tuple[str, str | None, list[str]] | None = None
 
     def start(self, name: str, call_id: str | None = None, *, is_held: bool = False) -> None:
-        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced.
-
-        With `is_held`, the events wait for `release`, since the id comes after the arguments.
-        """
+        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced. With
+        `is_held`, the events wait for `release`, since the id comes after the arguments."""
         if self.is_trial:
             raise CallFound
         self.made += 1
@@ -98,23 +73,18 @@ class Calls:
         self.arguments("".join(texts))
 
     def arguments(self, text: str) -> None:
-        """Add a piece to the arguments of the open call."""
         if self._held is not None:
             self._held[2].append(text)
         elif text:
             self._emit(ToolCallArguments(self.made - 1, text))
 
     def text(self, text: str) -> None:
-        """Add a piece of a string to the arguments."""
         self.arguments(text_json(text))
 
 
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
-
-    Raises:
-        Mismatch: The text is not a call. No event was emitted; `cursor.put_back()` makes the text unread again.
-    """
+    Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again."""
     if layout.is_object or layout.notation == "python":
         yield from _list(layout, cursor, calls)
         return
@@ -134,10 +104,7 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]
 
 
 def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str]]:
-    """Read the text before arguments, with white space before each part and at the end.
-
-    Returns the name and the id in it.
-    """
+    """Read the text before arguments, with white space before each part. Returns the name and the id in it."""
     parts, name, call_id = list(parts_of(text)), "", ""
     while parts:
         part = parts.pop(0)
@@ -181,11 +148,8 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
 
 
 def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
-    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
-
-    The call is emitted at the end of the output, since any other text than the markers `ends` makes all of it content.
-    Raises Mismatch at the first other character.
-    """
+    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence. The call is
+    emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`."""
     yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")
     yield from cursor.read_run()
@@ -220,9 +184,6 @@ def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     calls.is_open = False
 
 
-# Calls that are JSON objects
-
-
 def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
     """Read one call object: the name and arguments in either order. Other fields are skipped.
 
@@ -245,10 +206,10 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
             if not layout.opener and key not in (name_key, *argument_keys, id_key, "type"):
                 raise Mismatch
             if not has_started and name_key in (key, ""):
-                name = decoded((yield from read_value(cursor))) if name_key else key
+                name = decode((yield from read_value(cursor))) if name_key else key
                 if not isinstance(name, str) or name not in calls.schemas:
                     raise Mismatch
-                calls.start(name, decoded(fields.get(id_key, "")), is_held=AN_ID in layout.after_call)
+                calls.start(name, decode(fields.get(id_key, "")), is_held=AN_ID in layout.after_call)
                 cursor.end_record()
                 has_started = True
                 before = next((fields[key] for key in argument_keys if key in fields), None)
@@ -280,25 +241,21 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
     cursor.end_record()
     if not has_arguments:
         calls.arguments("{}")
-    calls.release(decoded(fields.get(id_key, "")))
+    calls.release(decode(fields.get(id_key, "")))
     calls.is_open = False
 
 
 def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
-    """The fields of a call: that of the name, those that may have the arguments, and that of the id.
-
-    The first is "" in layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or
-    `parameters`, since some models use the fields of another family.
-    """
-    name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
+    """The fields of a call: that of the name, which is "" in layouts like {"NAME": {arguments}}; those that may have
+    the arguments, also those of other families, which some models use; and that of the id."""
+    name = re.search(r'"(\w+)": "\$name', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
-    call_id = re.search(f'"(\\w+)": "[{A_NUMBER}{AN_ID}]"', layout.head + layout.after_call)
+    call_id = re.search(r'"(\w+)": "\$(?:n|id)"', layout.head + layout.after_call)
     return name[1] if name else "", (*arguments, "arguments", "parameters"), call_id[1] if call_id else "id"
 
 
 def _key(cursor: Cursor) -> Reader[str]:
-    """Read the name of a field and the colon after it."""
-    key = decoded((yield from read_value(cursor)))
+    key = decode((yield from read_value(cursor)))
     yield from cursor.read_run()
     if not isinstance(key, str):
         raise Mismatch
@@ -309,11 +266,8 @@ def _key(cursor: Cursor) -> Reader[str]:
 
 def _object_text(raw: str) -> str:
     """The JSON of arguments. Some models write them as JSON within a JSON string."""
-    text = decoded(raw)
+    text = decode(raw)
     return (text if text.strip() else "{}") if isinstance(text, str) else raw
-
-
-# Arguments in one object
 
 
 def read_arguments(
@@ -325,10 +279,8 @@ def read_arguments(
     is_json: bool = True,
     closer: str = "",
 ) -> Reader[None]:
-    """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`.
-
-    The text of broken arguments is emitted as it is. For `is_json` and `closer` see `stream_value`.
-    """
+    """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`. The text of
+    broken arguments is emitted as it is. For `is_json` and `closer` see `stream_value`."""
     calls.start(name, call_id)
     cursor.end_record()
     yield from cursor.read_run()
@@ -356,7 +308,6 @@ def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
 
 
 def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
-    """Read a call in Python's syntax, with named arguments or with one object."""
     found = yield from cursor.expect(*(name + "(" for name in calls.schemas))
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
@@ -366,9 +317,6 @@ def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
     yield from read_arguments(cursor, calls, found[:-1], *layout.ends, is_json=False, closer=closer)
     if first == "{" and not calls.is_open:
         yield from cursor.read_end(")")
-
-
-# Arguments one by one
 
 
 @dataclass(frozen=True)
@@ -383,13 +331,11 @@ class _Arguments:
     layout: ArgumentsLayout
     cursor: Cursor
     calls: Calls
-    name: str
-    """The name of the tool."""
+    name: str  # The name of the tool.
     call_end: str
 
     @property
     def start(self) -> str:
-        """The text before a name."""
         return _bare(self.layout.before_key)
 
     def read(self) -> Reader[None]:
@@ -402,14 +348,11 @@ class _Arguments:
             tag = yield from self._items(self.call_end, frozenset({"object"}))
         else:
             calls.arguments("{}")
-        # Any other text ends the call as well, and is content.
-        calls.is_open = tag not in (None, self.call_end)
+        calls.is_open = tag not in (None, self.call_end)  # Any other text ends the call as well, and is content.
 
     def _items(self, end: str, types: frozenset[str], *path: str | None) -> Reader[str | None]:
-        """Emit the arguments, or the elements in an element, as an object or a list. `start` was read already.
-
-        Returns the marker that ends them; None: another text follows; "" or a part of a marker: the output ends.
-        """
+        """Emit the arguments, or the elements in an element, as an object or a list. `start` was read already. Returns
+        the marker that ends them; None: another text follows; "" or a part of a marker: the output ends."""
         opening, is_list = "", False
         tag: str | None = self.start
         # Any other end tag ends them too, since models leave out end tags.
@@ -431,10 +374,8 @@ class _Arguments:
         return tag
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
-        """Emit the value of the argument or element `name`. `path`: see `parameter_types`.
-
-        Returns the marker that ends it, or what `_items` returns. The end marker of the call may also end an element.
-        """
+        """Emit the value of the argument or element `name`. Returns the marker that ends it, or what `_items` returns.
+        `path`: see `parameter_types`. The end marker of the call may also end an element."""
         layout, cursor, calls = self.layout, self.cursor, self.calls
         types = parameter_types(calls.schemas[self.name], *path)
         end = layout.end.replace(THE_NAME, name)
@@ -480,5 +421,4 @@ class _Arguments:
 
 
 def _bare(text: str) -> str:
-    """A text of a layout without the white space around it."""
     return text.strip(f"{A_BREAK}{A_SPACE} \n")

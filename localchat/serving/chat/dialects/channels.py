@@ -18,8 +18,7 @@ from .scan import Markers, Reader
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 
-# Recipients that are no tools: their messages are text.
-_ROLES = ("user", "assistant", "all")
+_ROLES = ("user", "assistant", "all")  # Recipients that are no tools: their messages are text.
 
 
 class ChannelParser(OutputParser):
@@ -94,11 +93,8 @@ class ChannelParser(OutputParser):
 
 @dataclass(frozen=True)
 class ChannelDialect(Dialect):
-    """A family whose output is messages with headers.
-
-    The header of reasoning has the text before <|message|> in its start tag. `also_dropped` has the markers that end a
-    message.
-    """
+    """A family whose output is messages with headers. The header of reasoning has the text before <|message|> in its
+    start tag. `also_dropped` has the markers that end a message."""
 
     section_markers: tuple[str, ...] = (START, CHANNEL)
     calls_start: str = START + "assistant"
@@ -110,7 +106,6 @@ class ChannelDialect(Dialect):
         return (*self.dropped, *self.openers)
 
     def is_reasoning(self, header: str) -> bool:
-        """Whether the message with this header is reasoning."""
         return self.reasoning.start.removesuffix(MESSAGE) in header and "to=functions" not in header
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:

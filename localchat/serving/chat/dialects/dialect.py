@@ -30,36 +30,27 @@ THINK = ReasoningTags("<think>", "</think>")
 class Dialect:
     """The output format of one family: reasoning first, then text and calls."""
 
-    name: str
-    """The key in `DIALECTS`."""
-    calls: tuple[CallLayout, ...] = ()
-    """The call formats of the family, the preferred one first."""
+    name: str  # The key in `DIALECTS`.
+    calls: tuple[CallLayout, ...] = ()  # The call formats of the family, the preferred one first.
+    # A template with all texts of one of these sets belongs to this family. None: the opener of the first call format.
     detected_by: tuple[tuple[str, ...], ...] | None = None
-    """Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one. None:
-    the opener of the first call format."""
+    # Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them.
     also_read: tuple[CallLayout, ...] = ()
-    """Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them."""
+    # Markers that open text or a message. They are dropped from the output, and end reasoning.
     section_markers: tuple[str, ...] = ()
-    """Markers that open text or a message. They are dropped from the output, and end reasoning."""
-    also_dropped: tuple[str, ...] = ()
-    """Other markers around text and calls that are dropped from the output."""
+    also_dropped: tuple[str, ...] = ()  # Other markers around text and calls that are dropped from the output.
+    # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
     text_tags: tuple[str, ...] = ()
-    """Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them."""
-    reasoning: ReasoningTags = THINK
-    """The reasoning tags. If a template has other known tags instead, those apply."""
+    reasoning: ReasoningTags = THINK  # The reasoning tags. If a template has other known tags instead, those apply.
+    # Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped.
     reasons_anywhere: bool = False
-    """Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped."""
-    no_reasoning: str = ""
-    """The marker that begins an output without reasoning. "": there is no such marker."""
+    no_reasoning: str = ""  # The marker that begins an output without reasoning. "": there is no such marker.
+    # Two texts: the first precedes content at the start of an output, the second precedes content after reasoning.
     text_start: tuple[str, str] = ("", "\n\n")
-    """Two texts: the first precedes content at the start of an output, the second precedes content after reasoning."""
-    text_end: str = ""
-    """The marker between text and calls."""
-    calls_start: str = "\n\n"
-    """The text between reasoning and calls."""
+    text_end: str = ""  # The marker between text and calls.
+    calls_start: str = "\n\n"  # The text between reasoning and calls.
+    # The text before the name of a recipient, as in Functionary's `>>>name`, which separates text and calls.
     part_mark: str = ""
-    """The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
-    output. "": the family has no such text."""
     parser: type[OutputParser] = OutputParser
 
     @property
@@ -75,7 +66,6 @@ class Dialect:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """All markers that are dropped from the output."""
         return (*self.section_markers, *self.also_dropped)
 
     @property
@@ -85,16 +75,12 @@ class Dialect:
 
     @property
     def preserved(self) -> tuple[str, ...]:
-        """The markers whose tokens the engine must deliver as text, even if they are control tokens.
-
-        The parser needs these markers, also those that it then drops.
-        """
+        """The markers that the parser needs as text, even if they are control tokens and if it drops them."""
         of_calls = (marker for layout in self.styles for marker in layout.markers)
         around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:
-        """Whether a template belongs to this family."""
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
 

@@ -40,12 +40,11 @@ _PREFIX = "]<]minimax[>["  # of all tags of MiniMax-M3
 _M3_CALLS = 'P<tool_call>~@(P<invoke name="$name">*(~P<$key>$valueP</$key>)*~P</invoke>)~@~P</tool_call>'
 _FINAL = CHANNEL + "final" + MESSAGE
 # Models generate the parts of the header in several orders.
-_HARMONY_HEADERS = (
-    f"{CHANNEL}commentary to=functions.$name <|constrain|>json",
-    f"{CHANNEL}commentary to=functions.$name json",
-    f" to=functions.$name{CHANNEL}commentary <|constrain|>json",
-    f" to=functions.$name{CHANNEL}commentary json",
-)
+_HARMONY_HEADERS = [
+    start + end
+    for start in (f"{CHANNEL}commentary to=functions.$name", f" to=functions.$name{CHANNEL}commentary")
+    for end in (" <|constrain|>json", " json")
+]
 _MUSE_HEADER = f" to=$name{MESSAGE}"
 _MUSE_TEXT_END = f"<|eom|>{START}assistant"
 _MUSE_CALL = '<atem:invoke name="$name">*(~<atem:parameter name="$key">$value</atem:parameter>)*~</atem:invoke>'
@@ -74,8 +73,7 @@ _FAMILIES = (
         call_layouts('<|tools_prefix|>[@({"$name": $args}), @]<|tools_suffix|>'),
         reasoning=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ),
-    # DeepSeek V3, V3.1, and R1 with its distillates. R1 has the word "function" before the separator, after it the name
-    # and a JSON code block.
+    # DeepSeek V3, V3.1, and R1 with its distillates, which has the name and a JSON code block after the separator.
     Dialect(
         "deepseek",
         (
@@ -139,7 +137,7 @@ _FAMILIES = (
         call_layouts(
             "<tool_calls:opensource>~@(<tool_call:opensource>$name<tool_sep:opensource>*(~<arg_key:opensource>$key"
             "</arg_key:opensource>~<arg_value:opensource>$value</arg_value:opensource>)*~</tool_call:opensource>)~@~"
-            "</tool_calls:opensource>",
+            "</tool_calls:opensource>"
         ),
         detected_by=(("<arg_key{}>", ":opensource"),),
         reasoning=ReasoningTags("<think:opensource>", "</think:opensource>"),
@@ -148,7 +146,7 @@ _FAMILIES = (
         "minimax-m2",
         call_layouts(
             '<minimax:tool_call>~@(<invoke name="$name">*(~<parameter name="$key">$value</parameter>)*~</invoke>)~@'
-            "~</minimax:tool_call>",
+            "~</minimax:tool_call>"
         ),
     ),
     # DeepSeek V3.2 and V4.
@@ -156,9 +154,7 @@ _FAMILIES = (
     Dialect(
         "cohere",
         _list(
-            "<|START_ACTION|>",
-            "<|END_ACTION|>",
-            '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}',
+            "<|START_ACTION|>", "<|END_ACTION|>", '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}'
         ),
         section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
         also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
@@ -198,7 +194,7 @@ _FAMILIES = (
         "kimi-k2",
         call_layouts(
             "<|tool_calls_section_begin|>@(<|tool_call_begin|>functions.$name:$n<|tool_call_argument_begin|>$args"
-            "<|tool_call_end|>)@<|tool_calls_section_end|>",
+            "<|tool_call_end|>)@<|tool_calls_section_end|>"
         ),
         also_dropped=("<|tool_calls_section_end|>",),
     ),
@@ -282,7 +278,7 @@ _FAMILIES = (
         "solar",
         call_layouts(
             "<|tool_calls|>@(<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$args<|tool_call:end|>)@"
-            "<|calls|>",
+            "<|calls|>"
         ),
         detected_by=(("<|tool_call:begin|>",),),
         calls_start="<|begin|>assistant",
@@ -292,17 +288,12 @@ _FAMILIES = (
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
     ),
     Dialect(
-        "functionary-3.1",
-        _FUNCTION_JSON,
-        detected_by=(("<function=", "</function>"),),
-        also_read=_BARE_FUNCTION_TAGS,
+        "functionary-3.1", _FUNCTION_JSON, detected_by=(("<function=", "</function>"),), also_read=_BARE_FUNCTION_TAGS
     ),
     # A call as the whole output, or after <|python_tag|>.
     Dialect(
         "llama-3",
-        call_layouts(
-            *(f'{start}@({{"name": "$name", "parameters": $args}}); @' for start in ("", "<|python_tag|>")),
-        ),
+        call_layouts(*(f'{start}@({{"name": "$name", "parameters": $args}}); @' for start in ("", "<|python_tag|>"))),
         detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
     ),
 )
@@ -321,11 +312,8 @@ _KNOWN_TAGS = (
 
 
 def detect(template: str) -> Dialect:
-    """The dialect of the family whose markers are in the template, or "hermes" if there is none.
-
-    It has the reasoning tags and the call layouts that the template contains. If there are none, it has those of the
-    family.
-    """
+    """The dialect of the family whose markers are in the template, or "hermes" if there is none, with the reasoning
+    tags and the call layouts that the template contains, if there are any."""
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
     dialect = next((dialect for dialect in _FAMILIES if dialect.matches(template)), DIALECTS["hermes"])
     known = (dialect.reasoning, *_KNOWN_TAGS)

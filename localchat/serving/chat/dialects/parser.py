@@ -21,24 +21,14 @@ if TYPE_CHECKING:
 
 
 class FormatText(ReasoningDelta):
-    """Text of the format in a raw output: tags, headers, and white space. It has no stop texts, like reasoning, but is
-    not counted as reasoning."""
+    """Text of the format in a raw output, such as tags. It has no stop texts, and is not counted as reasoning."""
 
 
 class OutputParser:
-    """Splits one choice's output into reasoning, content and tool calls.
-
-    `OutputParser(dialect)` is an object of the class that the dialect declares. The methods from `_read` on are readers
-    (see scan.py) of the text at the cursor.
-
-    Attributes:
-        reasoning_is_open: Whether the text so far ends inside reasoning.
-        reasoning_may_open: Whether reasoning can still begin.
-        is_raw: See `__init__`.
-    """
+    """Splits one choice's output into reasoning, content and tool calls. `OutputParser(dialect)` is an object of the
+    class that the dialect declares. The methods from `_read` on are readers (see scan.py) of the text at the cursor."""
 
     def __new__(cls, dialect: Dialect, **options: Any) -> OutputParser:
-        """A parser of the class of the dialect."""
         return object.__new__(dialect.parser)
 
     def __init__(
@@ -56,11 +46,11 @@ class OutputParser:
         Args:
             tools: The tools offered, in OpenAI's format. Without tools, no text is a call.
             prompt: The rendered prompt, or its end, which shows whether reasoning is open.
-            is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
-                calls or content, and markers inside content have no meaning.
-            is_continued: Whether the prompt ends with the beginning of the content, so that the output is a part of it.
+            is_constrained: Whether the request has a response format: the text after reasoning is calls or content.
+            is_continued: Whether the prompt ends with the beginning of the content.
             is_raw: Whether to emit all text outside calls, as it is: also that of the format.
         """
+        # Whether the text so far ends inside reasoning, and whether reasoning can still begin.
         self.reasoning_is_open = dialect.reasoning_start(prompt) == "open"
         self.reasoning_may_open = True
         self.is_raw = is_raw
@@ -79,12 +69,10 @@ class OutputParser:
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether a call has begun."""
         return self._calls.made > 0
 
     @property
     def inside_tool_call(self) -> bool:
-        """Whether a call is incomplete."""
         return self._calls.is_open
 
     def feed(self, text: str) -> list[Event]:
@@ -104,20 +92,16 @@ class OutputParser:
         self._events.clear()
         return events
 
-    def _content(self, text: str) -> None:
+    def _content(self, text: str, kind: type[ContentDelta] | type[ReasoningDelta] = ContentDelta) -> None:
+        """Emit text that was just read."""
         if text:
-            self._emit_text(ContentDelta(text))
-            self._may_be_sole_call = False
+            self._emit_format(self._cursor.at - len(text))
+            self._events.append(kind(text))
+            self._cursor.shown = self._cursor.at
+            self._may_be_sole_call = self._may_be_sole_call and kind is ReasoningDelta
 
     def _reasoning_text(self, text: str) -> None:
-        if text:
-            self._emit_text(ReasoningDelta(text))
-
-    def _emit_text(self, event: ContentDelta | ReasoningDelta) -> None:
-        """Emit text that was just read."""
-        self._emit_format(self._cursor.at - len(event.text))
-        self._events.append(event)
-        self._cursor.shown = self._cursor.at
+        self._content(text, ReasoningDelta)
 
     def _emit_format(self, end: int) -> None:
         """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
@@ -127,7 +111,6 @@ class OutputParser:
             cursor.shown = end
 
     def _read(self) -> Reader[None]:
-        """Read the whole output."""
         cursor, dialect = self._cursor, self._dialect
         end = yield from self._first_reasoning()
         # A call may have ended the reasoning.
@@ -146,15 +129,9 @@ class OutputParser:
         yield from self._sole_call()
         yield from self._text_and_calls()
 
-    # Calls
-
     def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
         """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
-
-        Args:
-            opener: The marker of the formats to try. "": those without opener; None: all.
-            skipped: Markers that may precede the call.
-        """
+        `opener` is the marker of the formats to try. "": those without; None: all. `skipped` may precede the call."""
         for layout in self._dialect.styles if self._calls.schemas else ():
             if opener is not None and not (layout.opener.startswith(opener) if opener else not layout.opener):
                 continue
@@ -204,14 +181,10 @@ class OutputParser:
             emit((yield from self._cursor.read_run()) + self._cursor.take(1))
         return is_call
 
-    # Text
-
     def _part(self, ends: Markers, *, is_reasoning: bool = False, holds_space: bool = True) -> Reader[str]:
-        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread.
-
-        Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
-        like a call and is not one belongs to the part, and so does a call inside closed reasoning.
-        """
+        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread. Returns the
+        opener of the call, which was read, or the marker; "" at the end of the output. Text that begins like a call and
+        is not one belongs to the part, and so does a call inside closed reasoning."""
         emit = self._reasoning_text if is_reasoning else self._content
         markers = Markers(*ends.literals, *self._openers)
         while True:
@@ -248,13 +221,8 @@ class OutputParser:
             elif marker == tags.start:
                 yield from self._reasoning()
 
-    # Reasoning
-
     def _first_reasoning(self) -> Reader[str | None]:
-        """Read the reasoning at the beginning of the output.
-
-        Returns the marker that ended the reasoning, "" at the end of the output; None if there is no reasoning.
-        """
+        """Read the reasoning at the beginning of the output. Returns what `_reasoning` does; None: there is none."""
         dialect = self._dialect
         if not self.reasoning_is_open:
             start = yield from self._cursor.read_whole(dialect.reasoning.start, dialect.no_reasoning)
@@ -266,16 +234,11 @@ class OutputParser:
         return (yield from self._reasoning())
 
     def _reasoning(self) -> Reader[str]:
-        """Read open reasoning and its end tag.
-
-        Returns the marker that ends it; "" at the end of the output. Other markers than the end tag stay unread. A call
-        also ends reasoning; it is read, and the marker returned is its opener.
-        """
-        self.reasoning_is_open = True
+        """Read open reasoning and its end tag. Returns the marker that ends it; "" at the end of the output. Other
+        markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned."""
+        self.reasoning_is_open, dialect = True, self._dialect
         yield from self._cursor.read_run()
-        dialect = self._dialect
-        ends = Markers(dialect.reasoning.end, *dialect.section_markers)
-        marker = yield from self._part(ends, is_reasoning=True)
+        marker = yield from self._part(Markers(dialect.reasoning.end, *dialect.section_markers), is_reasoning=True)
         self.reasoning_may_open = dialect.reasons_anywhere
         if marker == dialect.reasoning.end:
             yield from self._cursor.read_end(marker)
@@ -288,10 +251,8 @@ class OutputParser:
             yield from self._cursor.read_run()
 
     def _is_closed_later(self, opener: str, ends: Markers) -> Reader[bool]:
-        """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning.
-
-        Otherwise read nothing. Waits for the end of the reasoning or of the output.
-        """
+        """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning. Otherwise
+        read nothing. Waits for the end of the reasoning or of the output."""
         cursor, n_searched = self._cursor, 0
         self._calls.is_trial = True
         try:

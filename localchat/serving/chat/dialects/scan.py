@@ -26,8 +26,6 @@ class Mismatch(Exception):
 
 
 class Markers:
-    """A set of literal texts to look for."""
-
     def __init__(self, *literals: str) -> None:
         self.literals = tuple(filter(None, literals))
         self._pattern = re.compile(pattern_of(literals))
@@ -60,12 +58,9 @@ class Cursor:
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
-        # Set when no more text will come, so that no text is held back.
-        self.ended = False
-        # The end of the text that the parser has emitted, or dropped.
-        self.shown = 0
-        # Where the record begins; None: there is none.
-        self._start: int | None = None
+        self.ended = False  # Set when no more text will come, so that no text is held back.
+        self.shown = 0  # The end of the text that the parser has emitted, or dropped.
+        self._start: int | None = None  # Where the record begins; None: there is none.
 
     @property
     def done(self) -> int:
@@ -73,7 +68,6 @@ class Cursor:
         return self.at if self._start is None else self._start
 
     def feed(self, text: str) -> None:
-        """Add generated text."""
         n_done = self.done
         self.text = self.text[n_done:] + text
         self.at -= n_done
@@ -82,12 +76,10 @@ class Cursor:
             self._start = 0
 
     def take(self, size: int) -> str:
-        """Read `size` characters."""
         self.at += size
         return self.text[self.at - size : self.at]
 
     def begin(self) -> None:
-        """Start a new record of the text that is read."""
         self._start = self.at
 
     def end_record(self) -> str:
@@ -165,10 +157,7 @@ class Cursor:
         return found
 
     def read_end(self, *literals: str) -> Reader[str | None]:
-        """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
-
-        If another text follows, only the white space is read, and None is returned.
-        """
+        """Read white space and one of these literals, or None. The end of the output may cut a literal."""
         yield from self.read_run()
         found = yield from self.read_one_of(*literals)
         rest = self.text[self.at :]
@@ -177,11 +166,8 @@ class Cursor:
         return found
 
     def emit_until(self, markers: Markers, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
-        """Emit the text before a marker as it is generated, and return the marker, which stays unread.
-
-        Returns None at the end of the output. With `holds_space`, white space before the marker is held back and stays
-        unread, since it belongs to the format. If `markers` is empty, no text is held back.
-        """
+        """Emit the text before a marker as it is generated, and return the marker, which stays unread; None at the end
+        of the output. With `holds_space`, white space before the marker stays unread: it belongs to the format."""
         while True:
             hit = markers.find(self.text, self.at, ended=self.ended)
             end = hit[0] if hit else markers.safe_end(self.text, self.at)

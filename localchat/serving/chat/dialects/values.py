@@ -14,22 +14,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...api.parts import target_of
 from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 TYPE_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
+    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object",
+}  # fmt: skip
 ALL_TYPES = frozenset(TYPE_NAMES.values())
 STRING = frozenset({"string"})
 
-# The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
-GEMMA_QUOTE = '<|"|>'
+GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
 
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 NAME = re.compile(r"[^,:={}\[\]()\"'<]*")
@@ -43,15 +37,12 @@ _PYTHON_ESCAPE = re.compile(
 
 
 def stream_value(cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> Reader[None]:
-    """Emit the next value as JSON.
+    """Emit the next value as JSON. Raises Mismatch if it is broken; its beginning was emitted, the rest stays unread.
 
     Args:
         ends: Markers that no string without escapes may contain.
         is_json: Whether quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python.
         closer: The closing bracket of named arguments, `a=1)`, which become an object. "": a value is next.
-
-    Raises:
-        Mismatch: The value is broken. The beginning of it was emitted, and the text after that stays unread.
     """
     return _Value(cursor, emit, ends, is_json, closer).read()
 
@@ -64,10 +55,7 @@ def read_value(cursor: Cursor) -> Reader[str]:
 
 
 def maybe_nested(cursor: Cursor) -> Reader[str]:
-    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read.
-
-    Its strings may contain markers.
-    """
+    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read."""
     cursor.begin()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
@@ -79,7 +67,7 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     return ""
 
 
-def decoded(raw: str) -> Any:
+def decode(raw: str) -> Any:
     """The value of a JSON text; None if the text is not well-formed."""
     try:
         return json.loads(raw)
@@ -139,7 +127,6 @@ class _Value:
         self._follows_item = True
 
     def _name(self, end: str) -> Reader[None]:
-        """Read a name and the text after it."""
         cursor = self._cursor
         quote = yield from cursor.read_one_of(*self._quotes)
         if quote:
@@ -169,7 +156,6 @@ class _Value:
             yield from self._word()
 
     def _word(self) -> Reader[None]:
-        """Read a value without quotes."""
         if self._is_json:
             word = yield from self._cursor.read_run(_JSON_WORD)
         else:
@@ -181,7 +167,6 @@ class _Value:
         self._emit_item(word)
 
     def _string(self, quote: str) -> Reader[None]:
-        """Read a string after its opening quote."""
         cursor = self._cursor
         self._emit_item('"')
         markers = Markers(quote, *(self._ends if quote == GEMMA_QUOTE else "\\"))
@@ -213,10 +198,8 @@ _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None,
 
 
 def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
-    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them.
-
-    The path is the name of an argument, or a longer path to a value inside the argument, with None for list items.
-    """
+    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them. The path is
+    the name of an argument, or a longer path to a value inside the argument, with None for list items."""
     found: Any = schema
     for name in path:
         found = _resolved(found, schema)
@@ -228,24 +211,12 @@ def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[s
 
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that the references of a schema lead to; None if there is none.
-
-    References other than JSON pointers, such as anchors, lead nowhere.
-    """
+    """The schema that the references of a schema lead to; None if there is none."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
-        schema = referenced(schema, root)
+        schema = target_of(schema["$ref"], root)
     return None
-
-
-def referenced(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """The schema at the reference of a schema; None if there is none."""
-    start, *parts = str(schema["$ref"]).split("/")
-    found: Any = root if start == "#" else None
-    for part in parts:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
@@ -272,12 +243,9 @@ def text_json(text: str) -> str:
 
 
 def value_json(raw: str, types: frozenset[str]) -> str:
-    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
-
-    An empty text is an empty object or list if no other type is allowed.
-    Python literals such as True and None are accepted, too, since some templates print them. But a number that JSON
-    writes in another way, such as 0x10, stays text if text is allowed.
-    """
+    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string. An empty text is an
+    empty object or list if no other type is allowed. Python literals such as True and None are accepted, too. But a
+    number that JSON writes in another way, such as 0x10, stays text if text is allowed."""
     text, is_json = raw.strip(), True
     if not text and types in ({"object"}, {"array"}):
         return "{}" if types == {"object"} else "[]"

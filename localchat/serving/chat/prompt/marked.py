@@ -29,8 +29,7 @@ class Marked(str):
         return self
 
     def __str__(self) -> str:
-        # Jinja calls str(x) on every value that it prints.
-        return self
+        return self  # Jinja calls str(x) on every value that it prints.
 
     def __add__(self, other: str) -> str:
         return join("", (self, other)) if isinstance(other, str) else NotImplemented

@@ -73,15 +73,11 @@ def adapt_messages(
 
 
 def whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool with the fields that are optional in the API, and without which many templates fail.
-
-    The fields keep their order, and those that are added come last.
-    """
+    """A tool with the fields that are optional in the API, and without which many templates fail, after the others."""
     function = {**tool["function"]}
     function.setdefault("description", "")
-    parameters = function["parameters"] = {**function.get("parameters", {})}
-    for key, value in _NO_PARAMETERS.items():
-        parameters.setdefault(key, value)
+    given = function.get("parameters", {})
+    function["parameters"] = {**given, **{key: value for key, value in _NO_PARAMETERS.items() if key not in given}}
     return {**tool, "function": function}
 
 
@@ -130,9 +126,7 @@ def _arguments_object(arguments: Any) -> Any:
 def _short_id(call_id: object) -> str:
     """Convert an id to nine letters or digits. Equal ids stay equal, so results still match their calls."""
     text = str(call_id)
-    if len(text) == 9 and text.isalnum():
-        return text
-    return hashlib.sha256(text.encode()).hexdigest()[:9]
+    return text if len(text) == 9 and text.isalnum() else hashlib.sha256(text.encode()).hexdigest()[:9]
 
 
 def _one_call_each(messages: list[Message]) -> list[Message]:
@@ -195,12 +189,9 @@ def _with_content(message: Message, capabilities: Capabilities) -> Message:
 
 
 def find_capabilities(source: str, render: Callable[[Messages, Messages | None, Capabilities], str]) -> Capabilities:
-    """Find the capabilities of the template with this Jinja source, by rendering small test conversations.
-
-    Templates differ in the roles, fields and types that they read. Each test conversation has a test word in one field;
-    the template supports the field if the rendered text contains the word. `render` renders messages and tools,
-    prepared for these capabilities, and raises TemplateError.
-    """
+    """Find the capabilities of the template with this Jinja source, by rendering small test conversations. Each has a
+    test word in one field; the template supports the field if the rendered text contains the word. `render` renders
+    messages and tools, prepared for these capabilities, and raises TemplateError."""
 
     def shows(messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
         try:

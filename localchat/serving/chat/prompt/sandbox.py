@@ -36,23 +36,18 @@ from .marked import Marked, has_user_text, join, marked, printed, replace, user_
 MAX_SOURCE = 1 << 17
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
-# The work of an operation counts as a step for so many characters.
-_CHARS_PER_STEP = 512
-# The limit of characters in the operands and the result of one operation. No context holds so many.
-MAX_SIZE = 1 << 24
-# The characters that an item of a list counts, and a range of user text.
-_ITEM = 16
+_CHARS_PER_STEP = 512  # The work of an operation counts as a step for so many characters.
+MAX_SIZE = 1 << 24  # The limit of characters in the operands and the result of one operation. No context holds so many.
+_ITEM = 16  # The characters that an item of a list counts, and a range of user text.
 # The limit of levels in nested lists. Python hashes nested tuples without a limit, and overflows its stack.
 _MAX_DEPTH = 1000
 # The limit of bits in an integer. JSON's numbers have at most 1,024, and the time of a product grows with its square.
 MAX_BITS = 1024
-# The limit of a width in a format, and of the characters of an error in a message.
-_MAX_WIDTH = 1000
+_MAX_WIDTH = 1000  # The limit of a width in a format, and of the characters of an error in a message.
 
 # Methods that pad text to any width or take a mapping, and `encode`: bytes would lose the marks of user text.
 _REMOVED = {"center", "encode", "expandtabs", "format_map", "ljust", "maketrans", "rjust", "translate", "zfill"}
-# The attributes that a template may read. Kimi's templates keep a queue of ids in a list; a template can change only
-# its copy of the messages.
+# The attributes that a template may read. Kimi's templates keep a queue of ids in a list.
 _ATTRIBUTES: Mapping[type, Iterable[str]] = {
     str: vars(str).keys() - _REMOVED,
     dict: {"copy", "get", "items", "keys", "values"},
@@ -72,8 +67,7 @@ _LISTS = {"indent", "list", "rsplit", "split", "splitlines"}
 # Tests that take the same time for every value.
 _FREE_TESTS = {"boolean", "callable", "defined", "false", "float", "integer", "iterable", "mapping", "none", "number"}
 _FREE_TESTS |= {"sameas", "sequence", "string", "true", "undefined"}
-# Operators of comparison that are not the names of tests.
-_TESTS = {"gteq": "ge", "lteq": "le", "notin": "in"}
+_TESTS = {"gteq": "ge", "lteq": "le", "notin": "in"}  # Operators of comparison that are not the names of tests.
 
 # What is left of MAX_LOOP_STEPS to the rendering, or compilation, on this thread.
 _steps_left: ContextVar[list[int]] = ContextVar("steps_left")
@@ -83,11 +77,16 @@ class TemplateError(BadRequest):
     """The template is invalid, or refuses the conversation."""
 
 
+def all_steps() -> list[int]:
+    """The steps of one rendering, or of several together."""
+    return [MAX_LOOP_STEPS]
+
+
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a chat template. Raises TemplateError if it is not valid Jinja, or is too long or nested too deeply."""
+    """Compile a chat template. Raises TemplateError if it is not valid Jinja, too long, or nested too deeply."""
     if len(source) > MAX_SOURCE:
         raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_SOURCE}")
-    _steps_left.set([MAX_LOOP_STEPS])  # Jinja computes constant expressions.
+    _steps_left.set(all_steps())  # Jinja computes constant expressions.
     try:
         tree = ENVIRONMENT.parse(source)
         tree = _Rewriter().visit(tree)
@@ -102,12 +101,10 @@ def compile_template(source: str) -> jinja2.Template:
     return jinja2.Template.from_code(ENVIRONMENT, code, ENVIRONMENT.make_globals(None))
 
 
-def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-    """Render a template with these variables and the functions that published templates expect.
-
-    Raises TemplateError if the template refuses the conversation, fails, or exceeds a limit.
-    """
-    _steps_left.set([MAX_LOOP_STEPS])
+def render_template(template: jinja2.Template, variables: Mapping[str, Any], steps: list[int] | None = None) -> str:
+    """Render a template with these variables and the functions that published templates expect. `steps` are those of
+    several renderings together. Raises TemplateError if it refuses the conversation, fails, or exceeds a limit."""
+    _steps_left.set(all_steps() if steps is None else steps)
     now = datetime.now()
     try:
         helpers = {
@@ -120,8 +117,7 @@ def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> 
         return template.render({**variables, **helpers})
     except TemplateError:
         raise
-    # Template code can raise any exception.
-    except Exception as error:
+    except Exception as error:  # Template code can raise any.
         raise TemplateError(
             f"the model's chat template failed on these messages ({type(error).__name__}: {str(error)[:_MAX_WIDTH]}); "
             "check their roles and order"
@@ -147,15 +143,12 @@ def _spend(n_chars: int, name: str) -> None:
 
 
 def _size(value: object, indent: int = 0) -> int:
-    """The characters in a value. What occurs twice counts twice; what exceeds MAX_SIZE does not count.
-
-    Each item counts `indent` more for each list around it.
-    """
+    """The characters in a value, up to about MAX_SIZE. Each item counts `indent` more for each list around it."""
     if isinstance(value, str):
         return _ITEM + len(value) + _ITEM * len(user_ranges(value))
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise _too_much(f"an integer of {value.bit_length()} bits is too large, the limit is {MAX_BITS}")
     if isinstance(value, int):
-        if value.bit_length() > MAX_BITS:
-            raise _too_much(f"an integer of {value.bit_length()} bits is too large, the limit is {MAX_BITS}")
         return _ITEM
     size, level = 0, [value]
     for depth in range(_MAX_DEPTH):
@@ -199,10 +192,7 @@ def _work(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_shallo
 
 
 def _limited(name: str, function: Callable[..., Any], *, keeps_marks: bool, is_shallow: bool = False) -> Any:
-    """A function that is refused if it is too much work.
-
-    Its result is user text if one of its arguments has any, unless it keeps the marks itself.
-    """
+    """A function that is refused if it is too much work. Unless it keeps the marks, it makes user text of user text."""
     n_passed = int(hasattr(function, "jinja_pass_arg"))  # Jinja passes the context or environment to some filters.
 
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -218,11 +208,8 @@ def _limited(name: str, function: Callable[..., Any], *, keeps_marks: bool, is_s
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Limits the work of a template, and keeps the marks of user text (marked.py).
-
-    The result of an operation with user text is user text, unless the operation keeps the marks itself. Macros and
-    methods of containers return values that have marks already.
-    """
+    """Limits the work of a template, and keeps the marks of user text (marked.py): the result of an operation with user
+    text is user text, unless the operation keeps the marks itself. Macros and methods of containers do."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -317,16 +304,16 @@ class _Rewriter(NodeTransformer):
             return _filter("slice_", node.node, *(bound or nodes.Const(None) for bound in bounds))
         elif isinstance(node, nodes.Compare):
             sides = [node.expr, *(operand.expr for operand in node.ops)]
-            tests: list[nodes.Expr] = []
-            for operand, left, right in zip(node.ops, sides, sides[1:]):
-                test = nodes.Test(left, _TESTS.get(operand.op, operand.op), [right], [], None, None)
-                tests.append(nodes.Not(test) if operand.op == "notin" else test)
-            return functools.reduce(nodes.And, tests)
+            return functools.reduce(nodes.And, map(_test, (operand.op for operand in node.ops), sides, sides[1:]))
         elif isinstance(node, nodes.ScopedEvalContextModifier):
-            raise jinja2.TemplateSyntaxError(
-                "autoescape is not supported, it loses the marks of user text", node.lineno
-            )
+            reason = "autoescape is not supported, it loses the marks of user text"
+            raise jinja2.TemplateSyntaxError(reason, node.lineno)
         return node
+
+
+def _test(name: str, left: nodes.Expr, right: nodes.Expr) -> nodes.Expr:
+    test = nodes.Test(left, _TESTS.get(name, name), [right], [], None, None)
+    return nodes.Not(test) if name == "notin" else test
 
 
 def _filter(name: str, value: Any, *args: nodes.Expr) -> nodes.Filter:
@@ -340,7 +327,7 @@ def _counted(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _listed(value: Any) -> Any:
-    """The list of an iterator's items, which has a size, or another value."""
+    """A value, and for an iterator the list of its items, which has a size."""
     return list(_counted(value)) if isinstance(value, Iterator) else value
 
 
@@ -372,10 +359,6 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 _METHODS: Mapping[str, Callable[..., str]] = {"join": join, "replace": _replace}
 
 
-def _trim(value: object, chars: str | None = None) -> str:
-    return printed(value).strip(chars)
-
-
 def _from_json(text: str) -> Any:
     return marked(decode_json(text)) if has_user_text(text) else decode_json(text)
 
@@ -405,7 +388,7 @@ def _environment() -> _Sandbox:
     filters = environment.filters
     tests: dict[str, Any] = dict(environment.tests)
     own: dict[str, Any] = {"from_json": _from_json, "join": _join, "replace": _replace, "safe": printed}
-    own.update(string=printed, tojson=_tojson, trim=_trim, dict_=dict)
+    own.update(string=printed, tojson=_tojson, trim=lambda value, chars=None: printed(value).strip(chars), dict_=dict)
     own.update({name: filters[name] for name in _PRECISE})
     environment.filters = {
         **{name: _limited(name, filters[name], keeps_marks=True, is_shallow=True) for name in _SHALLOW},

@@ -6,6 +6,7 @@ Raises only TemplateError.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from ...core.text import pattern_of
 from ..dialects import Dialect, detect
 from .marked import Marked, marked, user_ranges
 from .messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
-from .sandbox import TemplateError, compile_template, render_template
+from .sandbox import TemplateError, all_steps, compile_template, render_template
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -30,16 +31,6 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "functio
 
 
 class ChatTemplate:
-    """A compiled chat template.
-
-    Attributes:
-        source: The Jinja source.
-        dialect: The format in which the model generates reasoning and tool calls.
-        capabilities: What the template supports and requires.
-        special: The pattern of the texts of control tokens, for `parts_of`.
-        visible_tokens: The tokens of the markers that the parser needs; the text of other control tokens is left out.
-    """
-
     def __init__(
         self,
         source: str | None,
@@ -50,20 +41,19 @@ class ChatTemplate:
         special_texts: Iterable[str] = (),
         tokenize: Callable[[str], Iterable[int]] = lambda text: (),
     ) -> None:
-        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template.
-
-        Args:
-            add_bos: Whether prompts begin with exactly one BOS, whether or not the template prints it.
-            special_texts: The texts of the control tokens.
-            tokenize: Returns the tokens of a marker.
-        """
+        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template. With
+        `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are the
+        texts of the control tokens; `tokenize` returns the tokens of a marker."""
         self.source = source or CHATML
-        self.special = re.compile(pattern_of(special_texts))
+        self.special = re.compile(pattern_of(special_texts))  # For `parts_of`.
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._first = bos_token if add_bos else ""
         self._template = compile_template(self.source)
         self.dialect = detect(self.source)
-        self.capabilities = find_capabilities(self.source, self._render_test)
+        # All test conversations share one limit of work, so that a malicious template does not delay the start.
+        render = functools.partial(self._render_test, all_steps())
+        self.capabilities = find_capabilities(self.source, render)
+        # Those of the markers that the parser needs; the text of other control tokens is left out.
         self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
     def render(
@@ -75,10 +65,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
-
-        `variables` are more variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). Those
-        that this class sets take precedence.
-        """
+        `variables` are more variables of the template. Those that this class sets take precedence."""
         try:
             given = {
                 **(variables or {}),
@@ -94,10 +81,12 @@ class ChatTemplate:
             return self._first + prompt
         return prompt
 
-    def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
+    def _render_test(
+        self, steps: list[int], messages: Messages, tools: Messages | None, capabilities: Capabilities
+    ) -> str:
         adapted = adapt_messages(messages, None, capabilities, self.dialect.calls[0].written)
         given = {"messages": adapted, "tools": tools or capabilities.no_tools}
-        return render_template(self._template, {**given, **self._tokens})
+        return render_template(self._template, {**given, **self._tokens}, steps)
 
 
 def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -> str:
@@ -106,9 +95,7 @@ def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -
     if text is not None and not reasoning and not is_open:
         return prompt + dialect.text_start[0] + Marked(text)
     prompt += ("" if is_open else dialect.reasoning.start + "\n") + Marked(reasoning)
-    if text is None:
-        return prompt
-    return prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + Marked(text)
+    return prompt if text is None else prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + Marked(text)
 
 
 def _with_marks(given: Mapping[str, Any]) -> dict[str, Any]:
