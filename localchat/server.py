@@ -29,17 +29,10 @@ from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import GROUPS, Options
+from .serving.models.adapters import adapter_problem, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
-from .serving.models.model_file import (
-    ModelFile,
-    ModelFileError,
-    adapter_problem,
-    printable,
-    projector_of,
-    summary_of,
-    with_adapters,
-)
+from .serving.models.model_file import ModelFile, ModelFileError, printable, projector_of, summary_of
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer

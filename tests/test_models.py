@@ -236,7 +236,7 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
         ('{"a": {"path": "x.gguf", "parallel": 0}}', "'a.parallel' must be an integer from 1"),
         (
             '{"a": {"path": "x.gguf", "adapters": {"b": 5}}}',
-            "'a.adapters.b' must be a file, or a file with @ and a scale",
+            "'a.adapters.b' must be a string, got 5",
         ),
         (
             '{"a": {"path": "x.gguf", "adapters": {"b": "f@x"}}}',

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 # llama.cpp's RPC is the same in all releases with this major version, and newer minor ones know the older ones. These
@@ -39,9 +39,12 @@ def _problem(endpoint: str) -> str:
         with socket.socket(socket.AF_INET) as sock:
             sock.settimeout(_CONNECT_S)
             sock.connect((host, int(port)))
-            end = time.monotonic() + _HELLO_S
             sock.sendall(HELLO)
-            for part in _parts(sock, end):
+            end = time.monotonic() + _HELLO_S
+            while len(response) < RESPONSE.size:
+                sock.settimeout(max(end - time.monotonic(), 0.001))
+                if not (part := sock.recv(RESPONSE.size - len(response))):
+                    break
                 response += part
     except socket.timeout:
         if not response:
@@ -56,15 +59,3 @@ def _problem(endpoint: str) -> str:
         own = "{}.{}".format(*PROTOCOL)
         return f"speaks RPC {major}.{minor}, this server {own}: install the same version of llama-cpp-python on both"
     return ""
-
-
-def _parts(sock: socket.socket, end: float) -> Iterator[bytes]:
-    """What a socket sends until `end`, at most the bytes of a response."""
-    n_left = RESPONSE.size
-    while n_left:
-        sock.settimeout(max(end - time.monotonic(), 0.001))
-        part = sock.recv(n_left)
-        if not part:
-            return
-        n_left -= len(part)
-        yield part

@@ -13,17 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .model_file import (
-    DEMO,
-    DEMO_PATH,
-    QUANTISATION,
-    ModelFile,
-    ModelFileError,
-    model_at,
-    printable,
-    summary_of,
-    with_adapters,
-)
+from .adapters import with_adapters
+from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable, summary_of
 from .sources import SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
 log = logging.getLogger("localchat.server")

@@ -7,8 +7,8 @@ import functools
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -206,44 +206,6 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     )
 
 
-def adapter_problem(adapter: Adapter, model: Path) -> str:
-    """Why an adapter cannot be one of this model, as far as the headers of both say; "" if it may be."""
-    own, base = summary_of(ModelFile(Path(adapter.path), "")), summary_of(ModelFile(model, ""))
-    if not own.is_adapter:
-        return own.problem if own.is_model and own.problem else f"{adapter.path}: it is no LoRA adapter"
-    if own.architecture != base.architecture:
-        return f"{adapter.path}: it is for the architecture {own.architecture!r}, the model has {base.architecture!r}"
-    return ""
-
-
-def with_adapters(model: ModelFile, taken: set[str], further: Sequence[Adapter] = ()) -> ModelFile:
-    """The model with further adapters, its own, and those in its folder whose headers name it, or name no model if
-    there is only this one in the folder. Each has a name that is not in `taken`, to which it is added."""
-    named = (*further, *model.adapters)
-    paths = {os.path.realpath(adapter.path) for adapter in named}
-    found = (adapter for adapter in _adapters_beside(model.path) if os.path.realpath(adapter.path) not in paths)
-    adapters = {adapter.name.casefold(): adapter for adapter in reversed((*named, *found))}
-    kept = tuple(adapter for name, adapter in reversed(adapters.items()) if name not in taken)
-    taken.update(adapters)
-    return replace(model, adapters=kept)
-
-
-def _adapters_beside(model: Path) -> list[Adapter]:
-    with contextlib.suppress(OSError):
-        files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
-        found = {path: summary_of(ModelFile(path, "")) for path in files}
-        own = summary_of(ModelFile(model, ""))
-        names = {_plain(own.base), _plain(name_of(model))}
-        is_only = sum(summary.is_model for summary in found.values()) == 1
-        return [
-            Adapter(name_of(path), str(path))
-            for path, summary in found.items()
-            if summary.is_adapter and summary.architecture == own.architecture
-            if (_plain(summary.base) in names if summary.base else is_only)
-        ]
-    return []
-
-
 def projector_of(model: ModelFile) -> Path | None:
     """The projector of a model: the one that a mapping file or the source of the model names, or the one in its folder
     whose header and name fit. None: there is none."""
@@ -257,20 +219,20 @@ def projector_of(model: ModelFile) -> Path | None:
 @functools.lru_cache(maxsize=20_000)
 def _found_projector(model: Path, _: int) -> Path | None:
     """The projector in the folder of a model, which was changed at this time."""
-    width, own = summary_of(ModelFile(model, "")).width, _plain(name_of(model))
+    width, own = summary_of(ModelFile(model, "")).width, plain_name(name_of(model))
     files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
     found = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
     # The file may have the name of the model. Without one, it belongs to the only model of the folder.
-    others = {_plain(name_of(path)) for path in files if path not in found}
+    others = {plain_name(name_of(path)) for path in files if path not in found}
     fitting = [
         (_PROJECTOR_TYPES.index(summary.quantisation) if summary.quantisation in _PROJECTOR_TYPES else 9, path)
         for path, summary in found.items()
-        if summary.width == width > 0 and ((name := _plain(name_of(path))) == own or (not name and others == {own}))
+        if summary.width == width > 0 and ((name := plain_name(name_of(path))) == own or (not name and others == {own}))
     ]
     return min(fitting)[1] if fitting else None
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name of a model or a projector without what tells apart the files of one model."""
     return re.sub(r"[-._ ]", "", QUANTISATION.sub("", _PROJECTOR_WORDS.sub("", name))).casefold()
 

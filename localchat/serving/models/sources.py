@@ -27,7 +27,7 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields
-from ..core.options import SETTINGS, Adapter, Whole, read_adapter
+from ..core.options import SETTINGS, Whole, read_adapter
 from ..core.params import read_sampling
 from .gguf import read_bytes
 from .model_file import QUANTISATION, ModelFile, ModelFileError, first_part, is_model, is_model_name, name_of, printable
@@ -57,7 +57,7 @@ def read_mapping(path: Path) -> list[ModelFile]:
         raise ModelFileError(f"{path}: the mapping file cannot be read: {error.strerror}") from error
     except ModelFileError:
         raise
-    except (ValueError, RecursionError, BadRequest) as error:
+    except (ValueError, RecursionError, BadRequest, ArgumentTypeError) as error:
         raise ModelFileError(f"{path}: {error}") from error
 
 
@@ -73,7 +73,8 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
             settings[key] = read.setting(given, key)
         elif file := given.text(key):  # The others are files.
             settings[key] = str(_beside(path, file))
-    adapters = [_adapter(path, file, given) for file in given.object_or_empty("adapters").raw.items()]
+    listed = given.object_or_empty("adapters")
+    adapters = tuple(read_adapter(f"{key}={_beside(path, listed.required_text(key))}") for key in listed.raw)
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)
@@ -84,19 +85,7 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
         known = f"path, aliases, {', '.join(readers)}, adapters, sampling"
         raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {known}")
     settings = {key: item for key, item in settings.items() if item is not None}
-    return ModelFile(
-        first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings, adapters=tuple(adapters)
-    )
-
-
-def _adapter(mapping: Path, item: tuple[str, Any], given: Fields) -> Adapter:
-    name, file = item
-    try:
-        return read_adapter(f"{name}={_beside(mapping, file)}")
-    except (ArgumentTypeError, TypeError) as error:
-        raise BadRequest(
-            f"'{given.at('adapters')}.{name}' must be a file, or a file with @ and a scale: {error}"
-        ) from None
+    return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings, adapters=adapters)
 
 
 def _beside(mapping: Path, file: str) -> Path:

@@ -30,6 +30,9 @@ _MAX_GAP = 4
 _SHORT_BATCH = 32
 
 
+Limit = Callable[[], "contextlib.AbstractContextManager[None]"]
+
+
 class LlamaBackend:
     """A loaded model with its context. Methods that use the context run on the engine thread."""
 
@@ -44,7 +47,7 @@ class LlamaBackend:
         adapters: Sequence[Any] = (),
         *,
         adapts_threads: bool,
-        limit: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        limit: Limit = contextlib.nullcontext,
     ):
         """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. The computation
         of a batch runs within `limit()`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.options import Adapter
 from ...core.params import NUMBERS, SAMPLERS, SamplingParams
-from ...models.model_file import ModelFile, adapter_problem
+from ...models.adapters import adapter_problem
+from ...models.model_file import ModelFile
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts
-from .backend import LlamaBackend
+from .backend import Limit, LlamaBackend
 from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, Model, last_errors, layer_devices
 from .placement import KV_TYPES, placed, projector_bytes, set_placement
-from .rpc import add_workers, limited, start_limit
+from .rpc import add_workers, limited
 from .threads import default_threads
 from .vocabulary import Vocabulary
 
@@ -66,12 +68,7 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
         return _loaded(path, options, progress, limit)
 
 
-def _loaded(
-    path: str,
-    options: LoadOptions,
-    progress: Callable[[float], None] | None,
-    limit: Callable[[], contextlib.AbstractContextManager[None]],
-) -> LlamaBackend:
+def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] | None, limit: Limit) -> LlamaBackend:
     free = free_memory()
     if free is not None:
         free = max(free - options.others.n_mapped, 0)
@@ -134,7 +131,7 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
         if progress is not None:
             progress(done)
         if options.workers:  # The limit is for each part of the load.
-            start_limit(options.rpc_timeout)
+            faulthandler.dump_traceback_later(options.rpc_timeout, exit=True)
         return True
 
     params.progress_callback = on_progress

@@ -52,16 +52,10 @@ def server(host: str, port: int, n_threads: int) -> Callable[[], None]:
     return lambda: start(endpoint, None, n_threads, len(offered), pointers)
 
 
-def start_limit(seconds: float) -> None:
-    """End this process if the next call or the end of `limited` comes later: calls of llama.cpp wait for a worker
-    without a limit."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
-
-
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """End this process if the `with` block takes longer."""
-    start_limit(seconds)
+    """End this process if the `with` block takes longer: calls of llama.cpp wait for a worker without a limit."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
     finally:
