@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from . import __version__
 from .serving.core.options import WORKER_PORT, Whole
 from .serving.engine.tuning import LIBRARY
 from .serving.engine.values import EngineError
@@ -27,7 +26,6 @@ OPEN = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal ends the process; return 1 if the worker cannot start."""
     parser = argparse.ArgumentParser(prog="python -m localchat.worker", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     parser.add_argument("--host", default="127.0.0.1", help="IPv4 address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=Whole(1, 65535), default=WORKER_PORT, help="port (default: %(default)s)")
     parser.add_argument("--insecure", action="store_true", help="allow a --host that the network can reach")

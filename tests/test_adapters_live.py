@@ -123,8 +123,7 @@ def test_adapters_are_models_with_a_parent(url: str):
     assert call(url, "/api/show", {"model": "a1"})[1]["modelfile"] == "FROM demo\nADAPTER a1\n"
     _, listed = call(url, "/lora-adapters")
     assert listed[3] == {"id": 3, "name": "half", "path": "a1.gguf", "scale": 0.5}
-    status, refused = call(url, "/lora-adapters", [{"id": 0, "scale": 1}])
-    assert (status, "send 'lora' with it" in refused["error"]["message"]) == (400, True)
+    assert call(url, "/lora-adapters", [{"id": 0, "scale": 1}])[0] == 405
 
 
 BODY = {"temperature": 0, "max_tokens": 24}

@@ -23,8 +23,7 @@ MAX_TOKEN_ID_DIGITS = 10
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit.
 
 _INT32 = 2**31 - 1
-# The limit of the scale of an adapter, far above all that are used.
-_MAX_SCALE = 1000
+_MAX_SCALE = 1000  # Of an adapter, far above all that are used.
 
 
 @dataclass(frozen=True)

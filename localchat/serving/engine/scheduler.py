@@ -22,9 +22,8 @@ from .values import Adapters
 _MIN_AWAITED = 16
 # With more running sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4
-# A set of adapters keeps its turn for so many steps while others wait. A step with prompts counts as one more for each
-# 8 of their rows, as long as these take on a CPU. Measured on 2 cores: a change takes as long as a tenth of a step of
-# 0.4B parameters, and as a whole step of 10M.
+# A set of adapters keeps its turn for so many steps while others wait, since a change takes a tenth of a step of 0.4B
+# parameters, half a step of 5M. So many rows of prompts count as a further step, as which they take as long on a CPU.
 _TURN_STEPS, _ROWS_PER_STEP = 8, 8
 
 

@@ -19,7 +19,6 @@ PROTOCOL = (7, 0)
 # response: the length of what follows, the version, and capabilities.
 HELLO = struct.pack("<BQ24x", 14, 24)
 RESPONSE = struct.Struct("<QBBB25x")
-_N_RESPONSE_BYTES = RESPONSE.size - 8
 # A worker responds to the hello in a millisecond, unless it serves another connection: it serves one at a time.
 _CONNECT_S, _HELLO_S = 2.0, 2.0
 
@@ -52,7 +51,7 @@ def _problem(endpoint: str) -> str:
     except OSError as error:
         if not response:
             return f"cannot be reached ({error.strerror or error}): start it with `python -m localchat.worker`"
-    if len(response) < RESPONSE.size or RESPONSE.unpack(response)[0] != _N_RESPONSE_BYTES:
+    if len(response) < RESPONSE.size or RESPONSE.unpack(response)[0] != RESPONSE.size - 8:
         return f"is another program: it responds {response[:40]!r}" if response else "ends the connection at once"
     _, major, minor, _ = RESPONSE.unpack(response)
     if major != PROTOCOL[0] or minor > PROTOCOL[1]:

@@ -88,7 +88,7 @@ class Endpoints:
             "/health": {"GET": self._health},
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
-            "/lora-adapters": {"GET": self._adapters, "POST": self._set_adapters},
+            "/lora-adapters": {"GET": self._adapters},
             "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
             "/models": {"GET": models.list},
             "/models/load": {"POST": partial(models.change, service.load)},
@@ -342,10 +342,6 @@ class Endpoints:
         adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
         found = [{"name": one.name, "path": Path(one.path).name, "scale": one.scale} for one in adapters]
         exchange.send_json(200, [{"id": id, **one} for id, one in enumerate(found)])
-
-    def _set_adapters(self, exchange: Exchange) -> None:
-        exchange.read()
-        raise errors.BadRequest("each request has its own adapters: name one as its model, or send 'lora' with it")
 
     def _slots(self, exchange: Exchange) -> None:
         """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""

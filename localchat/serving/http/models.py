@@ -37,8 +37,8 @@ class ModelEndpoints:
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        models = [self._ollama_entry(*one) for one in self._named(served)]
-        data = [self._entry(*one) for one in self._named(served)]
+        named = [(one, adapter) for one in served for adapter in (None, *one.file.adapters)]
+        models, data = [self._ollama_entry(*one) for one in named], [self._entry(*one) for one in named]
         exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
     def get(self, exchange: Exchange) -> None:
@@ -51,7 +51,8 @@ class ModelEndpoints:
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
-        exchange.send_json(200, {"models": [self._ollama_entry(*one) for one in self._named(self.service.served())]})
+        named = ((one, adapter) for one in self.service.served() for adapter in (None, *one.file.adapters))
+        exchange.send_json(200, {"models": [self._ollama_entry(*one) for one in named]})
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
@@ -68,10 +69,6 @@ class ModelEndpoints:
         name = ollama.parse_show(parse_body(exchange.read()))
         served = self.service.find(name)
         exchange.send_json(200, self._details(served, _adapter_of(served, name)))
-
-    def _named(self, served: Sequence[ServedModel[Model]]) -> Iterator[tuple[ServedModel[Model], Adapter | None]]:
-        """The names that requests may have: each model, and after it each of its adapters."""
-        return ((one, adapter) for one in served for adapter in (None, *one.file.adapters))
 
     def _entry(self, served: ServedModel[Model], adapter: Adapter | None = None) -> dict[str, Any]:
         """The entry of a model in OpenAI's format; of an adapter with vLLM's name of its base, `parent`."""

@@ -130,8 +130,7 @@ class Service(Generic[M]):
         return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel[M]:
-        """The model that a request names, or the base of the adapter that it names. Raises ModelNotFound if there is
-        none, or the name means several."""
+        """The model that a request names, or the base of the adapter. Raises ModelNotFound for none or several."""
         wanted, default = name.strip().casefold(), self.default.file.name
         if wanted in ("", default.casefold(), *self.default.file.adapter_names):
             return self.default

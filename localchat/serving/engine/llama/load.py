@@ -151,8 +151,7 @@ def _load_projector(owner: Model, model: _LoadedModel) -> LlamaProjector:
 
 
 def _load_adapters(owner: Model, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
-    """The adapters of a model for llama.cpp, and with the reason of each that cannot be loaded, which fails only the
-    requests for it."""
+    """The adapters for llama.cpp, and with the reason of each that cannot be loaded, which fails its requests alone."""
     pointers, adapters = [], []
     for adapter in options.adapters:
         problem = adapter_problem(adapter, Path(path))

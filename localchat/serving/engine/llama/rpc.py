@@ -21,12 +21,7 @@ NO_RPC = (
 
 
 def add_workers(endpoints: Sequence[str]) -> None:
-    """Make the devices of workers those of this process.
-
-    Raises:
-        WorkerMissing: One does not respond, or speaks another version.
-        EngineError: llama.cpp is built without RPC.
-    """
+    """Make the devices of workers those of this process. Raises WorkerMissing, or EngineError without RPC."""
     pointer = ctypes.c_void_p
     add = _function(b"ggml_backend_rpc_add_server", pointer, ctypes.c_char_p)
     if problems := worker_problems(endpoints):
@@ -45,9 +40,8 @@ def server(host: str, port: int, n_threads: int) -> Callable[[], None]:
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     start = _function(b"ggml_backend_rpc_start_server", None, text, text, size, size, ctypes.POINTER(pointer))
     kinds = [device.kind for device in devices()]
-    kind = "GPU" if "GPU" in kinds else "CPU"
     get = ggml("ggml_backend_dev_get", pointer, size)
-    offered = [get(i) for i, found in enumerate(kinds) if found == kind]
+    offered = [get(i) for i, found in enumerate(kinds) if found == ("GPU" if "GPU" in kinds else "CPU")]
     endpoint, pointers = f"{host}:{port}".encode(), (pointer * len(offered))(*offered)
     return lambda: start(endpoint, None, n_threads, len(offered), pointers)
 
