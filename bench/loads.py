@@ -284,21 +284,24 @@ def gap_beside_a_long_prompt(server: Server, model: str, options: argparse.Names
 
 
 def images(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
-    """4 requests at once, each with another image, and beside them a stream of text that began before."""
-    salt = time.time_ns()
+    """4 requests at once, each with another image; and again beside a stream of text, for the gaps of that stream."""
 
-    def body(i: int) -> Body:
-        url = "data:image/png;base64," + base64.b64encode(random_png(256, salt + i)).decode()
-        content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": f"What is on {i}?"}]
-        return {**chat(model, n_tokens=options.tokens), "messages": [{"role": "user", "content": content}]}
+    def bodies() -> list[Body]:
+        salt = time.time_ns()
+        urls = (base64.b64encode(random_png(256, salt + i)).decode() for i in range(4))
+        text = {"type": "text", "text": f"What is on {salt}?"}
+        parts = ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{url}"}} for url in urls)
+        messages = ([{"role": "user", "content": [part, text]}] for part in parts)
+        return [{**chat(model, n_tokens=options.tokens), "messages": own} for own in messages]
 
+    measured = figures_of(run_load(server.url, bodies(), 4, 1))
     with ThreadPoolExecutor(1) as pool:
-        other = [chat(model, ("user", f"{salt}: tell me things."), n_tokens=4 * options.tokens)]
+        other = [chat(model, ("user", f"{time.time_ns()}: tell me things."), n_tokens=4 * options.tokens)]
         stream = pool.submit(run_load, server.url, other, 1, 1)
         time.sleep(0.2)
-        measured = run_load(server.url, [body(i) for i in range(4)], 4, 1)
+        run_load(server.url, bodies(), 4, 1)
         gaps = stream.result().responses[0].gaps_s
-    return (*figures_of(measured)[:3], max(gaps) * 1e3)
+    return (*measured[:3], max(gaps) * 1e3)
 
 
 def random_png(side: int, seed: int) -> bytes:

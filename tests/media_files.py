@@ -113,7 +113,7 @@ class Size(NamedTuple):
     image: int
 
 
-SMALL, LARGE = Size(32, 48, 2, 2, 56), Size(384, 1536, 6, 6, 224)
+SMALL, LARGE = Size(32, 48, 2, 2, 56), Size(768, 3072, 8, 12, 224)
 _PATCH, _N_MEL = 14, 80
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("localchat.engine")
 # The limit of the cache: files that are not encoded yet, and vectors.
 CACHE_BYTES = 256 << 20
 # The priority of the thread and of those that it starts, as in nice(1). Streams of text go on while it encodes.
-_NICE = 10
+_NICE = 5
 
 
 class Counted(NamedTuple):
