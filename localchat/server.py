@@ -29,7 +29,7 @@ from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import GROUPS, Options
-from .serving.models.adapters import adapter_problem, with_adapters
+from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
 from .serving.models.model_file import ModelFile, ModelFileError, printable, projector_of, summary_of
@@ -195,7 +195,7 @@ def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
             problem = "the name is that of the model or of another adapter"
         if problem:
             raise ModelFileError(f"cannot load the adapter {adapter.name}: {problem}")
-    return with_adapters(file, {file.name.casefold()}, options.adapters)
+    return with_adapters(file, {file.name.casefold()}, adapters_in(file.path.parent), options.adapters)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,14 +6,12 @@ The work is done by llama.cpp's RPC, for one server at a time. It asks for no ke
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 
 from .serving.core.options import WORKER_PORT, Whole
-from .serving.engine.tuning import LIBRARY
 from .serving.engine.values import EngineError
 from .serving.http.access import is_loopback
 
@@ -33,8 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not is_loopback(options.host) and not options.insecure:
         parser.error(f"--host {options.host} can be reached from the network: {OPEN}; or add --insecure")
-    if importlib.util.find_spec("llama_cpp") is None:
-        return _failed(f"llama_cpp is not installed: {sys.executable} -m pip install {LIBRARY}")
     try:
         host = socket.gethostbyname(options.host)
         with socket.create_server((host, options.port)):  # llama.cpp's error has no reason.
@@ -51,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve()
     except OSError as error:
         return _failed(f"cannot listen at {options.host}:{options.port}: {error.strerror or error}")
-    except EngineError as error:
+    except (EngineError, ImportError) as error:
         return _failed(str(error))
     return _failed("the worker has ended")
 

@@ -92,9 +92,7 @@ class KVCache:
         idle = ((slot, held) for slot, held in self._idle.items() if self._adapters[slot] == adapters)
         known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in idle]
         if self._limits.can_truncate:
-            for slot, running in self.active.items():
-                if running.adapters != adapters:
-                    continue
+            for slot, running in ((slot, one) for slot, one in self.active.items() if one.adapters == adapters):
                 n_held = running.n_computed
                 known.append((slot, n_held, min(n_common_of(running.tokens, tokens), n_held)))
         else:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.options import Adapter
-from .model_file import ModelFile, is_model_name, name_of, plain_name, summary_of
+from .model_file import ModelFile, Summary, is_model_name, name_of, plain_name, summary_of
+
+Found = tuple[dict[Path, Summary], bool]
 
 
 def adapter_problem(adapter: Adapter, model: Path) -> str:
@@ -22,29 +24,32 @@ def adapter_problem(adapter: Adapter, model: Path) -> str:
     return ""
 
 
-def with_adapters(model: ModelFile, taken: set[str], further: Sequence[Adapter] = ()) -> ModelFile:
-    """The model with further adapters, its own, and those in its folder whose headers name it, or name no model if
-    there is only this one in the folder. Each has a name that is not in `taken`, to which it is added."""
+def adapters_in(folder: Path) -> Found:
+    """The adapters in a folder, with what their headers say, and whether it has only one model."""
+    found: dict[Path, Summary] = {}
+    with contextlib.suppress(OSError):
+        files = [folder / name for name in sorted(os.listdir(folder)) if is_model_name(name)]
+        found = {path: summary_of(ModelFile(path, "")) for path in files}
+    is_only = sum(summary.is_model for summary in found.values()) == 1
+    return {path: summary for path, summary in found.items() if summary.is_adapter}, is_only
+
+
+def with_adapters(model: ModelFile, taken: set[str], found: Found, further: Sequence[Adapter] = ()) -> ModelFile:
+    """The model with further adapters, its own, and those `found` in its folder whose headers name it, or name no model
+    if it is the only one there. Each has a name that is not in `taken`, to which it is added."""
     named = (*further, *model.adapters)
-    paths = {os.path.realpath(adapter.path) for adapter in named}
-    found = (adapter for adapter in _adapters_beside(model.path) if os.path.realpath(adapter.path) not in paths)
-    adapters = {adapter.name.casefold(): adapter for adapter in reversed((*named, *found))}
+    beside, is_only = found
+    if not named and not beside:
+        return model
+    paths, own = {os.path.realpath(adapter.path) for adapter in named}, summary_of(model)
+    names = {plain_name(own.base), plain_name(name_of(model.path))}
+    own_ones = (
+        Adapter(name_of(path), str(path))
+        for path, summary in beside.items()
+        if summary.architecture == own.architecture and os.path.realpath(path) not in paths
+        if (plain_name(summary.base) in names if summary.base else is_only)
+    )
+    adapters = {adapter.name.casefold(): adapter for adapter in reversed((*named, *own_ones))}
     kept = tuple(adapter for name, adapter in reversed(adapters.items()) if name not in taken)
     taken.update(adapters)
     return replace(model, adapters=kept)
-
-
-def _adapters_beside(model: Path) -> list[Adapter]:
-    with contextlib.suppress(OSError):
-        files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
-        found = {path: summary_of(ModelFile(path, "")) for path in files}
-        own = summary_of(ModelFile(model, ""))
-        names = {plain_name(own.base), plain_name(name_of(model))}
-        is_only = sum(summary.is_model for summary in found.values()) == 1
-        return [
-            Adapter(name_of(path), str(path))
-            for path, summary in found.items()
-            if summary.is_adapter and summary.architecture == own.architecture
-            if (plain_name(summary.base) in names if summary.base else is_only)
-        ]
-    return []

@@ -7,13 +7,14 @@ catalog never reads weights. It scans a folder again once the folder has changed
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .adapters import with_adapters
+from .adapters import adapters_in, with_adapters
 from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable, summary_of
 from .sources import SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
@@ -66,7 +67,8 @@ class Catalog:
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
                     by_file.setdefault(file, key)
         taken = {name for model in named.values() for name in _names(model)}
-        models = tuple(with_adapters(model, taken) for model in named.values())
+        look = functools.lru_cache(maxsize=None)(adapters_in)  # Each folder once.
+        models = tuple(with_adapters(model, taken, look(model.path.parent)) for model in named.values())
         self._scanned = (scan.stamps, models)
         return models
 

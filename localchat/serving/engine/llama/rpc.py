@@ -14,10 +14,7 @@ from .devices import devices, ggml
 
 # How long a worker that has responded to the hello may take for the next connection.
 _CONNECT_S = 5
-NO_RPC = (
-    "this build of llama.cpp has no RPC: build it with CMAKE_ARGS=-DGGML_RPC=ON, as docs/machines.md says, "
-    "on this machine and on the workers"
-)
+NO_RPC = "this build of llama.cpp has no RPC: build it with CMAKE_ARGS=-DGGML_RPC=ON (docs/machines.md)"
 
 
 def add_workers(endpoints: Sequence[str]) -> None:
