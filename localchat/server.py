@@ -26,12 +26,12 @@ from .serving.core.errors import NO_MEMORY
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
-from .serving.http.loading import Loader
-from .serving.http.logs import log_to_stderr, report_failure
-from .serving.http.options import GROUPS, Options
+from .serving.loading.loader import Loader
+from .serving.loading.logs import log_to_stderr, report_failure
+from .serving.loading.options import GROUPS, Options
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
-from .serving.models.model_file import ModelFile, ModelFileError, printable, projector_of, summary_of
+from .serving.models.model_file import ModelFile, ModelFileError, printable_name, projector_of, summary_of
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -103,7 +103,7 @@ def _list_text(models: Iterable[ModelFile]) -> str:
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = printable(f"{model.source}: {header.problem or model.path}")
+        place = printable_name(f"{model.source}: {header.problem or model.path}")
         projector = projector_of(model)
         modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
         taken = ", ".join(("text", *modalities))
@@ -117,7 +117,7 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
         from .serving.http.http_server import ChatServer
-        from .serving.models.service import Service
+        from .serving.loading.service import Service
 
         service = Service(file, options, catalog=catalog, load=loader.load)
         server = ChatServer(service, options, listener)
@@ -182,7 +182,7 @@ def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     """The model that the options name. Raises ModelFileError if there is none, or OSError."""
     file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
     file = file if options.mmproj is None else replace(file, projector=Path(options.mmproj))
-    return file if options.alias is None else replace(file, name=printable(options.alias))
+    return file if options.alias is None else replace(file, name=printable_name(options.alias))
 
 
 def _parser() -> argparse.ArgumentParser:
