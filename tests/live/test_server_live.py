@@ -194,7 +194,7 @@ STUCK = """
 import sys, threading
 from localchat import server
 from localchat.serving.engine.values import EngineStopped
-from localchat.serving.http import loading
+from localchat.serving.loading import loader
 
 class StuckFront:
     def __init__(self, *arguments):
@@ -207,7 +207,7 @@ class StuckFront:
     def close(self):
         self.is_closed.set()
 
-loading.Front = StuckFront
+loader.Front = StuckFront
 sys.exit(server.main(["--port", sys.argv[1]]))
 """
 

@@ -136,7 +136,7 @@ def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, ca
 
 NO_FILES = """
 import resource, socket, time
-from tests.serving import serving, wait_for
+from tests.support.serving import serving, wait_for
 with serving() as running:
     sockets = [socket.socket() for _ in range(4)]
     free = socket.socket()

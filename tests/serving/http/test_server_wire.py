@@ -11,8 +11,7 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import MAX_DEPTH, parse_body
-from localchat.serving.http import http_server
-from localchat.serving.http import incoming as request
+from localchat.serving.http import http_server, incoming
 from localchat.serving.http.exchange import SEND_BYTES
 from localchat.serving.http.incoming import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
 from localchat.serving.loading.options import Options
@@ -301,7 +300,7 @@ def test_connection_without_a_whole_head_is_closed(monkeypatch, limit, sent):
 @pytest.mark.parametrize("byte", [b"", b" "], ids=["stopped", "byte by byte"])
 def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
     """Its limit grows with the bytes that have arrived, not with each byte's arrival."""
-    monkeypatch.setattr(request, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
     with serving() as running, running.connect() as sock:
         sock.sendall(sent.replace(b"Content-Length: ", b"Content-Length: 1"))
         trickle(sock, byte)
@@ -311,8 +310,8 @@ def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
 
 
 def test_body_that_takes_long_and_is_fast_enough_is_read(monkeypatch):
-    monkeypatch.setattr(request, "BODY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(request, "MIN_BODY_RATE", len(GOOD) // 4 / DEADLINE_S)
+    monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(incoming, "MIN_BODY_RATE", len(GOOD) // 4 / DEADLINE_S)
     head, _, body = chat_request().partition(b"\r\n\r\n")
     with serving() as running, running.connect() as sock:
         sock.sendall(head + b"\r\n\r\n" + body[:-20])
