@@ -89,14 +89,12 @@ class LlamaProjector:
 
     def encode(self, media: Media) -> list[tuple[Any, int]]:
         """See media/encoder.py."""
-        with self._chunks(self._bitmap(media)) as chunks, self._encoding():
-            return [self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)]
-
-    @contextlib.contextmanager
-    def _encoding(self) -> Iterator[None]:
         self.is_encoding = True
         try:
-            yield
+            with self._chunks(self._bitmap(media)) as chunks:
+                return [
+                    self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)
+                ]
         finally:
             self.is_encoding = False
 
