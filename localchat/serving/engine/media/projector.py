@@ -46,7 +46,7 @@ class LlamaProjector:
         params.print_timings = params.warmup = False
         self._context = library.mtmd_init_from_file(os.fsencode(path), model.pointer, params)
         if self._context is None:
-            raise EngineError(f"{path!r} is no projector for this model: {last_errors()}")
+            raise _unfit(path, last_errors())
         has = {"image": library.mtmd_support_vision(self._context), "audio": library.mtmd_support_audio(self._context)}
         self.modalities = tuple(name for name, is_supported in has.items() if is_supported)
         self._is_mrope = bool(library.mtmd_decode_use_mrope(self._context))
@@ -173,7 +173,11 @@ class LlamaProjector:
                     raise EngineError("its special tokens are not in the vocabulary of the model")
                 self.encode(media)
             except (BadRequest, EngineError) as error:
-                raise EngineError(f"{path!r} is no projector for this model: {error.message}") from error
+                raise _unfit(path, error.message) from error
+
+
+def _unfit(path: str, reason: str) -> EngineError:
+    return EngineError(f"{path!r} is no projector for this model: {reason}; --no-mmproj loads the model alone")
 
 
 def _gray_bitmap(side: int) -> bytes:
