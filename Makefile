@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
-CLIENT_TESTS := messages_live ollama responses_live program_requests reported node_clients
+CLIENT_TESTS := live/test_messages_live live/test_responses_live live/test_node_clients serving/api/test_ollama serving/api/test_program_requests serving/api/test_reported
 INSTALL := $(CHECKED) tools/install.py $(VENV)
 
 .PHONY: run test check lint types bench soak client-tests formats wheelhouse install-tests clean
@@ -37,7 +37,7 @@ soak: $(VENV)/test.stamp  ## run the reliability programs, for some hours; ARGS=
 
 client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic, litellm and ollama in Python, and in Node where npm installs them
 	-test -d $(VENV)/node_modules || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk
-	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/test_%.py) $(ARGS)
+	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/%.py) $(ARGS)
 
 formats: $(VENV)/server.stamp  ## test whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)

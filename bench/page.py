@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from localchat.serving.http.endpoints import chat_page
-from tests.browser import Browser, chromium
+from tests.support.browser import Browser, chromium
 
 N_LINES = 2000
 TOKENS_PER_S = 60

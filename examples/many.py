@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from localchat import Client, LocalChatError
+from localchat import Client
 
 PROMPTS = ("What is your name?", "How do I start the server?", "Count to 5.", "Say thanks.")
 WIDTH = 30
@@ -27,11 +27,8 @@ def main() -> int:
     prompts = list(PROMPTS) if sys.stdin.isatty() else [line.strip() for line in sys.stdin if line.strip()]
     n_failed = 0
     for prompt, answer in zip(prompts, Client().map(prompts, concurrency=8, on_progress=show)):
-        if isinstance(answer, LocalChatError):
-            n_failed += 1
-            print(f"{prompt}\n  failed: {answer}")
-        else:
-            print(f"{prompt}\n  {answer.text}")
+        n_failed += answer.error is not None
+        print(f"{prompt}\n  {answer.text if answer.error is None else f'failed: {answer.error}'}")
     return 1 if n_failed else 0
 
 

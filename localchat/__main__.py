@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from .client import Client
-from .errors import LocalChatError
 from .terminal.arguments import make_parser
 from .terminal.ask import NO_PROMPT, OK, USAGE, printable, report, run_command
+from .transport.timeouts import DEFAULT_TIMEOUT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,9 +25,9 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             arguments.base_url,
             arguments.api_key,
             arguments.model,
-            timeout=arguments.timeout,
+            timeout=DEFAULT_TIMEOUT if arguments.timeout is None else arguments.timeout,
             max_retries=arguments.retries,
-            on_retry=_report_retry,
+            on_retry=lambda n, delay_s, error: report(f"localchat: {error}; try {n + 1} in {delay_s:.1f} s"),
         )
     except ValueError as error:
         parser.error(str(error))
@@ -57,10 +57,6 @@ def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: arg
     from .terminal.chat import chat
 
     return chat(session, arguments.image)
-
-
-def _report_retry(number: int, delay_s: float, error: LocalChatError) -> None:
-    report(f"localchat: {error}; try {number + 1} in {delay_s:.1f} s")
 
 
 if __name__ == "__main__":

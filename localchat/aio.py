@@ -12,27 +12,25 @@ block, closes the connection at once. Use a client in one event loop at a time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .client import BaseClient, BaseStream, T
-from .errors import LocalChatError
-from .events import Reply, StreamEvent, Value
-from .reply.payloads import Model, Prompt
-from .transport.aio_sockets import AsyncDriver
-from .transport.keywords import (
-    ChatKeywords,
-    CompletionKeywords,
-    EmbeddingKeywords,
-    MapKeywords,
-    RequestKeywords,
-    RunKeywords,
-    StreamKeywords,
+from .async_streams import AsyncStream
+from .client import BaseClient, T
+from .events import Reply
+from .request.models import Model
+from .request.options import (
+    ChatOptions,
+    CompletionOptions,
+    EmbeddingOptions,
+    MapOptions,
+    RequestOptions,
+    RunOptions,
+    StreamOptions,
 )
-from .transport.options import CHAT_PATH, TextPrompt
+from .request.prompt import Prompt, TextPrompt
+from .transport.aio_sockets import AsyncDriver
 from .transport.sockets import Result
-from .transport.streams import AsyncEvents
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,14 +38,7 @@ if TYPE_CHECKING:
     from .agent.conversation import AsyncConversation
     from .agent.tool_run import AsyncToolRun
     from .agent.tools import AnyTool
-    from .extras.embeddings import Embeddings
-
-
-class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent]):
-    """A streamed response. Iterate it for events, or `text` for text; leave the `async with` block to cancel.
-
-    `reply` is the reply received so far, also after an error.
-    """
+    from .embeddings import Embeddings
 
 
 class AsyncClient(BaseClient):
@@ -66,12 +57,12 @@ class AsyncClient(BaseClient):
 
     @overload
     async def chat(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatOptions]
     ) -> Reply[T]: ...
 
     @overload
     async def chat(
-        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatOptions]
     ) -> Reply[Any]: ...
 
     async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
@@ -80,48 +71,51 @@ class AsyncClient(BaseClient):
 
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamOptions]
     ) -> AsyncStream[T]: ...
 
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamOptions]
     ) -> AsyncStream[Any]: ...
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        driver = AsyncDriver()
-        parsed = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return AsyncStream(driver, self._start(driver, parsed, CHAT_PATH))
+        request = self._chat_request(prompt, options, StreamOptions, "stream")
+        return AsyncStream(self._call(AsyncDriver(), request), request)
 
+    @overload
     async def map(
-        self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
-    ) -> list[Reply[Any] | LocalChatError]:
-        """Send many prompts and return their replies in the same order; see Client.map."""
-        from .extras import mapping
+        self, prompts: Iterable[Prompt], /, *, response_format: type[T], **options: Unpack[MapOptions]
+    ) -> list[Reply[T]]: ...
 
-        parsed = mapping.parse(prompts, options)
-        self._chat_options("", parsed[-1], ChatKeywords, "map")
-        with contextlib.suppress(LocalChatError):  # Each call reports it.
-            await self._run(self._find_model, parsed[0], options)
-        return await mapping.map_prompts_async(self, parsed)
+    @overload
+    async def map(
+        self, prompts: Iterable[Prompt], /, *, response_format: object = None, **options: Unpack[MapOptions]
+    ) -> list[Reply[Any]]: ...
+
+    async def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
+        """Send many prompts and return their replies in the same order; see Client.map."""
+        from .many_prompts import ManyPrompts
+
+        return await ManyPrompts(self, prompts, options).map_async()
 
     async def models(self) -> list[Model]:
         """The models that the server lists; see Client.models."""
         return await self._run(self._list_models)
 
-    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
+    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, such as POST /rerank; see Client.request."""
         return await self._run(self._request, method, path, json, options)
 
     async def run(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> Reply[Any]:
         """Send a prompt with tools, which may be coroutine functions, and run the tool calls; see Client.run."""
         return await self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import AsyncToolRun
@@ -134,22 +128,22 @@ class AsyncClient(BaseClient):
 
         return AsyncConversation(self, **options)
 
-    async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionKeywords]) -> Reply[Any]:
+    async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
-        return await self._run(self._read_reply, self._completion_options(prompt, options), "completions")
+        return await self._run(self._complete, prompt, options)
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
     async def embed(  # type: ignore[overload-overlap]
-        self, text: str, /, **options: Unpack[EmbeddingKeywords]
+        self, text: str, /, **options: Unpack[EmbeddingOptions]
     ) -> Embeddings[float]: ...
 
     @overload
     async def embed(
-        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
+        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingOptions]
     ) -> Embeddings[list[float]]: ...
 
-    async def embed(self, text: Any, /, **options: Unpack[EmbeddingKeywords]) -> Any:
+    async def embed(self, text: Any, /, **options: Unpack[EmbeddingOptions]) -> Any:
         """The vector of a text, or the vectors of several texts; see Client.embed."""
         return await self._run(self._embed, text, options)
 

@@ -1,46 +1,39 @@
 """The chat client over blocking sockets, and the part of both clients that does not wait for the network.
 
-`python -m localchat.extras.vendor` copies the client into another project, as one file or as several; they need the
-standard library only. `aio` has the asynchronous client.
+`python -m tools.vendor` copies the client into another project, as one file or as several; they need the standard
+library only. `aio` has the asynchronous client.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
-import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
-from .errors import (
-    BadRequestError,
-    DoesNotFit,
-    IncompleteReply,
-    LocalChatError,
-    NotFoundError,
-    ProtocolError,
-    StatusError,
-    UnprocessableError,
+from .errors import DoesNotFit
+from .events import Reply
+from .request.completion import CHAT_PATH, Arguments, Completion
+from .request.models import Model, default_model, fetch_models
+from .request.options import (
+    ChatOptions,
+    ClientOptions,
+    CompletionOptions,
+    ConnectionOptions,
+    EmbeddingOptions,
+    MapOptions,
+    RequestOptions,
+    RunOptions,
+    StreamOptions,
+    check_count,
+    check_options,
+    describe_options,
 )
-from .events import Reply, StreamEvent, Value
-from .reply.assembly import Accumulator
-from .reply.payloads import Model, Prompt, check_prompt, choose_model, parse_models
+from .request.prompt import Prompt, TextPrompt
+from .streams import BaseStream, Stream
 from .transport.call import Call
-from .transport.keywords import (
-    ChatKeywords,
-    ClientKeywords,
-    CompletionKeywords,
-    EmbeddingKeywords,
-    MapKeywords,
-    RequestKeywords,
-    RunKeywords,
-    StreamKeywords,
-)
-from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt
 from .transport.pool import Pool
-from .transport.retries import read_json
+from .transport.settings import Settings
 from .transport.sockets import Driver, Result, run_blocking
-from .transport.streams import BaseEvents, BlockingEvents, Response
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -48,37 +41,51 @@ if TYPE_CHECKING:
     from .agent.conversation import Conversation
     from .agent.tool_run import ToolRun
     from .agent.tools import AnyTool
-    from .extras.embeddings import Embeddings
+    from .embeddings import Embeddings
 
 # The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
 
-_JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+# The options of each method, which `help` shows.
+_OPTIONS_OF: dict[str, Any] = {
+    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
+    "chat": ChatOptions,
+    "stream": StreamOptions,
+    "map": MapOptions,
+    "complete": CompletionOptions,
+    "embed": EmbeddingOptions,
+    "request": RequestOptions,
+}
 
 
 class BaseClient:
-    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines."""
+    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
+
+    def __init_subclass__(cls) -> None:
+        describe_options({name: vars(cls)[name] for name in _OPTIONS_OF if name in vars(cls)}, _OPTIONS_OF)
 
     def __init__(
         self,
         base_url: str | None = None,
         api_key: str | None = None,
         model: str | None = None,
-        **options: Unpack[ClientKeywords],
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        self._settings = Settings(base_url, api_key, model, **options)
+        self._given: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
+        self._settings = _settings(self._given)
         self._pool = Pool()
 
-    def with_options(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        **options: Unpack[ClientKeywords],
-    ) -> Self:
-        """A client with other values for some arguments of `Client`. It shares the connections if it can."""
-        client, old = type(self).__new__(type(self)), self._settings
-        client._settings = new = old.changed(base_url, api_key, model, options)
+    def with_options(self, **options: Unpack[ClientOptions]) -> Self:
+        """A client with other values for some arguments of `Client`. It shares the connections if it can.
+
+        `headers` are added to those of this client. None for an option is as in `Client`: its default.
+        """
+        check_options(options, ClientOptions, "Client")
+        client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
+        added = {} if headers is None else {"headers": {**old.headers, **headers}}
+        client._given = {**self._given, **options, **added}
+        client._settings = new = _settings(client._given, old.environment)
+        new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
         return client
@@ -95,81 +102,47 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
-    def _chat_options(self, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
-        """The options of a call with messages, which are `prompt` or the option `messages`."""
+    def _call(self, driver: Any, arguments: Arguments) -> Call:
+        return Call(self._settings, self._pool, driver, arguments.timeout, arguments.max_retries)
+
+    def _chat_request(self, prompt: Any, given: Mapping[str, Any], known: Any, what: str) -> Completion:
+        """The request of a call with messages, which are `prompt` or the option `messages`."""
         given = dict(given)
         messages = given.pop("messages", None)
         if messages is not None and prompt is not None:
             raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
-        prompt = messages if prompt is None else prompt
-        check_prompt(prompt)
-        return self._options(prompt, given, keywords, what)
-
-    def _completion_options(self, prompt: Any, given: Mapping[str, Any]) -> CallOptions:
-        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
-            raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
-        return self._options(prompt, {"think_tags": "off", **given}, CompletionKeywords, "complete")
-
-    def _options(self, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
-        options = CallOptions(self._settings, prompt, given, keywords, what)
-        target = options.fields.get("response_format")
-        kind = target.get("type") if isinstance(target, Mapping) else None
-        # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
-        is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
-        self._settings.request_headers(options.headers)  # Like the next two lines, this raises for wrong values.
-        Accumulator(options.n_choices, options.think_tags)
-        options.body("completions" if what == "complete" else CHAT_PATH, None)
-        if target is not None and is_schema:
-            del options.fields["response_format"]
-            from .schema.structured import ExpectedValue  # Imported here, like all modules that few programs need.
-
-            options.expected = ExpectedValue(target)
-        return options
-
-    def _call(self, driver: Any, options: CallOptions) -> Call:
-        return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
-
-    # The methods of both clients, as coroutines that get a driver.
-
-    def _start(self, driver: Any, options: CallOptions, path: str) -> Response:
-        """The response to a request, which is sent when its events are read."""
-        call = self._call(driver, options)
-        accumulator = Accumulator(options.n_choices, options.think_tags, options.tool_names)
-        return Response(call, lambda: self._send(call, options, path), accumulator, options.expected)
+        return Completion(self._settings, CHAT_PATH, messages if prompt is None else prompt, given, known, what)
 
     async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
-        return await self._read_reply(driver, self._chat_options(prompt, given, ChatKeywords, "chat"), CHAT_PATH)
-
-    async def _read_reply(self, driver: Any, options: CallOptions, path: str) -> Reply[Any]:
         """The complete reply. If the text does not match the expected value, the request is repeated."""
-        for left in reversed(range(options.retries_on_mismatch + 1)):
-            response = self._start(driver, options, path)
+        request = self._chat_request(prompt, given, ChatOptions, "chat")
+        for _ in range(request.retries_on_mismatch):
             try:
-                async for _ in response.events():
-                    pass
-                break
+                return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
-                if path == CHAT_PATH and not options.allow_truncated:
-                    check_complete(response.reply, options.fields)
-                if not left:
-                    raise
                 from .schema.structured import corrected
 
-                options.prompt = corrected(options.prompt, error)
-        if path == CHAT_PATH and not options.allow_truncated:
-            check_complete(response.reply, options.fields)
-        return response.reply
+                request.prompt = corrected(request.prompt, error)
+        return await BaseStream[Any](self._call(driver, request), request)._finish()
+
+    async def _complete(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
+        request = Completion(self._settings, "completions", prompt, given, CompletionOptions, "complete")
+        return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: Any) -> list[Model]:
-        options = CallOptions(self._settings, "", {}, RequestKeywords, "models")
-        return await self._fetch_models(self._call(driver, options), options)
+        arguments = Arguments(self._settings, {}, RequestOptions, "models")
+        return await fetch_models(self._call(driver, arguments), arguments.headers)
+
+    async def _find_model(self, driver: Any, given: Mapping[str, Any]) -> str | None:
+        arguments = Arguments(self._settings, given, RequestOptions, "map")
+        return await default_model(self._call(driver, arguments), arguments.headers)
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        options = CallOptions(self._settings, "", given, RequestKeywords, "request")
-        raw = await self._call(driver, options).fetch(method, path, json, options.headers)
+        arguments = Arguments(self._settings, given, RequestOptions, "request")
+        raw = await self._call(driver, arguments).fetch(method, path, json, arguments.headers)
         text = raw.decode("utf-8", "replace")
         try:
             return json_module.loads(text) if text.strip() else None
@@ -177,126 +150,19 @@ class BaseClient:
             return text
 
     async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
-        options = CallOptions(self._settings, "", given, EmbeddingKeywords, "embed")
-        from .extras.embeddings import embed
+        arguments = Arguments(self._settings, given, EmbeddingOptions, "embed")
+        from .embeddings import embed  # Imported here, as few programs need it.
 
-        call = self._call(driver, options)
-        model = options.model or await self._default_model(call, options)
-        return await embed(self._settings, call, options, model, text)
-
-    # Parts of these coroutines.
-
-    async def _send(self, call: Call, options: CallOptions, path: str) -> None:
-        """Send a request for a completion. If the server refuses a field, repeat it without the field."""
-        settings, expected = self._settings, options.expected
-        if options.media:  # Their files are read in a thread.
-            from .extras.media import attach
-
-            options.prompt = await call.wait("call", None, lambda: attach(options.prompt, **options.media))
-            options.media = {}
-        model = options.model or await self._default_model(call, options)
-        body = options.body(path, model, settings.takes_stream_options)
-        refused = set()
-        while True:
-            try:
-                await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
-                break
-            except (BadRequestError, UnprocessableError) as error:
-                named = [one for one in body.get("messages", ()) if one.get("role") == "tool" and "name" in one]
-                if "stream_options" in body and "stream_options" in error.body:
-                    del body["stream_options"]
-                    refused.add("takes_stream_options")
-                elif named and re.search(r"\bname\b", error.body):  # A strict server: OpenAI's messages have no name.
-                    refused.add("takes_tool_names")
-                    for message in named:
-                        del message["name"]
-                elif expected is None or not expected.weaken(error):
-                    raise
-            except NotFoundError:
-                if options.model or model is None or model != settings.found_model:
-                    raise
-                settings.found_model = None  # The server may have another model now.
-                body["model"] = await self._default_model(call, options)
-                if body["model"] in (None, model):
-                    raise
-        for name in refused:
-            setattr(settings, name, False)
-
-    async def _default_model(self, call: Call, options: CallOptions) -> str | None:
-        """The model of the client, or the only one of the server; None if the server lists none."""
-        settings = self._settings
-        if settings.model is None and settings.found_model is None:
-            try:
-                settings.found_model = choose_model(await self._fetch_models(call, options))
-            except ProtocolError:  # Many servers with one model have no list.
-                return None
-            except StatusError as error:
-                if error.status not in (404, 405, 501):
-                    raise
-        return settings.model or settings.found_model
-
-    async def _find_model(self, driver: Any, prompts: Sequence[Any], given: Mapping[str, Any]) -> None:
-        """Find the model of the server once for several calls with these options."""
-        if prompts and given.get("model") is None:
-            known = {name: value for name, value in given.items() if name in RequestKeywords.__annotations__}
-            options = CallOptions(self._settings, "", known, RequestKeywords, "map")
-            await self._default_model(self._call(driver, options), options)
-
-    async def _fetch_models(self, call: Call, options: CallOptions) -> list[Model]:
-        raw = await call.fetch("GET", "models", None, options.headers)
-        return parse_models(read_json(self._settings, "list of models is", raw))
+        return await embed(self._call(driver, arguments), arguments, text)
 
 
-def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
-    """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
-    is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
-    if "content_filter" in reasons:
-        cause, other = "by a content filter", ""
-    elif "context" in reasons.get("length", ""):  # max_tokens is another limit.
-        cause, other = "at the end of the model's context", ""
-    elif "length" in reasons and not is_limited:
-        cause, other = "at a limit of tokens", "max_tokens or "
-    else:
-        return
-    message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-    raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
-
-
-class BaseStream(BaseEvents[StreamEvent], Generic[Value]):
-    """The part of Stream and AsyncStream that does not depend on how they wait."""
-
-    def __init__(self, driver: Any, response: Response) -> None:
-        self._driver = driver
-        self._response = response
-        # The generator gets no reference to this object: in a cycle, a dropped stream would not close its connection.
-        self._events = response.events()
-
-    @property
-    def reply(self) -> Reply[Value]:
-        """The reply received so far; complete after the last event."""
-        return self._response.reply
-
-    async def _open(self) -> None:
-        """Send the request, if this was not done before."""
-        if not self._response.begun:
-            await self._next(is_opening=True)
-
-    _is_done = property(lambda self: self._response.succeeded)
-    _is_closed = property(lambda self: self._driver.is_cancelled)
-
-    async def _close(self) -> None:
-        self._driver.cancel()
-        with contextlib.suppress(RuntimeError):  # Another thread or task runs the generator, and closes it now.
-            await self._events.aclose()
-
-
-class Stream(BaseStream[Value], BlockingEvents[StreamEvent]):
-    """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
-
-    Entering the `with` block sends the request; without one, the first iteration does. `reply` is the reply received
-    so far, also after an error. A stream without references closes its connection.
-    """
+def _settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a client for its arguments. Raises TypeError or ValueError if one is wrong."""
+    check_options(given, ClientOptions, "Client")
+    for name, least in (("max_retries", 0), ("max_bytes", 1)):
+        if given.get(name) is not None:
+            check_count(name, given[name], least)
+    return Settings(**given, environment=environment)
 
 
 class Client(BaseClient):
@@ -308,7 +174,7 @@ class Client(BaseClient):
         api_key: The key; default: OPENAI_API_KEY, which is sent only to OPENAI_BASE_URL, to this machine and over
             https. A local server needs none.
         model: The name of the model; default: LOCALCHAT_MODEL, or the only model of the server.
-        timeout: A Timeout, or a number of seconds, which sets `first`, `idle` and `connect` (5 at most) of a Timeout.
+        timeout: A Timeout, a number of seconds as in Timeout(30), or None for no limit; default: Timeout().
         max_retries: The number of retries of a request without a response, or with a status such as 429 or 503.
         on_retry: Called before each retry with its number, the delay in seconds and the error.
         headers: Sent with every request.
@@ -329,12 +195,12 @@ class Client(BaseClient):
 
     @overload
     def chat(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatOptions]
     ) -> Reply[T]: ...
 
     @overload
     def chat(
-        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatOptions]
     ) -> Reply[Any]: ...
 
     def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
@@ -343,8 +209,7 @@ class Client(BaseClient):
         Args:
             prompt: Text, or a list of messages.
             options: Those of `stream`; `retries_on_mismatch` (0): how often to repeat the request if the text does
-                not match `response_format`, with the text and the mismatch added to the conversation;
-                `allow_truncated`: whether to return a reply that was cut.
+                not match `response_format`, with the text and the mismatch added to the conversation.
 
         Raises:
             IncompleteReply: A content filter cut the text, or a token limit although `max_tokens` is not set: an
@@ -357,12 +222,12 @@ class Client(BaseClient):
 
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamOptions]
     ) -> Stream[T]: ...
 
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamOptions]
     ) -> Stream[Any]: ...
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
@@ -370,39 +235,43 @@ class Client(BaseClient):
 
         Args:
             prompt: Text, or a list of messages.
-            options: Fields of the request, and options of the client for this call; ChatKeywords lists all.
-                `system` is the text of a system message; `images` and `audio` (lists of paths, bytes or URLs) are
-                added to the last message. `response_format` may also be a type, a schema or "name, age int" (see
-                schema): then the text is validated, and `reply.parsed` is its value. `think_tags` ("auto",
-                "prefilled" or "off") is how to treat <think> in the content. `timeout` and `max_retries` replace
-                those of the client, `extra_headers` are added to its headers. `extra_body` has fields that are not
-                options.
+            options: Fields of the request, and options of the client for this call. `system` is the text of a system
+                message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message.
+                `response_format` may also be a type, a schema or "name, age int": then the text is validated, and
+                `reply.parsed` is its value. `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the
+                content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
+                headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
         """
-        driver = Driver()
-        parsed = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return Stream(driver, self._start(driver, parsed, CHAT_PATH))
+        request = self._chat_request(prompt, options, StreamOptions, "stream")
+        return Stream(self._call(Driver(), request), request)
 
-    def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
-        """Send many prompts and return their replies in the same order, with an error in place of a failed reply.
+    @overload
+    def map(
+        self, prompts: Iterable[Prompt], /, *, response_format: type[T], **options: Unpack[MapOptions]
+    ) -> list[Reply[T]]: ...
+
+    @overload
+    def map(
+        self, prompts: Iterable[Prompt], /, *, response_format: object = None, **options: Unpack[MapOptions]
+    ) -> list[Reply[Any]]: ...
+
+    def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
+        """Send many prompts and return their replies in the same order. That of a failed request has its `error`.
 
         Args:
             prompts: Each is text or a list of messages.
             options: Those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
                 `on_progress`: called after each reply with the number of finished prompts and of all prompts.
         """
-        from .extras import mapping
+        from .many_prompts import ManyPrompts
 
-        parsed = mapping.parse(prompts, options)
-        self._chat_options("", parsed[-1], ChatKeywords, "map")
-        with contextlib.suppress(LocalChatError):  # Each call reports it.
-            self._run(self._find_model, parsed[0], options)
-        return mapping.map_prompts(self, parsed)
+        return ManyPrompts(self, prompts, options).map()
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
         return self._run(self._list_models)
 
-    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
+    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
 
         The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is sent as
@@ -412,7 +281,7 @@ class Client(BaseClient):
         return self._run(self._request, method, path, json, options)
 
     def run(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
 
@@ -431,7 +300,7 @@ class Client(BaseClient):
         return self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import ToolRun
@@ -439,27 +308,27 @@ class Client(BaseClient):
         return ToolRun(self, prompt, tools, **options)
 
     def conversation(self, **options: Any) -> Conversation:
-        """A list of messages that grows turn by turn. The options are those of Conversation."""
+        """A list of messages that grows turn by turn. The options are those of Conversation and of `run`."""
         from .agent.conversation import Conversation
 
         return Conversation(self, **options)
 
-    def complete(self, prompt: TextPrompt, **options: Unpack[CompletionKeywords]) -> Reply[Any]:
+    def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        return self._run(self._read_reply, self._completion_options(prompt, options), "completions")
+        return self._run(self._complete, prompt, options)
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
     def embed(  # type: ignore[overload-overlap]
-        self, text: str, /, **options: Unpack[EmbeddingKeywords]
+        self, text: str, /, **options: Unpack[EmbeddingOptions]
     ) -> Embeddings[float]: ...
 
     @overload
     def embed(
-        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
+        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingOptions]
     ) -> Embeddings[list[float]]: ...
 
-    def embed(self, text: Any, /, **options: Unpack[EmbeddingKeywords]) -> Any:
+    def embed(self, text: Any, /, **options: Unpack[EmbeddingOptions]) -> Any:
         """The vector of a text, or the vectors of several texts (/embeddings).
 
         A request has at most `batch_size` (256) texts. The result is a list with `usage` and `model`.
@@ -475,14 +344,31 @@ class Client(BaseClient):
         return run_blocking(method(Driver(), *arguments))
 
 
+@overload
 def chat(
     prompt: Prompt | None = None,
     *,
     base_url: str | None = None,
     api_key: str | None = None,
-    response_format: Any = None,
-    **options: Unpack[ChatKeywords],
+    response_format: type[T],
+    **options: Unpack[ChatOptions],
+) -> Reply[T]: ...
+
+
+@overload
+def chat(
+    prompt: Prompt | None = None,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    response_format: object = None,
+    **options: Unpack[ChatOptions],
+) -> Reply[Any]: ...
+
+
+def chat(
+    prompt: Prompt | None = None, *, base_url: str | None = None, api_key: str | None = None, **options: Any
 ) -> Reply[Any]:
     """Send a prompt with a new client and return the complete reply; see Client.chat."""
     with Client(base_url, api_key) as client:
-        return client.chat(prompt, response_format=response_format, **options)
+        return client.chat(prompt, **options)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 _EMPTY: Mapping[str, Any] = {}
 
-# How much of an unexpected body an error message shows.
-_HEAD_CHARS = 200
+_HEAD_CHARS = 200  # How much of an unexpected body an error message shows.
 
 
 def cut(text: str, limit: int = _HEAD_CHARS) -> str:
@@ -25,10 +24,7 @@ def cut(text: str, limit: int = _HEAD_CHARS) -> str:
 
 
 class LocalChatError(Exception):
-    """Base of every error that this package raises on purpose.
-
-    Subclasses declare their attributes with defaults; keyword arguments set them.
-    """
+    """Base of all errors. Subclasses declare their attributes with defaults; keyword arguments set them."""
 
     def __init__(self, message: str = "", **attributes: Any) -> None:
         super().__init__(message)
@@ -38,7 +34,7 @@ class LocalChatError(Exception):
         vars(self).update(attributes)
 
 
-class ConnectError(LocalChatError):
+class ConnectError(LocalChatError, ConnectionError):
     """No connection could be made, or it broke before any byte of the response."""
 
 
@@ -46,11 +42,10 @@ class _PartialError(LocalChatError):
     partial: Reply[Any] | None = None
 
 
-class TimedOut(_PartialError):
+class TimedOut(_PartialError, TimeoutError):
     """A timeout expired."""
 
-    # The field of Timeout: connect, first, idle, stall or total.
-    kind: str = ""
+    kind: str = ""  # The field of Timeout: connect, first, idle, stall or total.
 
 
 class Cancelled(_PartialError):
@@ -64,12 +59,10 @@ class StatusError(LocalChatError):
     error_type: str | None = None
     code: str | None = None
     param: str | None = None
-    # Seconds; None if the server does not send it.
-    retry_after: float | None = None
+    retry_after: float | None = None  # Seconds; None if the server does not send it.
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
-    # The body as text, cut if it is long.
-    body: str = ""
+    body: str = ""  # The body as text, cut if it is long.
 
     @staticmethod
     def class_for(status: int) -> type[StatusError]:
@@ -134,17 +127,14 @@ class IncompleteStream(_PartialError):
 class ProtocolError(_PartialError):
     """The response is not a chat completion."""
 
-    # The beginning of the response.
-    head: str = ""
+    head: str = ""  # The beginning of the response.
 
 
 class DoesNotFit(_PartialError):
     """A value does not match its schema."""
 
-    # The place in the value, as a JSONPath.
-    path: str = "$"
-    # The text of the completion.
-    text: str = ""
+    path: str = "$"  # The place in the value, as a JSONPath.
+    text: str = ""  # The text of the completion.
 
 
 class IncompleteReply(_PartialError):

@@ -1,8 +1,7 @@
 """The events of a stream and the values of a reply. Data only.
 
-Every event has `type` (a fixed string), `choice_index` and `raw`. `raw` is the payload that the event was parsed from,
-None if the end of the stream made the event; it is not compared and not in the repr. The reply received so far is an
-attribute of the stream, not of the events.
+Every event has `type` (a fixed string), `choice_index` and `raw`, the payload that the event was parsed from, None if
+the end of the stream made the event. `raw` is not compared and not in the repr.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Typ
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
+
+    from .errors import LocalChatError
 else:
 
     def dataclass_transform(**options):
@@ -23,13 +24,12 @@ _MISSING: Any = object()
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
-    """The base of the values below, which are like frozen dataclasses: the annotations of a class are its fields.
+    """The base of values that are like frozen dataclasses. The module dataclasses takes 6 ms to import."""
 
-    The module dataclasses takes 6 ms to import and 0.3 ms for each class, more than the rest of this package.
-    """
-
-    # The fields with their defaults.
-    _fields: ClassVar[dict[str, Any]] = {}
+    _fields: ClassVar[dict[str, Any]] = {}  # The fields with their defaults.
+    # The fields that `==`, `repr` and `as_dict` leave out, and those that only `repr` and `as_dict` leave out.
+    _uncompared: ClassVar[tuple[str, ...]] = ("raw",)
+    _hidden: ClassVar[tuple[str, ...]] = ("headers",)
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -53,17 +53,44 @@ class Frozen:
         raise AttributeError(f"cannot delete {name!r}")
 
     def _compared(self) -> list[Any]:
-        return [value for name, value in vars(self).items() if name != "raw"]
+        return [value for name, value in vars(self).items() if name not in self._uncompared]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frozen) and type(self) is type(other) and self._compared() == other._compared()
 
     def __hash__(self) -> int:
-        return hash((type(self), *self._compared()))
+        """The hash of the plain fields: a dict, such as the arguments of a call, has none."""
+        plain = (str, int, float, type(None))
+        return hash((type(self), *(value for value in self._compared() if isinstance(value, plain))))
+
+    def _shown(self) -> dict[str, Any]:
+        hidden = (*self._uncompared, *self._hidden)
+        return {name: value for name, value in vars(self).items() if name not in hidden}
 
     def __repr__(self) -> str:
-        shown = [f"{name}={value!r}" for name, value in vars(self).items() if name not in ("raw", "headers")]
+        shown = [f"{name}={value!r}" for name, value in self._shown().items()]
         return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON, without `raw` and `headers`, and the `type` of an event."""
+        kind = {"type": self.type} if hasattr(self, "type") else {}
+        return {**kind, **{name: _json_ready(value) for name, value in self._shown().items()}}
+
+
+def _json_ready(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Frozen):
+        return value.as_dict()
+    if isinstance(value, (list, tuple)):
+        return [_json_ready(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _json_ready(item) for name, item in value.items()}
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {value}"
+    from .schema.shapes import to_plain_json  # Only a parsed value needs it.
+
+    return _json_ready(to_plain_json(value))
 
 
 _Copied = TypeVar("_Copied", bound=Frozen)
@@ -139,10 +166,8 @@ class ToolCallDelta(Frozen):
     """A piece of the arguments of a tool call."""
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
-    # The number of the call in this choice.
-    index: int
-    # None if the server has not sent it yet.
-    id: str | None
+    index: int  # The number of the call in this choice.
+    id: str | None  # None if the server has not sent it yet.
     name: str
     delta: str
     choice_index: int = 0
@@ -209,14 +234,10 @@ class MessageStop(Frozen):
     """The last event of a choice."""
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"
-    # stop, length, tool_calls, content_filter, error or unknown.
-    reason: str
-    # The finish reason that the server sent.
-    reason_raw: str | None = None
-    # Whether the server sent no finish reason.
-    inferred: bool = False
-    # The stop string or token that ended the text; None if the server does not report it.
-    stop_reason: Any = None
+    reason: str  # stop, length, tool_calls, content_filter, error or unknown.
+    reason_raw: str | None = None  # The finish reason that the server sent.
+    inferred: bool = False  # Whether the server sent no finish reason.
+    stop_reason: Any = None  # The stop string or token that ended the text; None if the server does not report it.
     choice_index: int = 0
     raw: Any = None
 
@@ -255,8 +276,7 @@ class Choice(Frozen):
     reasoning: str = ""
     refusal: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    # None until the choice has ended.
-    finish_reason: str | None = None
+    finish_reason: str | None = None  # None until the choice has ended.
     finish_reason_raw: str | None = None
     stop_reason: Any = None
     logprobs: tuple[Any, ...] = ()
@@ -268,11 +288,9 @@ class Choice(Frozen):
 
     @property
     def message(self) -> dict[str, Any]:
-        """The choice as a message for the next request.
+        """The choice as a message for the next request, with reasoning in the field in which it was received.
 
-        Reasoning is sent in the field in which it was received, and so are `extra` and null content. Reasoning from
-        tags in the content has no field and is left out, as templates do. Arguments that are not a JSON object are
-        sent as `{}`, since a server would refuse the whole request.
+        Reasoning from tags is left out, as templates do; arguments that are not a JSON object are sent as `{}`.
         """
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.reasoning and self.reasoning_field:
@@ -300,6 +318,8 @@ class Reply(Frozen, Generic[Value]):
     raw: Any = None
     # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
+    # Of `map`: why the request failed. The reply is what was received before, perhaps nothing.
+    error: LocalChatError | None = None
 
     @property
     def choice(self) -> Choice:

@@ -26,13 +26,13 @@ from .serving.core.errors import NO_MEMORY
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
-from .serving.http.loading import Loader
-from .serving.http.logs import log_to_stderr, report_failure
-from .serving.http.options import GROUPS, Options
+from .serving.loading.loader import Loader
+from .serving.loading.logs import log_to_stderr, report_failure
+from .serving.loading.options import GROUPS, Options
 from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
-from .serving.models.model_file import ModelFile, ModelFileError, printable, projector_of, summary_of
+from .serving.models.model_file import ModelFile, ModelFileError, printable_name, projector_of, summary_of
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -104,14 +104,16 @@ def _list_text(models: Iterable[ModelFile]) -> str:
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = printable(f"{model.source}: {header.problem or model.path}")
+        place = printable_name(f"{model.source}: {header.problem or model.path}")
         projector = projector_of(model)
         modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
         taken = ", ".join(("text", *modalities))
         rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
         for one in model.adapters:
             size = gigabytes(ModelFile(Path(one.path), "").n_bytes)
-            rows.append((one.name, size, "LoRA", context, taken, printable(f"adapter of {model.name}: {one.path}")))
+            rows.append(
+                (one.name, size, "LoRA", context, taken, printable_name(f"adapter of {model.name}: {one.path}"))
+            )
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 
@@ -121,7 +123,7 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
         from .serving.http.http_server import ChatServer
-        from .serving.models.service import Service
+        from .serving.loading.service import Service
 
         service = Service(file, options, catalog=catalog, load=loader.load)
         server = ChatServer(service, options, listener)
@@ -187,7 +189,7 @@ def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
     file = replace(file, workers=options.workers)
     file = file if options.mmproj is None else replace(file, projector=Path(options.mmproj))
-    file = file if options.alias is None else replace(file, name=printable(options.alias))
+    file = file if options.alias is None else replace(file, name=printable_name(options.alias))
     names = [file.name, *(adapter.name for adapter in options.adapters)]
     for i, adapter in enumerate(options.adapters):
         problem = adapter_problem(adapter, file.path)

@@ -24,18 +24,12 @@ class ServerSentEvent(NamedTuple):
 
     event: str = "message"
     data: str = ""
-    # The last id of the stream so far.
-    id: str = ""
-    # Milliseconds; None if this event has no field `retry`.
-    retry: int | None = None
+    id: str = ""  # The last id of the stream so far.
+    retry: int | None = None  # Milliseconds; None if this event has no field `retry`.
 
 
 class SSEError(Exception):
-    """A line or an event is too long; every later call of the decoder raises the same error.
-
-    `events` holds the events that the same `feed` completed before the error, so that the result does not depend on
-    how the stream is cut into chunks.
-    """
+    """A line or an event is too long. `events` has those that the same `feed` completed before."""
 
     def __init__(self, message: str, events: Collection[ServerSentEvent] = ()) -> None:
         super().__init__(message)
@@ -47,10 +41,8 @@ class SSEDecoder:
 
     Args:
         max_event_bytes: The limit of the data of one event, and of a line.
-        sentinel: Extension: a data line with this text (ignoring blanks around it) is an event of its own. It ends
-            the event before it and needs no empty line after it. Chat servers send "[DONE]".
-        fields_as_events: Extension: a line with one of these fields, which the standard ignores, is an event named
-            after the field. Old llama.cpp servers report an error as a line `error: {...}`.
+        sentinel: Extension: a data line with this text, such as [DONE], is an event of its own.
+        fields_as_events: Extension: a line with one of these fields is an event of this name, as of old llama.cpp.
         takes_json: Extension: a line that begins with { or [ and the lines after it, up to an empty line or a field,
             are the data of an event. Some servers and proxies report an error as JSON without `data:`.
     """
@@ -63,7 +55,6 @@ class SSEDecoder:
         fields_as_events: Collection[str] = (),
         takes_json: bool = False,
     ) -> None:
-        # Options.
         self._max_event_bytes = max_event_bytes
         self._sentinel = None if sentinel is None else sentinel.encode()
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
@@ -71,8 +62,7 @@ class SSEDecoder:
         # Whether data before the sentinel was not UTF-8; each invalid byte became U+FFFD. Data after the sentinel does
         # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
         self.was_damaged = self._is_over = False
-        # The last id of the stream.
-        self._id = ""
+        self._id = ""  # The last id of the stream.
         # State of the current line.
         self._held = bytearray()
         self._after_cr = False
@@ -81,17 +71,12 @@ class SSEDecoder:
         self._data = bytearray()
         self._event = ""
         self._retry: int | None = None
-        # Whether the event is JSON without `data:`.
-        self._in_json = False
-        # Events completed by the current call.
-        self._ready: list[ServerSentEvent] = []
+        self._in_json = False  # Whether the event is JSON without `data:`.
+        self._ready: list[ServerSentEvent] = []  # Events completed by the current call.
         self._error: SSEError | None = None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes and return the events that they complete.
-
-        Raises SSEError if a line or an event is too long, and at every later call.
-        """
+        """Take the next bytes and return the events that they complete. Raises SSEError."""
         if self._error is not None:
             raise self._error
         for line in self._split(chunk):
@@ -101,11 +86,7 @@ class SSEDecoder:
         return self._take_ready()
 
     def flush(self) -> list[ServerSentEvent]:
-        """Return the unfinished event at the end of the stream, which the standard discards.
-
-        Some servers close the connection right after the last line. The caller has to check whether the data is
-        complete (valid JSON, for example) or cut.
-        """
+        """The unfinished event at the end, which the standard discards. The caller checks whether it was cut."""
         if self._error is not None:
             raise self._error
         held = bytes(self._held)

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from .serving.core.options import WORKER_PORT, Whole
+from .serving.core.model_options import WORKER_PORT, Whole
 from .serving.engine.values import EngineError
 from .serving.http.access import is_loopback
 

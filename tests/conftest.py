@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from .clients import client_class, hanging_resolver
-from .raw_server import certificate
+from tests.support.clients import client_class, hanging_resolver
+from tests.support.raw_server import certificate
 
 __all__ = ["certificate", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
@@ -42,8 +42,7 @@ def engine() -> Iterator[Any]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from localchat.serving.engine import load
     from localchat.serving.engine.values import LoadOptions
-
-    from .demo_model import DEMO
+    from tests.support.demo_model import DEMO
 
     with load(DEMO, LoadOptions(n_parallel=32)) as engine:
         yield engine
@@ -53,7 +52,7 @@ def engine() -> Iterator[Any]:
 def vocabulary() -> Any:
     """The vocabulary of the built-in model."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from .demo_model import read_vocabulary
+    from tests.support.demo_model import read_vocabulary
 
     return read_vocabulary()
 
@@ -62,7 +61,7 @@ def vocabulary() -> Any:
 def base_url() -> Iterator[str]:
     """The base URL of a server process with the built-in model."""
     pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
-    from .live import running_server
+    from tests.support.live import running_server
 
     with running_server() as base_url:
         yield base_url
@@ -71,7 +70,7 @@ def base_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def port(engine: Any) -> Iterator[int]:
     """The port of a server with this engine."""
-    from .serving import serving_demo
+    from tests.support.serving import serving_demo
 
     with serving_demo(engine) as port:
         yield port

@@ -22,6 +22,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools import vendor
 from tools.install import LIBRARY, ROOT, InstallError, check_compiler, run_logged
 
 OFFLINE = Path(__file__).parent / "offline"
@@ -180,8 +181,7 @@ class Wheelhouse:
 
     def write_client(self) -> None:
         """Write the client as one file and as a zipapp."""
-        vendor = [sys.executable, "-m", "localchat.extras.vendor", str(self._folder / "chat_client.py")]
-        self._run("Writing the client", vendor)
+        vendor.write(self._folder / "chat_client.py", vendor.one_file())
         package = self._scratch / "zipapp" / "localchat"
         ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py", "worker.py")
         shutil.copytree(ROOT / "localchat", package, ignore=ignored)

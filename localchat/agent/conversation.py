@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
-from ..extras import media
-from ..reply.payloads import Prompt, check_prompt
+from ..request.prompt import Prompt, as_messages, n_system, reusable
 from .tool_run import AnyRun, AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ _AnyConversation = TypeVar("_AnyConversation", bound="_BaseConversation")
 class _BaseConversation:
     """The part of Conversation and AsyncConversation that does not wait."""
 
-    # Starts a turn.
-    stream: Callable[[str], Any]
+    stream: Callable[[str], Any]  # Starts a turn.
 
     def __init__(
         self,
@@ -34,14 +32,16 @@ class _BaseConversation:
         messages: Iterable[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
-        given = list(messages)
-        check_prompt(given)
-        self.messages = [dict(message) for message in given]
-        if system is not None:  # It replaces the system message of a saved conversation.
-            self.messages[: n_system(self.messages)] = [{"role": "system", "content": system}]
+        self.messages = as_messages(list(messages))
+        self.set_system(system)
         self._client = client
-        self._options = media.reusable({"tools": tools, **options})
+        self._options = reusable({"tools": tools, **options})
         self.stream("")  # Raises for wrong options, and sends nothing.
+
+    def set_system(self, text: str | None) -> None:
+        """Replace or add the system message. None leaves the conversation unchanged."""
+        if text is not None:
+            self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
 
     def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
         """A run of class `kind`. When it is done, its messages are added to the conversation."""
@@ -53,7 +53,7 @@ class _BaseConversation:
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return kind(self._client, [*before, *media.attach(prompt)], _on_done=add_turn, **options)
+        return kind(self._client, [*before, *as_messages(prompt)], _on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""
@@ -96,16 +96,8 @@ class AsyncConversation(_BaseConversation):
         return self._start_turn(AsyncToolRun, prompt, options)
 
 
-def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The number of system messages with which a conversation begins, 0 or 1."""
-    return int(bool(messages) and messages[0].get("role") == "system")
-
-
 def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
-    """Write messages as JSON to a file, which only the owner can read if it is new.
-
-    An interrupted write leaves an existing file unchanged.
-    """
+    """Write messages as JSON to a file, private if new. An interrupted write leaves an existing file unchanged."""
     path = os.path.realpath(os.fsdecode(path))  # A symbolic link stays; its target is replaced.
     partial = f"{path}.{os.getpid()}.partial"
     # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
@@ -122,10 +114,7 @@ def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str,
 
 
 def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The messages of a file that `write_messages` wrote, or that holds a list of messages as JSON.
-
-    Raises ValueError for any other file.
-    """
+    """The messages of a file with messages or a list of messages as JSON. Raises ValueError for any other file."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             saved = json.load(file)

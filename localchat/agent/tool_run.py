@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from ..client import check_complete
-from ..errors import DoesNotFit, TooManyRounds
+from ..async_streams import AsyncEvents
+from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent
-from ..extras import media
-from ..transport.keywords import RunKeywords, check_count
-from ..transport.options import take_media
-from ..transport.streams import AsyncEvents, BlockingEvents
+from ..reply.assembly import check_complete
+from ..request import media
+from ..request.options import RunOptions, check_count
+from ..request.prompt import take_media
+from ..streams import BlockingEvents, Events
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
 
 if TYPE_CHECKING:
-    from ..reply.payloads import Prompt
+    from ..request.prompt import Prompt
 
 DEFAULT_MAX_ROUNDS = 10
 
@@ -29,16 +29,14 @@ AnyRun = TypeVar("AnyRun", "ToolRun", "AsyncToolRun")
 RunEvent = Union[StreamEvent, ToolResult]
 
 
-class _BaseRun:
+class _BaseRun(Events[RunEvent, Any]):
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
-    `Toolbox` describes `on_call`, `parallel` and `raise_errors`. With `allow_truncated`, `finish` returns a reply that
-    was cut. `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first
-    request only: `required` would never let the model stop calling tools.
+    `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first request only:
+    `required` would never let the model stop calling tools.
     """
 
-    # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
-    _in_loop: bool
+    _in_loop: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
 
     def __init__(
         self,
@@ -54,110 +52,103 @@ class _BaseRun:
         _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
+        super().__init__()
         check_count("max_rounds", max_rounds)
-        if options.get("n", 1) not in (None, 1):
-            raise ValueError("a run follows one choice: n must be 1")
         self._client = client
         self._tools = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
-        self._max_rounds = max_rounds
+        if self._tools.definitions and options.get("n", 1) not in (None, 1):
+            raise ValueError("a run follows one choice: n must be 1")
+        if not self._in_loop:
+            self._tools.refuse_coroutines()
+        self._n_left = self._max_rounds = max_rounds
         self._on_done = _on_done
         self._allow_truncated = allow_truncated
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
-        prompt = client._chat_options(prompt, options, RunKeywords, "run").prompt
-        options.pop("messages", None)
-        system = options.pop("system", None)
+        # The conversation so far. The request has no media, whose files are read later.
+        request = client._chat_request(prompt, options, RunOptions, "run")
+        self.messages: list[dict[str, Any]] = request.prompt
+        self._fields = request.fields
         self._media = take_media(options)
-        self._options = options
-        # The conversation so far.
-        self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
-        self.messages += media.attach(prompt)
-        # Whether a response without tool calls is complete.
-        self.done = False
+        self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
+        self.done = False  # Whether a response without tool calls is complete.
         self._is_closed = False
-        # The stream of the current round, and its reply as soon as it is complete.
+        # The stream of the current round, its reply as soon as it is complete, and the results of its calls.
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
-        if not self._in_loop:
-            self._tools.refuse_coroutines()
-        # The generator refers to this object weakly: a run without other references is deleted and disconnects.
-        self._events = type(self)._rounds(weakref.proxy(self))
+        self._results: Any = None
 
     @property
     def reply(self) -> Reply[Any]:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
-    _is_done = property(lambda self: self.done)
+    def _check(self) -> None:
+        if not self._allow_truncated:
+            check_complete(self.reply, self._fields)
 
-    def _process(self, event: StreamEvent) -> None:
-        """Add the reply to the messages at the last event of a round. The caller may stop after this event."""
-        if event.type != "message_stop" or self._reply is not None:
-            return
-        self._reply = reply = self._checked(self._stream.reply)
+    async def _finish(self) -> Reply[Any]:
+        self._finishes = True
+        return await super()._finish()
+
+    async def _advance(self) -> None:
+        """Yield an event of the stream or the result of a call, or begin a round."""
+        if self._media:  # Files are read.
+            attach, self._media = functools.partial(media.attach, self.messages, **self._media), {}
+            self.messages = await in_thread(attach) if self._in_loop else attach()
+        elif self._results is not None:
+            try:
+                result = await self._results.__anext__()
+            except StopAsyncIteration:
+                self._results = self._stream = None
+                return
+            name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
+            self.messages.append({**result.message, **name})
+            self._options.pop("tool_choice", None)
+            self._ready.append(result)
+        elif self._stream is None:
+            self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
+            self._reply = None
+            self._n_left -= 1
+        else:
+            event = await self._stream._next()
+            if event is None:
+                self._end_round()
+            else:
+                self._ready.append(event)
+                if event.type == "message_stop" and self._reply is None:
+                    self._add_reply(self._stream.reply)
+
+    def _add_reply(self, reply: Reply[Any]) -> None:
+        """Add a reply to the messages at the last event of its round. The caller may stop after this event."""
+        if self._finishes and not self._allow_truncated:
+            check_complete(reply, self._fields)
+        self._reply = reply
         self.messages.append(reply.message)
-        self.done = not reply.tool_calls
+        self.done = not (reply.tool_calls and self._tools.definitions)  # Without functions there is nothing to run.
         if self.done and self._on_done is not None:
             self._on_done(self)
 
-    def _checked(self, reply: Reply[Any]) -> Reply[Any]:
-        """The reply of a round. `finish` raises IncompleteReply if it was cut."""
-        if self._finishes and not self._allow_truncated:
-            check_complete(reply, {**self._options, **(self._options.get("extra_body") or {})})
-        return reply
-
-    async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
-        """The events of all rounds. With a Client nothing in it suspends, so `run_blocking` can run it."""
-        if self._media:  # Files are read.
-            attach = functools.partial(media.attach, self.messages, **self._media)
-            self.messages = await in_thread(attach) if self._in_loop else attach()
-        for left in reversed(range(self._max_rounds)):
-            self._stream = stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
-            self._reply = None
-            if self._is_closed:  # While the stream was made.
-                return
-            try:
-                while True:
-                    event = await stream._next()
-                    if event is None:
-                        break
-                    self._process(event)
-                    yield event
-            except DoesNotFit:
-                self._checked(stream.reply)  # A value that was cut is no mistake of the model.
-                raise
-            finally:
-                await stream._close()
-            if self.done:
-                return
-            if not left:
-                names = ", ".join(call.name for call in self.reply.tool_calls)
-                calls = f"the model still calls {names} after {self._max_rounds} rounds"
-                raise TooManyRounds(f"{calls}: raise max_rounds if it needs more", partial=self.reply)
-            results = self._tools.run_calls(self.reply.tool_calls, lambda: self._is_closed, in_loop=self._in_loop)
-            try:
-                async for result in results:
-                    name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
-                    self.messages.append({**result.message, **name})
-                    self._options.pop("tool_choice", None)
-                    yield result
-                    if self._is_closed:
-                        return
-            finally:
-                await results.aclose()
-
-    async def _open(self) -> None:
-        """The first iteration sends the first request, not the entry of the `with` block."""
+    def _end_round(self) -> None:
+        self._is_done = self.done
+        calls = self.reply.tool_calls
+        if not self._is_done and not self._n_left:
+            names = ", ".join(call.name for call in calls)
+            still = f"the model still calls {names} after {self._max_rounds} rounds"
+            raise TooManyRounds(f"{still}: raise max_rounds if it needs more", partial=self.reply)
+        if not self._is_done:
+            self._results = self._tools.run_calls(calls, lambda: self._is_closed, in_loop=self._in_loop)
 
     async def _close(self) -> None:
         self._is_closed = True
         if self._stream is not None:
             await self._stream._close()
-        with contextlib.suppress(RuntimeError):  # Another thread or task runs the generator, and will see `_is_closed`.
-            await self._events.aclose()
+        if self._results is not None:
+            with contextlib.suppress(RuntimeError):  # Another thread or task runs it, and will see `_is_closed`.
+                await self._results.aclose()
 
 
-class ToolRun(_BaseRun, BlockingEvents[RunEvent]):
+class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
     """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
@@ -167,24 +158,8 @@ class ToolRun(_BaseRun, BlockingEvents[RunEvent]):
 
     _in_loop = False
 
-    def finish(self) -> Reply[Any]:
-        """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
-        self._finishes = True
-        with self:
-            for _ in self:
-                pass
-        return self._checked(self.reply)
 
-
-class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent]):
+class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent, Any]):
     """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
     _in_loop = True
-
-    async def finish(self) -> Reply[Any]:
-        """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
-        self._finishes = True
-        async with self:
-            async for _ in self:
-                pass
-        return self._checked(self.reply)

@@ -14,11 +14,11 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Union
 
 from ..errors import DoesNotFit
-from ..events import ToolCall
+from ..events import Frozen, ToolCall
 from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
@@ -26,11 +26,9 @@ from ..transport.sockets import run_blocking
 
 log = logging.getLogger(__name__)
 
-# A longer text of an exception is shortened to this length before it is sent to the model.
-_ERROR_CHARS = 500
+_ERROR_CHARS = 500  # A longer text of an exception is shortened to this length before it is sent to the model.
 
-# The names that OpenAI accepts; other servers accept these too.
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # The names that OpenAI accepts; other servers accept these too.
 
 
 @dataclass(frozen=True)
@@ -39,18 +37,14 @@ class Tool:
 
     name: str
     description: str
-    # The JSON Schema of the arguments.
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any]  # The JSON Schema of the arguments.
     function: Callable[..., Any]
     # The target, in the sense of `schema`, that validates and converts the arguments. None: `parameters` is.
     target: Any = None
 
     @classmethod
     def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
-        """The tool for a function. A name or a description given here replaces that of the function.
-
-        Raises TypeError or ValueError if the name cannot be sent, or if JSON cannot describe the parameters.
-        """
+        """The tool for a function. Raises TypeError or ValueError if its name or its parameters cannot be sent."""
         if isinstance(function, Tool):
             return function
         if not callable(function) or isinstance(function, type):
@@ -68,10 +62,7 @@ class Tool:
         return {"type": "function", "function": {"name": self.name, **described, "parameters": self.parameters}}
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Convert the arguments that the model generated to the types that the function takes.
-
-        Raises DoesNotFit if they are not valid.
-        """
+        """Convert the arguments of a call to the types of the function. Raises DoesNotFit if they are not valid."""
         values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
         return values
 
@@ -79,21 +70,17 @@ class Tool:
 AnyTool = Union[Callable[..., Any], Tool]
 
 
-@dataclass(frozen=True)
-class ToolResult:
+class ToolResult(Frozen):
     """The result of a call, or the reason why there is none. An event of a ToolRun."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
+    _uncompared: ClassVar[tuple[str, ...]] = ("raw", "value")
     call: ToolCall
-    # The text that is sent to the model.
-    content: str
-    # Why the call failed or did not run; None if it succeeded.
-    error: str | None = None
-    # The return value of the function.
-    value: Any = field(default=None, repr=False, compare=False)
-    # The fields that every event has.
+    content: str  # The text that is sent to the model.
+    error: str | None = None  # Why the call failed or did not run; None if it succeeded.
+    value: Any = None  # The return value of the function.
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
     @property
     def message(self) -> dict[str, Any]:
@@ -101,9 +88,7 @@ class ToolResult:
         return {"role": "tool", "tool_call_id": self.call.id, "content": self.content}
 
 
-# The approval hook. It is called before each call of a tool and returns True to run it. A text refuses the call and is
-# sent to the model as the reason; any other value refuses it too, such as None from a function without a return. With
-# an AsyncClient it may be a coroutine function.
+# The approval hook, of an AsyncClient also a coroutine function. Only True runs the call; a text is sent as the reason.
 OnCall = Callable[[ToolCall], object]
 _NOT_APPROVED = "this call was not approved and did not run"
 
@@ -114,10 +99,8 @@ _Prepared = Union[Callable[[], Any], str]
 class Toolbox:
     """Tools by name. Validates and runs the calls of a response.
 
-    Args:
-        on_call: The approval hook; see OnCall. It is called for all calls of a response before the first of them runs.
-        parallel: Run the calls of one response in threads; a number limits how many run at a time.
-        raise_errors: Raise the exceptions of tools. Otherwise an exception is logged and its text sent to the model.
+    `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
+    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`.
     """
 
     def __init__(
@@ -138,9 +121,7 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in listed}
         if len(self._tools) < len(listed):
             raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
-        self._on_call = on_call
-        self._parallel = parallel
-        self._raise_errors = raise_errors
+        self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
 
     @property
     def definitions(self) -> list[dict[str, Any]]:
@@ -149,11 +130,9 @@ class Toolbox:
     async def run_calls(
         self, calls: Sequence[ToolCall], is_closed: Callable[[], bool], *, in_loop: bool
     ) -> AsyncGenerator[ToolResult, None]:
-        """Run the calls and yield their results in the same order.
+        """Run the calls, unless `is_closed`, and yield their results in the same order.
 
-        `is_closed` is called before each function, which is not called if the run was closed. With `in_loop` an event
-        loop runs this generator: coroutine functions are awaited, and other functions run in threads. Otherwise nothing
-        suspends the generator.
+        With `in_loop` an event loop runs this generator: it awaits coroutine functions, and runs others in threads.
         """
         ready = []
         for call in calls:
@@ -214,11 +193,11 @@ class Toolbox:
         if isinstance(function, str):
             return ToolResult(call, f"Error: {function}", function)
         try:
-            if in_loop and inspect.iscoroutinefunction(function):
-                value = await function()
-            else:
-                value = await in_thread(_call_function, function) if in_loop else _call_function(function)
-            if in_loop and inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
+            is_coroutine = in_loop and inspect.iscoroutinefunction(function)
+            value = (
+                await in_thread(_call_function, function) if in_loop and not is_coroutine else _call_function(function)
+            )
+            if in_loop and inspect.isawaitable(value):
                 value = await value
             if in_loop and isinstance(value, AsyncIterator):
                 value = [item async for item in value]
@@ -247,10 +226,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call_function(function: Callable[[], Any]) -> Any:
-    """The result of the function; of a generator, the list of its items.
-
-    A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it.
-    """
+    """The result; of a generator, its items. A StopIteration, which would end generators, becomes a RuntimeError."""
     try:
         value = function()
         return list(value) if isinstance(value, Iterator) else value

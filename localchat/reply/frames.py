@@ -15,19 +15,14 @@ from .payloads import Json
 
 _DECODER = json.JSONDecoder()
 
-# The beginning of a body that is kept for error messages.
-_HEAD_BYTES = 1024
+_HEAD_BYTES = 1024  # The beginning of a body that is kept for error messages.
 
 # The beginnings of an event stream. "error:" is not a field of the standard, but old llama.cpp servers send it.
 _SSE_PREFIXES = (b"data:", b":", b"event:", b"id:", b"retry:", b"error:")
 
 
 class Frames:
-    """Splits a response body into payloads. It may be an event stream, lines of JSON, or one JSON body.
-
-    The first bytes determine the format, since the Content-Type of some servers is wrong. `feed` and `end` raise
-    ProtocolError if the body has none of these formats.
-    """
+    """Splits a response body into payloads. Its first bytes determine the format, since Content-Types may be wrong."""
 
     def __init__(self, content_type: str) -> None:
         self._content_type = content_type
@@ -129,11 +124,7 @@ def _is_complete(text: str) -> bool:
 
 
 def parse_frame(event: str, data: str) -> Json | bool | None:
-    """Parse one payload: a JSON object, True for the end mark [DONE], or None for a payload to ignore.
-
-    Ignored are keep-alives (blank data, null, or a comment that a proxy wrapped into data) and events with another name
-    that have neither choices nor an error. Raises ProtocolError if the data is not a JSON object.
-    """
+    """Parse one payload: a JSON object, True for [DONE], or None for a keep-alive or an event of another kind."""
     text = data.strip()
     if text == "[DONE]":
         return True

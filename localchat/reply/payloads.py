@@ -1,30 +1,15 @@
-"""The JSON of OpenAI's API, with the variants that other servers send: errors, usage, lists of models. No I/O."""
+"""The JSON of OpenAI's API, with the variants that other servers send: errors, finish reasons, usage. No I/O."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
-from ..errors import ModelNotNamed, ProtocolError, cut
+from ..errors import cut
 from ..events import ErrorEvent, Usage
 
 Json = dict[str, Any]
-Prompt = Union[str, Sequence[Mapping[str, Any]]]
-
-
-def check_prompt(prompt: object) -> None:
-    """Raise TypeError if the prompt is neither text nor a list of messages."""
-    if isinstance(prompt, str):
-        return
-    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
-        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
-    for message in prompt:
-        if not isinstance(message, Mapping):
-            hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
-            raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
-
 
 # Finish reasons of servers, by the five finish reasons of the client. Only their letters are compared, in lower case.
 _REASONS = {
@@ -55,10 +40,7 @@ _REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_det
 
 
 def parse_error(body: Any) -> ErrorEvent:
-    """Parse the error in a body, in any format that servers use. `body` is text, JSON as text, or parsed JSON.
-
-    This never raises. A body of an unknown format becomes the message, cut.
-    """
+    """Parse the error in a body, text or parsed JSON of any format. An unknown body becomes the message, cut."""
     if isinstance(body, str):
         try:
             parsed = json.loads(body)
@@ -77,10 +59,7 @@ def parse_error(body: Any) -> ErrorEvent:
 
 
 def find_error(payload: Json) -> Any:
-    """The error that a payload reports: in `error`, also of a choice or of `x_groq`, or the payload itself.
-
-    None if it reports none.
-    """
+    """The error that a payload reports, in `error`, also of a choice or `x_groq`, or by its fields; else None."""
     choices = payload.get("choices")
     for place in (payload, *(choices if isinstance(choices, list) else ()), payload.get("x_groq")):
         error = place.get("error") if isinstance(place, dict) else None
@@ -195,71 +174,3 @@ def as_list(value: Any) -> list[Any]:
 def non_blank(value: Any) -> str | None:
     """The text if it is not blank, else None: some servers send "" in place of null."""
     return value if isinstance(value, str) and value.strip() else None
-
-
-# The fields in which servers report the context length, in the order of their precedence: of an entry of the list
-# (vLLM, OpenRouter, LM Studio and others), then of its `meta` (llama.cpp).
-_LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
-_META_LENGTH_FIELDS = "n_ctx n_ctx_train"
-
-_SHOWN_NAMES = 20
-
-
-class Model(str):
-    """The name of a model that a server lists; `raw` is the entry of the list, an object or only a name."""
-
-    raw: Any
-
-    def __new__(cls, name: str, raw: Any = None) -> Model:
-        model = super().__new__(cls, name)
-        model.raw = raw
-        return model
-
-    @property
-    def context_length(self) -> int | None:
-        """The limit of tokens of a request, prompt and output together; None if the server does not report it."""
-        entry = self.raw if isinstance(self.raw, dict) else {}
-        meta = entry.get("meta")
-        found = [entry.get(name) for name in _LENGTH_FIELDS.split()]
-        found += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
-        return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
-
-    @property
-    def state(self) -> str | None:
-        """ "loaded", "loading", "unloaded" or "failed"; None if the server does not report it."""
-        entry = self.raw if isinstance(self.raw, dict) else {}
-        status = entry.get("status")  # llama.cpp's field; that of LM Studio is `state`.
-        found = status.get("value") if isinstance(status, dict) else entry.get("state")
-        return found if isinstance(found, str) else None
-
-
-def parse_models(body: Any) -> list[Model]:
-    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.
-
-    Raises ProtocolError for any other body.
-    """
-    if isinstance(body, dict) and body.keys() & {"data", "models"}:
-        body = body.get("data") or body.get("models") or []
-    if not isinstance(body, list):
-        raise ProtocolError("the list of models has neither data nor models")
-    found = []
-    for item in body:
-        named = item if isinstance(item, dict) else {"id": item}
-        name = named.get("id") or named.get("name") or named.get("model")
-        if isinstance(name, str) and name:
-            found.append(Model(name, item))
-    return found
-
-
-def choose_model(models: Sequence[str]) -> str | None:
-    """The only model of a server, or the only one that is loaded; None if the list is empty.
-
-    Raises ModelNotNamed if the server has several.
-    """
-    names = list(dict.fromkeys(models))
-    loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
-    if len(names) > 1 and len(loaded) != 1:
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        shown = ", ".join(names[:_SHOWN_NAMES]) + more
-        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
-    return (loaded or names or [None])[0]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 _TAGS = {"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>"}
 
-# A tag after more blanks than this is text.
-_MAX_LEADING_BLANKS = 256
+_MAX_LEADING_BLANKS = 256  # A tag after more blanks than this is text.
 
 
 class ThinkSplitter:
@@ -28,8 +27,7 @@ class ThinkSplitter:
         # The opening tag with the blanks around it, and whether reasoning followed.
         self.opening = ""
         self._has_reasoning = False
-        # Text that may be a part of a tag, or blanks around one.
-        self._held = ""
+        self._held = ""  # Text that may be a part of a tag, or blanks around one.
 
     @property
     def is_over(self) -> bool:
@@ -88,16 +86,14 @@ class ThinkSplitter:
 
 
 class SurrogateJoiner:
-    """Joins surrogate pairs that are split between two pieces of a text, and replaces lone surrogates by U+FFFD.
+    """Joins the surrogate pairs of JSON escapes that are split between two pieces of a text.
 
-    JSON escapes a character above U+FFFF as a pair of surrogates. If a server cuts the text between the two, each piece
-    has a lone surrogate, which cannot be encoded as UTF-8. `warn` is called if one is replaced.
+    A lone surrogate, which UTF-8 cannot encode, is replaced by U+FFFD, and `warn` is called.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self._warn = warn
-        # The first surrogate of a pair at the end of the last piece.
-        self._held = ""
+        self._held = ""  # The first surrogate of a pair at the end of the last piece.
 
     def feed(self, text: str, ended: bool = False) -> str:
         """Take a piece and return the text without a split pair; `ended` releases a held surrogate, replaced."""

@@ -29,16 +29,12 @@ class _OpenCall:
     """The state of one call."""
 
     def __init__(self, position: int, index: int | None, payload: Any, joiner: SurrogateJoiner) -> None:
-        # The number of the call in its choice.
-        self.position = position
-        # The index that the server sent. Several calls may have the same one.
-        self.index = index
+        self.position = position  # The number of the call in its choice.
+        self.index = index  # The index that the server sent. Several calls may have the same one.
         # The last payload that began or repeated the call. Two entries of one payload are two calls.
         self.payload = payload
-        # The ids of its deltas; the first is the id of the call.
-        self.ids: list[str] = []
-        # The id that the client made for a call without one, or with the id of another call.
-        self.made_id = ""
+        self.ids: list[str] = []  # The ids of its deltas; the first is the id of the call.
+        self.made_id = ""  # The id that the client made for a call without one, or with the id of another call.
         self.name: str | None = None
         # Whether the name came again after the arguments: if more arguments follow, they are those of a second call.
         self.is_named_again = False
@@ -49,8 +45,7 @@ class _OpenCall:
         # The pieces of the arguments, and whether the text so far is complete JSON; None if that is not known.
         self._pieces: list[str] = []
         self._is_complete: bool | None = False
-        # The last piece, and whether every piece contains the one before: some servers send all arguments so far in
-        # every delta.
+        # The last piece, and whether every piece contains the one before, which is what some servers send.
         self._latest = ""
         self._is_cumulative = True
 
@@ -115,10 +110,7 @@ class ToolCalls:
         return bool(self._calls)
 
     def take(self, delta: Json, raw: Any = None, is_summary: bool = False) -> ToolCallDelta | None:
-        """Add an element of `tool_calls` of the payload `raw` and return its event, if it has one.
-
-        `is_summary`: the element is from a message at the end of a stream, which repeats the calls.
-        """
+        """Add an element of `tool_calls` in `raw`, with `is_summary` of a message at the end; return its event."""
         function = delta.get("function")
         if not isinstance(function, dict):
             function = delta if "name" in delta else {}
@@ -238,10 +230,7 @@ def _arguments_text(arguments: Any) -> str:
 
 
 def _loads(text: str, strict: bool = False) -> tuple[Json | None, str | None]:
-    """Parse arguments: return them and None, or None and the error. Blank text means no arguments.
-
-    Unless `strict`, strings may have control characters, such as line ends, and the JSON may itself be a JSON string.
-    """
+    """The parsed arguments or the error; blank text is none. Not `strict`: with control characters, or in a string."""
     if not text.strip():
         return {}, None
     try:

@@ -44,10 +44,7 @@ def can_be_strict(schema: Any) -> bool:
 
 
 def build(target: Any, value: Any) -> Any:
-    """Convert parsed JSON to a value of the target: an instance, a member of an enum, a dict of arguments.
-
-    Raises DoesNotFit if the JSON is not valid.
-    """
+    """Convert parsed JSON to a value of the target. Raises DoesNotFit if the JSON is not valid."""
     shape = _target_shape(target)
     try:
         errors = list(validation_errors(value, document(shape)))

@@ -38,8 +38,7 @@ class Definitions:
 
     def __init__(self) -> None:
         self.schemas: dict[str, Json] = {}
-        # Names that must stay in `$defs`.
-        self.used: set[str] = set()
+        self.used: set[str] = set()  # Names that must stay in `$defs`.
         self._names: dict[Any, str] = {}
 
     def name(self, key: Any, wanted: str, body: Callable[[Definitions], Json]) -> str:
@@ -62,8 +61,7 @@ class Shape(NamedTuple):
     schema: Callable[[Definitions], Json]
     # Makes the Python value for valid JSON and its path. Raises DoesNotFit if a class of the user raises an error.
     build: Callable[[Any, str], Any]
-    # The description that the annotation itself has.
-    description: str = ""
+    description: str = ""  # The description that the annotation itself has.
 
 
 def document(shape: Shape) -> Json:
@@ -123,11 +121,8 @@ class Field(NamedTuple):
 
 
 def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]) -> Shape:
-    """An object with named fields. Two records with the same key share one definition, which has this name.
-
-    `read` returns the fields, and is called at first use, since a field may refer to the record. `make` is called with
-    the values of the fields as keyword arguments.
-    """
+    """An object with named fields; records with the same key share one definition. `make` gets the values by name."""
+    # `read` is called at first use, since a field may refer to the record.
     fields = functools.lru_cache(maxsize=1)(read)
 
     def body(definitions: Definitions) -> Json:
@@ -306,10 +301,6 @@ def _union(args: Args) -> Shape:
     return Shape(lambda definitions: {"anyOf": [option.schema(definitions) for option in options]}, build)
 
 
-def _literal(args: Args) -> Shape:
-    return _constants([(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args])
-
-
 def _constants(options: list[tuple[Any, Any]]) -> Shape:
     """Pairs of a value in JSON and the value in Python."""
     values = [value for value, _ in options]
@@ -320,10 +311,6 @@ def _constants(options: list[tuple[Any, Any]]) -> Shape:
         lambda definitions: {**({"type": min(kinds)} if len(kinds) == 1 else {}), "enum": values},
         lambda value, path: next(python for json_value, python in options if is_same(json_value, value)),
     )
-
-
-def _annotated(args: Args) -> Shape:
-    return described(shape_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), None))
 
 
 _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
@@ -337,8 +324,10 @@ _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
     collections.abc.Mapping: _map,
     Union: _union,
     getattr(types, "UnionType", Union): _union,
-    typing.Literal: _literal,
-    typing.Annotated: _annotated,
+    typing.Literal: lambda args: _constants([(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args]),
+    typing.Annotated: lambda args: described(
+        shape_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), None)
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """Read docstrings, and evaluate the annotations of functions and classes. `schema.py` reads the parameters. No I/O.
 
-Docstrings are in Google's style. Annotations are evaluated, also those that are strings, and `X | Y` on Python 3.9.
+Docstrings are in the style of Google, NumPy or reST. Annotations are evaluated, also those that are strings, and
+`X | Y` on Python 3.9.
 """
 
 from __future__ import annotations
@@ -25,15 +26,71 @@ _SECTION = re.compile(
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
-def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """The text outside the sections, and the description of each parameter.
+_UNDERLINE = re.compile("-{3,}")  # The line below a title in NumPy's style.
+# A field of reST: its kind, its arguments, the last of which is the name of a parameter, and its text.
+_FIELD = re.compile(r":(\w+)\b([^:]*):\s*(.*)")
+_PARAMETER_FIELDS = ("param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var")
 
-    A section ends where its indentation ends. A title without indented text below it is no section, except above
-    parameters, which some programs do not indent.
-    """
-    summary: list[str] = []
-    described: dict[str, str] = {}
+
+def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
+    """The text outside the sections, and the description of each parameter."""
     lines = inspect.cleandoc(doc).splitlines()
+    described: dict[str, str] = {}
+    if any(_is_title(*pair) for pair in zip(lines, lines[1:])):
+        summary = _read_numpy(lines, described)
+    elif any(field and field[1] in _PARAMETER_FIELDS for field in map(_FIELD.match, lines)):
+        summary = _read_rest(lines, described)
+    else:
+        summary = _read_google(lines, described)
+    return "\n".join(summary).strip(), described
+
+
+def _is_title(line: str, following: str) -> bool:
+    """Whether a line is the title of a section in NumPy's style."""
+    return bool(_UNDERLINE.fullmatch(following.strip()) and _SECTION.fullmatch(f"{line.strip()}:"))
+
+
+def _read_numpy(lines: list[str], described: dict[str, str]) -> list[str]:
+    """Describe the parameters and return the other lines. A section ends with the next one."""
+    summary: list[str] = []
+    section: re.Match[str] | None = None
+    names: list[str] = []
+    for line, following in zip(lines, [*lines[1:], ""]):
+        if _is_title(line, following):
+            section, names = _SECTION.fullmatch(f"{line.strip()}:"), []
+        elif section is None:
+            summary.append(line)
+        elif section[1] and line[:1].strip() and not _UNDERLINE.fullmatch(line):  # `name : type`, or several names
+            names = re.findall(r"\w+", line.partition(":")[0])
+            described.update(dict.fromkeys(names, ""))
+        else:
+            described.update({name: f"{described[name]} {line.strip()}".strip() for name in names})
+    return summary
+
+
+def _read_rest(lines: list[str], described: dict[str, str]) -> list[str]:
+    """Describe the parameters and return the other lines. A field ends where its indentation ends."""
+    summary: list[str] = []
+    name: str | None = None
+    for line in lines:
+        field = _FIELD.match(line)
+        if field:
+            is_parameter = field[1] in _PARAMETER_FIELDS and field[2].strip()
+            name = field[2].split()[-1].lstrip("*") if is_parameter else ""
+            described[name] = field[3]
+        elif name is not None and (line[:1].isspace() or not line):
+            described[name] = f"{described[name]} {line.strip()}".strip()
+        else:
+            name = None
+            summary.append(line)
+    described.pop("", None)  # The fields of returns, exceptions and types.
+    return summary
+
+
+def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
+    """Describe the parameters and return the other lines. A section ends where its indentation ends."""
+    # A title without indented text below it is no section, except above parameters, which some do not indent.
+    summary: list[str] = []
     section: re.Match[str] | None = None
     name, indent = "", 0
     for number, line in enumerate(lines, 1):
@@ -48,14 +105,11 @@ def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
             entry = _ENTRY.match(line.strip()) if _indent_of(line) <= indent else None
             name = entry[1] if entry else name
             described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
-    return "\n".join(summary).strip(), described
+    return summary
 
 
 def read_function(function: Any) -> tuple[str, dict[str, str]]:
-    """Read the docstring of a function, of the function of a partial, or of a callable object.
-
-    The docstring of an object is that of its class, or else of its `__call__`.
-    """
+    """Read the docstring of a function, of that of a partial, or of a callable object: of its class or `__call__`."""
     inner = function.func if isinstance(function, functools.partial) else function
     doc = inspect.getdoc(inner) or (None if inspect.isroutine(inner) else type(inner).__call__.__doc__)
     return read_docstring(doc or "")
@@ -96,10 +150,7 @@ def without_return(function: Any) -> Any:
 
 
 def _hints_without_bars(owner: Any) -> dict[str, Any]:
-    """The annotations with `X | Y` replaced by a Union, which Python 3.9 can parse but not evaluate.
-
-    Before Python 3.11, typing does not evaluate the strings of list["X"] either.
-    """
+    """The annotations with a Union for `X | Y`, which Python 3.9 cannot evaluate, nor 3.10 the strings of list["X"]."""
     hints: dict[str, Any] = {}
     for scope in reversed(getattr(owner, "__mro__", (owner,))):
         given = vars(scope).get("__annotations__", {}) if isinstance(scope, type) else scope.__annotations__

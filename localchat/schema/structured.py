@@ -10,15 +10,14 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
 from .schema import build, can_be_strict, json_schema
 from .validator import Json, show
 
-# The longest schema name that OpenAI accepts.
-_NAME_CHARS = 64
+_NAME_CHARS = 64  # The longest schema name that OpenAI accepts.
 
 # The modes, in the order in which they are tried. Each is for servers that refuse the one before:
 # json_schema: the schema of the value;
@@ -75,10 +74,7 @@ class ExpectedValue:
         return True
 
     def read(self, reply: Reply[Any]) -> Any:
-        """The value in the text of a complete reply; None if the reply calls tools.
-
-        Raises DoesNotFit, with the text and the reply, if the text is not JSON or not valid.
-        """
+        """The value in the text of a complete reply; None if it calls tools. Raises DoesNotFit, with the reply."""
         if reply.tool_calls:
             return None
         try:
@@ -125,18 +121,16 @@ def _parse(text: str) -> Any:
     """Parse JSON, also in a fenced code block, which models often generate without a constraint and may not close."""
     fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
     try:
-        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(fenced.group(1) if fenced else text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DoesNotFit(f"not JSON ({error})", path="$") from error
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON, or larger than any float")
-
-
 def _finite(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _refuse_constant(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number of JSON, or larger than any float")
+    return number
 
 
 def _hint(reply: Reply[Any]) -> str:

@@ -20,8 +20,7 @@ Json = dict[str, Any]
 
 _SHOWN_CHARS = 80
 
-# JSON Schema has the patterns of ECMA-262. These tokens have another notation in Python; `_TOKEN` finds them, and skips
-# escapes and character sets.
+# These tokens of patterns have another notation in Python. `_TOKEN` finds them, and skips escapes and character sets.
 _IN_PYTHON = {"$": r"\Z", "(?<": "(?P<"}
 _TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(\?<(?![=!])|\$", re.DOTALL)
 
@@ -58,10 +57,7 @@ _TIME = r"(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([zZ])|([+-]\d\d:\d\d))?"
 
 
 def parse_moment(text: str) -> datetime.datetime:
-    """Parse a date-time of RFC 3339, whose offset may be missing.
-
-    Raises ValueError for another notation, some of which Python reads from 3.11 on.
-    """
+    """Parse a date-time of RFC 3339, whose offset may be missing. Raises ValueError for another notation."""
     return datetime.datetime.fromisoformat(_for_python(r"(\d{4}-\d\d-\d\d[tT ])", text))
 
 
@@ -86,11 +82,7 @@ def _check_date(text: str) -> None:
 
 
 class _Validator:
-    """Validates values against a schema and its parts.
-
-    Each keyword has a method, which gets a value of the type that the keyword is for, the value of the keyword as
-    `limit`, the path, and the schema that has the keyword.
-    """
+    """Has a method for each keyword, which gets a value, that of the keyword as `limit`, the path and the schema."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -195,10 +187,7 @@ class _Validator:
             yield from self.check(value, part, path)
 
     def _any_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        """If no option matches, report the errors of the option whose first error is deepest in the value.
-
-        If all first errors are at the value itself, report the first error of every option.
-        """
+        """If no option matches, report the errors of the option whose first error is deepest, or the first of each."""
         options = [list(self.check(value, part, path)) for part in limit]
         if not all(options):
             return

@@ -14,11 +14,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from ..client import Client
 from ..errors import IncompleteStream, LocalChatError, TimedOut
-from ..events import StreamEvent
+from ..events import Reply, StreamEvent
 
 OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -26,8 +26,7 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
-# Seconds without the end of the piped input, after which the program reports that it waits.
-_NOTICE_S = 2.0
+_NOTICE_S = 2.0  # Seconds without the end of the piped input, after which the program reports that it waits.
 
 NO_PROMPT = "localchat: there is no prompt: give a text, or pipe one in"
 _USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
@@ -53,17 +52,17 @@ def run_command(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         report("")
         return INTERRUPTED
+    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option has a value of the wrong type.
+        report(f"localchat: {error}")
+        partial = getattr(error, "partial", None)
+        is_cut = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
+        return CUT if is_cut or (partial and partial.finish_reason == "length") else FAILED
     except OSError as error:
         # The output pipe was closed, or the disk is full. Python flushes stdout again at exit: let that succeed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             report(f"localchat: {error}")
         return FAILED
-    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option has a value of the wrong type.
-        report(f"localchat: {error}")
-        partial = getattr(error, "partial", None)
-        is_cut = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
-        return CUT if is_cut or (partial and partial.finish_reason == "length") else FAILED
 
 
 def _use_utf8() -> None:
@@ -77,10 +76,7 @@ def _use_utf8() -> None:
 
 
 def read_prompt(words: Sequence[str]) -> str:
-    """Read the piped input, if there is any, and append the words of the command line.
-
-    Raises ValueError if the input is not UTF-8.
-    """
+    """Read the piped input, if there is any, and append the words. Raises ValueError if the input is not UTF-8."""
     piped = ""
     try:
         if sys.stdin is not None and not sys.stdin.isatty():
@@ -104,6 +100,42 @@ def output_text(event: StreamEvent) -> str:
     if event.type == "tool_call":
         return f"{event.name}({event.arguments_json})\n"
     return ""
+
+
+class Printer:
+    """Prints one response: `show` calls `add` for each event, `end` after the last one, and always `close`."""
+
+    def __init__(self) -> None:
+        self._in_line = False  # Whether the last line on stdout is unfinished.
+
+    def add(self, event: StreamEvent) -> None:
+        self.write(output_text(event))
+
+    def end(self, reply: Reply[Any]) -> None:
+        """Print what is known only now."""
+
+    def close(self) -> None:
+        """End the line, also of an incomplete response."""
+        if self._in_line:
+            print(flush=True)
+
+    def write(self, text: str) -> None:
+        if text:
+            self._in_line = not text.endswith("\n")
+            print(printable(text, sys.stdout), end="", flush=True)
+
+
+def show(stream: Any, printer: Printer) -> Reply[Any]:
+    """Print the events of a stream or a run, and return the reply."""
+    try:
+        with stream:
+            for event in stream:
+                printer.add(event)
+        reply: Reply[Any] = stream.reply
+        printer.end(reply)
+        return reply
+    finally:
+        printer.close()
 
 
 def finish_code(finish_reason: str | None) -> int:
@@ -144,14 +176,5 @@ def _ask(words: Sequence[str]) -> int:
     if not prompt.strip():
         report(f"{_USAGE}\n{NO_PROMPT}")
         return USAGE
-    last = "\n"
-    with Client() as client, client.stream(prompt) as stream:
-        try:
-            for event in stream:
-                text = output_text(event)
-                print(printable(text, sys.stdout), end="", flush=True)
-                last = text or last
-        finally:
-            if not last.endswith("\n"):
-                print(flush=True)
-    return finish_code(stream.reply.finish_reason)
+    with Client() as client:
+        return finish_code(show(client.stream(prompt), Printer()).finish_reason)

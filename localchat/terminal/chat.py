@@ -21,10 +21,7 @@ _HISTORY_LINES = 1000
 
 
 def chat(session: Session, images: list[str]) -> int:
-    """Run the chat and return the exit code. `images` are sent with the first prompt.
-
-    Raises LocalChatError if the list of models cannot be requested.
-    """
+    """Run the chat and return the exit code. `images` are sent with the first prompt."""
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _line_editing(session.saves):
         while True:
@@ -47,10 +44,7 @@ def chat(session: Session, images: list[str]) -> int:
 
 
 def _read_message() -> str:
-    '''Read one message: a line, lines that end with a backslash and the line after them, or lines between """.
-
-    Raises EOFError after Ctrl-D.
-    '''
+    '''Read a message: a line, with the next one if it ends with a backslash, or lines between """.'''
     lines = [input(_PROMPT)]
     if lines[0].lstrip().startswith(_QUOTES):
         lines[0] = lines[0].lstrip()[len(_QUOTES) :]
@@ -104,9 +98,8 @@ def _line_editing(saves: bool) -> Iterator[None]:
 
 
 class _Command(NamedTuple):
-    # Called with the session and the text after the name of the command.
-    run: Callable[[Session, str], object]
-    # The arguments and the description that /help shows.
+    run: Callable[[Session, str], object]  # Called with the session and the text after the name of the command.
+    # What /help shows.
     arguments: str
     about: str
 

@@ -6,17 +6,17 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
 from contextlib import AbstractContextManager
 from threading import Timer
 from typing import Any
 
 from ..client import Client
-from ..events import ReasoningDelta, Reply, StreamEvent
-from .ask import notice, output_text, printable, report
+from ..events import Reply, StreamEvent
+from .ask import Printer, notice, output_text, printable, report
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-# Seconds without output, after which the program reports that it waits for the server.
-_NOTICE_S = 10.0
+_NOTICE_S = 10.0  # Seconds without output, after which the program reports that it waits for the server.
 
 
 def waiting(client: Client) -> AbstractContextManager[Timer]:
@@ -24,24 +24,17 @@ def waiting(client: Client) -> AbstractContextManager[Timer]:
     return notice(f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this", _NOTICE_S)
 
 
-class Printer:
-    """Prints one response: call `add` for each event, `end` after the last one, and always `close`.
+class DetailedPrinter(Printer):
+    """A Printer with the options of the parsed command line. The first output cancels the notice `waits`."""
 
-    Args:
-        hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
-        as_json: Print one line of JSON instead of the text; implies `hold`.
-        show_reasoning: Print the reasoning to stderr.
-    """
-
-    def __init__(self, *, hold: bool, as_json: bool, show_reasoning: bool) -> None:
-        self._holds = hold or as_json
-        self._as_json = as_json
-        self._show_reasoning = show_reasoning
+    def __init__(self, waits: Timer, arguments: Namespace) -> None:
+        super().__init__()
+        self._waits, self._as_json, self._show_reasoning = waits, arguments.json, arguments.show_reasoning
+        # Whether nothing is printed before `end`, which is not called for an incomplete or invalid response.
+        self._holds = arguments.no_stream or arguments.json or arguments.schema is not None
         self._has_styles = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
         self._held = ""
-        # Whether the last line on stdout, or the last line of reasoning on stderr, is unfinished.
-        self._in_line = False
-        self._in_reasoning = False
+        self._in_reasoning = False  # Whether the last line of reasoning on stderr is unfinished.
         self._start_s = time.monotonic()
         self._first_s: float | None = None
 
@@ -49,9 +42,12 @@ class Printer:
         """Print an event."""
         if self._first_s is None and event.type.endswith("_delta"):
             self._first_s = time.monotonic()
-        if event.type == "reasoning_delta":
-            self._write_reasoning(event)
-            return
+        if event.type.endswith("_delta") and (self._show_reasoning or event.type != "reasoning_delta"):
+            self._waits.cancel()
+        if event.type == "reasoning_delta" and self._show_reasoning and event.choice_index == 0:
+            self._in_reasoning = True
+            text = printable(event.delta, sys.stderr)
+            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
         text = output_text(event)
         if self._in_reasoning and (text or event.type == "message_stop"):
             self._in_reasoning = False
@@ -59,20 +55,14 @@ class Printer:
         if self._holds:
             self._held += text
         else:
-            self._write(text)
+            self.write(text)
 
     def end(self, reply: Reply[Any]) -> None:
         """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
         if self._as_json:
-            self._write(json.dumps(_fields(reply), ensure_ascii=False))
+            self.write(json.dumps(_fields(reply), ensure_ascii=False))
         elif self._holds:
-            self._write(self._held if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False))
-
-    def close(self) -> None:
-        """End the line, also of an incomplete response."""
-        if self._in_line:
-            print(flush=True)
-        self._in_line = False
+            self.write(self._held if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False))
 
     def usage(self, reply: Reply[Any]) -> str:
         """Token counts and speed, as one line."""
@@ -83,17 +73,6 @@ class Printer:
             if usage and usage.output_tokens > 1 and now > self._first_s:
                 parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
         return ", ".join(parts)
-
-    def _write_reasoning(self, event: ReasoningDelta) -> None:
-        if self._show_reasoning and event.choice_index == 0:
-            self._in_reasoning = True
-            text = printable(event.delta, sys.stderr)
-            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
-
-    def _write(self, text: str) -> None:
-        if text:
-            self._in_line = not text.endswith("\n")
-            print(printable(text, sys.stdout), end="", flush=True)
 
 
 def _fields(reply: Reply[Any]) -> dict[str, Any]:

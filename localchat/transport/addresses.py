@@ -27,11 +27,9 @@ class Address(NamedTuple):
     # For a unix socket only the value of the Host header. An IPv6 address may end with a zone, as in fe80::1%eth0.
     host: str
     port: int
-    # The prefix of all paths, without a slash at the end.
-    path: str
+    path: str  # The prefix of all paths, without a slash at the end.
     query: str = ""
-    # None unless the server is at a unix socket.
-    socket_path: str | None = None
+    socket_path: str | None = None  # None unless the server is at a unix socket.
 
     @property
     def authority(self) -> str:
@@ -114,18 +112,14 @@ class Proxy(NamedTuple):
 
 
 def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
-    """The proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
-
-    Requests to this machine and to unix sockets never use a proxy, which could not reach them. Raises ValueError if the
-    URL of the proxy cannot be used.
-    """
+    """The proxy to use; None for this machine, for unix sockets, and for False. Raises ValueError for a wrong URL."""
     if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
     if isinstance(proxy, str):
         return parse_proxy(proxy)
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
-    import urllib.request  # Late: it costs 3 ms.
+    import urllib.request  # Late: 3 ms.
 
     proxies = urllib.request.getproxies()
     if urllib.request.proxy_bypass(address.authority) or _in_networks(address.host, proxies.get("no", "")):
@@ -162,10 +156,7 @@ def parse_proxy(url: str) -> Proxy:
 
 @functools.lru_cache(maxsize=None, typed=True)
 def tls_context(verify: Any) -> ssl.SSLContext:
-    """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
-
-    Raises ValueError if it is not the path of a file of certificates.
-    """
+    """The TLS context for an option `verify`, cached, as building it takes 20 ms. Raises ValueError for a wrong one."""
     import ssl
 
     if isinstance(verify, ssl.SSLContext):
@@ -189,10 +180,7 @@ def addresses(host: str, port: int) -> list[Any]:
 
 
 def look_up(host: str, port: int) -> list[Any]:
-    """Start to look up a host: its addresses or the error become the only item of the list.
-
-    A daemon thread looks up a name, since the system's lookup has no timeout and cannot be woken.
-    """
+    """Look up a host: its addresses or the error become the only item of the list. A lookup by the system can hang."""
     found: list[Any] = []
 
     def run() -> None:

@@ -15,30 +15,24 @@ from typing import Any
 from .addresses import Proxy
 from .pool import configure
 
-# Reading pauses while more bytes than this are unread.
-_MAX_BUFFERED_BYTES = 131072
-# Longer than any limit of a call: asyncio would end a handshake after a minute.
-_HANDSHAKE_S = 86400.0
+_MAX_BUFFERED_BYTES = 131072  # Reading pauses while more bytes than this are unread.
+_HANDSHAKE_S = 86400.0  # Longer than any limit of a call: asyncio would end a handshake after a minute.
 
 
 class AsyncConnection(asyncio.Protocol):
     """A connection to the server. asyncio calls the methods of Protocol; one task reads."""
 
-    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
-    proxy: Proxy | None = None
+    proxy: Proxy | None = None  # The proxy that gets the requests; None without a proxy and for a tunnel through one.
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
-        # Public for `AsyncDriver.start_tls`, which replaces it.
-        self.transport: Any = None
-        # Bytes that are received and not read.
-        self._buffer = bytearray()
+        self.transport: Any = None  # Public for `AsyncDriver.start_tls`, which replaces it.
+        self._buffer = bytearray()  # Bytes that are received and not read.
         # Whether the connection has ended, and the error that ended it.
         self._ended = False
         self._error: Exception | None = None
-        # What the current read waits for.
-        self._waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiter: asyncio.Future[None] = self._loop.create_future()  # What the current read waits for.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -99,10 +93,8 @@ class AsyncDriver:
     """Performs the operations of one call, which belongs to one event loop; see sockets.Driver."""
 
     def __init__(self) -> None:
-        # Set by `cancel`.
-        self.is_cancelled = False
-        # What an operation waits for.
-        self._future: asyncio.Future[Any] | None = None
+        self.is_cancelled = False  # Set by `cancel`.
+        self._future: asyncio.Future[Any] | None = None  # What an operation waits for.
 
     def cancel(self) -> None:
         """Stop the call at once, from any task of the loop. The task that runs the call gets Cancelled."""
@@ -119,10 +111,7 @@ class AsyncDriver:
         return await asyncio.to_thread(function, *arguments)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
-        """Connect to an address of `addresses.look_up`. If the call ends first, `_abandon` closes the connection later.
-
-        asyncio.wait_for may lose a cancel or the result before Python 3.12, if both happen at the same time.
-        """
+        """Connect to an address of `look_up`. If the call ends first, `_abandon` closes the connection later."""
         task = asyncio.ensure_future(_connect(where))
         try:
             return await self._wait_for(task, limit)
@@ -166,8 +155,7 @@ async def _connect(where: tuple[Any, ...]) -> AsyncConnection:
     except BaseException:
         sock.close()
         raise
-    # From now on only asyncio may close the socket: otherwise a new socket could get its file number while asyncio
-    # still watches that number.
+    # From now on only asyncio may close the socket, since it watches its file number, which a new socket could get.
     _, connection = await loop.create_connection(AsyncConnection, sock=sock)
     return connection
 

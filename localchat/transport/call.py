@@ -11,35 +11,40 @@ import itertools
 import json
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError
+from ..errors import (
+    Cancelled,
+    ConnectError,
+    IncompleteStream,
+    LocalChatError,
+    ProtocolError,
+    StreamError,
+    TimedOut,
+    cut,
+)
+from ..reply.payloads import find_error, parse_error
 from .addresses import Proxy, find_proxy, look_up, tls_context
+from .failures import connect_message, no_response_message, status_error
 from .http1 import Inflate, ResponseReader, inflate_error, request_head
-from .options import Settings
 from .pool import Pool
-from .retries import connect_message, no_response_message, retry_delay, status_error
+from .retries import retry_delay
+from .settings import Settings
 from .timeouts import Deadlines, Timeout, timed_out
 
-# The limits of the body of an error, and of the rest of a body after [DONE] (usually five bytes), which is read so that
-# the connection can be reused.
+# The limits of the body of an error, and of the rest of a body after [DONE], which is read to reuse the connection.
 MAX_DRAINED_BYTES = 65536
 ERROR_BODY_S = 5.0
 DRAIN_S = 0.1
 
-# The interval at which a call checks whether the thread that looks up a host is done. The first is about as long as a
-# lookup in a local file takes; each further one is twice as long, up to the maximum.
+# The interval at which a call checks whether the thread that looks up a host is done; it doubles up to the maximum.
 _FIRST_LOOKUP_POLL_S = 0.0002
 _MAX_LOOKUP_POLL_S = 0.005
 
 
 class Call:
-    """One call. It may send several requests, one after another: for example for the list of models, then the chat.
-
-    A driver performs the operations; its `is_cancelled` ends the call. The coroutines raise ConnectError, TimedOut,
-    StatusError, ProtocolError, IncompleteStream and Cancelled.
-    """
+    """One call, which may send several requests, such as one for the list of models. A driver performs operations."""
 
     def __init__(self, settings: Settings, pool: Pool, driver: Any, timeout: Timeout, max_retries: int) -> None:
         self.settings = settings
@@ -56,8 +61,7 @@ class Call:
         self.headers: dict[str, str] = {}
         self._response = ResponseReader()
         self._inflate: Inflate | None = None
-        # The part of the body that was received with the head and has not been read.
-        self._early_body = b""
+        self._early_body = b""  # The part of the body that was received with the head and has not been read.
 
     # What the clients use.
 
@@ -82,7 +86,7 @@ class Call:
                     raise
                 if self.settings.on_retry is not None:
                     self.settings.on_retry(tries + 1, delay, error)
-            await self.wait("sleep", delay)
+            await self.wait(self.driver.sleep, delay)
 
     async def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         """Send a request and return the whole body of the response."""
@@ -96,6 +100,20 @@ class Call:
         finally:
             self.release()
 
+    async def fetch_json(self, what: str, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Any:
+        """Send a request and return the parsed body. An error that it is not JSON begins with `what`."""
+        raw = await self.fetch(method, path, body, headers)
+        try:
+            parsed = json.loads(raw)
+            is_error = isinstance(parsed, dict) and "data" not in parsed and find_error(parsed) is not None
+            reported = parse_error(self.settings.mask_payload(parsed)) if is_error else None
+        except (ValueError, RecursionError) as error:
+            head = self.settings.mask(cut(raw.decode("utf-8", "replace")))
+            raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
+        if reported is not None:
+            raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
+        return parsed
+
     async def read(self) -> bytes:
         """The next bytes of the body, perhaps none; `all_read` is set at the end."""
         data, self._early_body = self._early_body, b""
@@ -104,6 +122,8 @@ class Call:
         if not data and not self._response.ended:
             try:
                 received = await self._receive()
+            except TimedOut:  # It is an OSError too.
+                raise
             except OSError as error:
                 raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
             if not received:
@@ -135,14 +155,11 @@ class Call:
             self._pool.give(connection)
         self._drop()
 
-    async def wait(self, name: str, limit: float | None, *arguments: Any) -> Any:
-        """Let the driver perform an operation, and return its result.
-
-        Raises OSError if the operation failed, and Cancelled in place of any error if the call was cancelled.
-        """
+    async def wait(self, operation: Callable[..., Awaitable[Any]], limit: float | None, *arguments: Any) -> Any:
+        """Return the result of a method of the driver. Raises OSError, or Cancelled if the call was cancelled."""
         self.check_cancelled()
         try:
-            return await getattr(self.driver, name)(limit, *arguments)
+            return await operation(limit, *arguments)
         except OSError as error:
             self.check_cancelled(error)
             raise
@@ -188,9 +205,11 @@ class Call:
             self._inflate = Inflate(encoding, self.settings.max_bytes)
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    __del__ = _drop  # For a stream that the program did not close.
 
     def _log(self, message: str, *values: object) -> None:
         """Log at level DEBUG to the logger `localchat.client`, if the program has imported logging."""
@@ -211,6 +230,8 @@ class Call:
                 await self._start_tls(proxy)
             else:
                 self._connection.proxy = proxy
+        except TimedOut:  # It is an OSError too.
+            raise
         except (OSError, ValueError, RuntimeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
@@ -227,7 +248,7 @@ class Call:
             left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
             share = None if left is None else left / (len(candidates) - number)
             try:
-                return await self.wait("connect", share, where)
+                return await self.wait(self.driver.connect, share, where)
             except socket.timeout:
                 failure = timed_out(kind)
             except OSError as error:
@@ -238,7 +259,7 @@ class Call:
         found, delay = look_up(host, port), _FIRST_LOOKUP_POLL_S
         while not found:
             self.deadlines.left()  # Raises TimedOut.
-            await self.wait("sleep", delay)
+            await self.wait(self.driver.sleep, delay)
             delay = min(2 * delay, _MAX_LOOKUP_POLL_S)
         if isinstance(found[0], Exception):
             raise found[0]
@@ -251,14 +272,14 @@ class Call:
             status = await self._exchange(request_head(f"CONNECT {address.authority} HTTP/1.1", headers))
             if status // 100 != 2:
                 raise OSError(f"it refused the tunnel with status {status}")
-        context = await self.wait("call", None, tls_context, self.settings.verify)
-        await self._timed("start_tls", self._connection, context, address.host)
+        context = await self.wait(self.driver.call, None, tls_context, self.settings.verify)
+        await self._timed(self.driver.start_tls, self._connection, context, address.host)
 
-    async def _timed(self, name: str, *arguments: Any) -> Any:
+    async def _timed(self, operation: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """Let the driver perform an operation within the timeouts, and return its result."""
         limit, kind = self.deadlines.left()
         try:
-            return await self.wait(name, limit, *arguments)
+            return await self.wait(operation, limit, *arguments)
         except socket.timeout:
             raise timed_out(kind) from None
 
@@ -272,6 +293,8 @@ class Call:
         self.deadlines.begin("first")
         try:
             return await self._exchange(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body)
+        except TimedOut:  # It is an OSError too.
+            raise
         except OSError as error:
             raise ConnectError(no_response_message(self.settings, error)) from error
         except ProtocolError as error:
@@ -283,7 +306,7 @@ class Call:
         self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
         # A server may respond before it has read the whole request (413); the response can be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await self._timed("write", self._connection, request)
+            await self._timed(self.driver.write, self._connection, request)
         while not self._response.status:
             data = await self._receive()
             if not data and not self._response.begun:
@@ -295,7 +318,7 @@ class Call:
         return self._response.status
 
     async def _receive(self) -> bytes:
-        data: bytes = await self._timed("read", self._connection)
+        data: bytes = await self._timed(self.driver.read, self._connection)
         self.deadlines.pause()
         self.check_cancelled()  # A cancel ends the connection, which would look like the end of the response.
         return data

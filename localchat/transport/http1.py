@@ -51,23 +51,19 @@ class ResponseReader:
 
     def __init__(self, has_body: bool = True) -> None:
         self._has_body = has_body
-        # 0 until the head is complete.
-        self.status = 0
-        # Names are in lower case; values of the same name are joined by commas.
-        self.headers: dict[str, str] = {}
+        self.status = 0  # 0 until the head is complete.
+        self.headers: dict[str, str] = {}  # Names are in lower case; values of the same name are joined by commas.
         self.keeps_alive = False
         # Whether any byte was received, and whether the response is complete.
         self.begun = False
         self.ended = False
-        # The bytes after the response.
-        self.surplus = b""
+        self.surplus = b""  # The bytes after the response.
         # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
         self.framing_error = ""
         # The incomplete head or line, and the number of missing bytes of the body or the chunk.
         self._held = b""
         self._left = 0
-        # A plain function, since a bound method would be a reference cycle. It takes bytes and returns the part of the
-        # body in them.
+        # Returns the part of the body in bytes. A plain function, since a bound method would be a reference cycle.
         self._step = ResponseReader._take_head
 
     def feed(self, data: bytes) -> bytes:
@@ -185,21 +181,16 @@ class ResponseReader:
 
 
 class Inflate:
-    """Decompresses a body piece by piece; a gzip body may have several members.
-
-    `feed` returns at most one byte more than the limit, and drops the rest: data may inflate to a thousand times its
-    size.
-    """
+    """Decompresses a body, also one of several members. `feed` drops what exceeds the limit by more than one byte."""
 
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in _ZLIB_ENCODINGS:
             raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
-        import zlib  # Late: the request asks for no compression, so few responses have any.
+        import zlib  # Few responses are compressed.
 
         self._zlib: Any = zlib
         self._limit = limit
-        # None before the first two bytes of a member, which are held until both are there.
-        self._inflate: Any = None
+        self._inflate: Any = None  # None before the first two bytes of a member, which are held until both are there.
         self._held = b""
         self._has_ended = False
 
@@ -226,9 +217,7 @@ class Inflate:
 
 
 def inflate_error(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body of an error, at most `limit` bytes. If it cannot be decompressed, it is returned as it is: it may have
-    a wrong label, and the status is reported in any case.
-    """
+    """The body of an error, at most `limit` bytes; unchanged if it cannot be decompressed, as labels may be wrong."""
     with contextlib.suppress(ProtocolError):
         return Inflate(encoding, limit).feed(body)[:limit] if encoding else body
     return body

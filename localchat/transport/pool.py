@@ -25,14 +25,10 @@ def configure(sock: socket.socket) -> None:
 
 
 class Pool:
-    """The idle connections of one client. The one that was used last is reused first.
-
-    Many threads may use it, also after a fork: it has no lock, as the operations of a list are atomic.
-    """
+    """The idle connections of one client, the last used first. It has no lock: the operations of a list are atomic."""
 
     def __init__(self) -> None:
-        # Each with the time at which it was given, by time.monotonic.
-        self._idle: list[tuple[Any, float]] = []
+        self._idle: list[tuple[Any, float]] = []  # Each with the time at which it was given, by time.monotonic.
 
     def take(self) -> Any:
         """Remove and return a connection that can be reused; None if there is none."""

@@ -1,39 +1,14 @@
-"""The errors of a call: their messages, with a hint what to do, and which of them are retried. No I/O."""
+"""Which errors of a call are retried, and when."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import os
-import re
-import socket
-import time
-from collections.abc import Mapping
-from typing import Any
-from urllib.parse import urljoin
-
-from ..errors import (
-    ConnectError,
-    IncompleteStream,
-    LocalChatError,
-    ProtocolError,
-    StatusError,
-    StreamError,
-    TimedOut,
-    cut,
-)
-from ..reply.payloads import find_error, parse_error
-from .addresses import Proxy
-from .options import Settings
+from ..errors import ConnectError, IncompleteStream, LocalChatError, StatusError, TimedOut
 
 # The delay before the first retry, which doubles with each retry up to the maximum, in seconds.
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 8.0
-# A longer Retry-After is not waited for.
-_MAX_RETRY_AFTER_S = 120.0
-# The statuses that are retried, besides those from 500 on.
-_RETRIED_STATUSES = frozenset({408, 409, 429})
+_MAX_RETRY_AFTER_S = 120.0  # A longer Retry-After is not waited for.
+_RETRIED_STATUSES = frozenset({408, 409, 429})  # The statuses that are retried, besides those from 500 on.
 
 
 def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | None:
@@ -56,90 +31,3 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
     import random
 
     return min(_FIRST_DELAY_S * 2.0**tries, _MAX_DELAY_S) * (1 - 0.25 * random.random())
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds in `retry-after-ms` or `retry-after`, or until the date in it; None if there is neither."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        with contextlib.suppress(ValueError):
-            seconds = float(headers.get(name, "").partition(",")[0]) * unit
-            return seconds if math.isfinite(seconds) else None
-    if "retry-after" not in headers:
-        return None
-    from email.utils import mktime_tz, parsedate_tz  # Late: only a date needs it.
-
-    after, now = (parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
-    with contextlib.suppress(ValueError, OverflowError):  # By the clock of the server, if it sends its time.
-        return after and max(mktime_tz(after) - (mktime_tz(now) if now else time.time()), 0.0)
-    return None
-
-
-def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
-    """The message of an error that prevented a connection."""
-    shown = settings.address.shown
-    if proxy is not None:
-        return f"no connection to {shown} through the proxy: {error}"
-    if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
-        return f"nothing listens on {shown}: start a server there (python -m localchat.server) or set OPENAI_BASE_URL"
-    if isinstance(error, socket.gaierror):
-        return f"the host {settings.address.host!r} is not known: {error}"
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"the certificate of {shown} is not trusted: name the CA with verify=PATH or SSL_CERT_FILE ({error})"
-    if "WRONG_VERSION_NUMBER" in str(error):
-        return f"{shown} does not use TLS: use http:// ({error})"
-    return f"no connection to {shown}: {error}"
-
-
-def no_response_message(settings: Settings, error: Exception) -> str:
-    """The message of an error of a connection that no response came over."""
-    return f"no response from {settings.address.shown}: {cut(settings.mask(str(error) or type(error).__name__))}"
-
-
-def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
-    """The error of a status other than 2xx."""
-    body = settings.mask(body)
-    headers = {name: settings.mask(value) for name, value in headers.items()}
-    reported = parse_error(body)
-    hint = _status_hint(settings, status, headers)
-    return StatusError.class_for(status)(
-        f"{status} from {settings.address.shown}: {reported.message}" + (f" ({hint})" if hint else ""),
-        status=status,
-        error_type=reported.error_type,
-        code=reported.code,
-        param=reported.param,
-        retry_after=retry_after(headers),
-        request_id=headers.get("x-request-id"),
-        headers=headers,
-        body=body,
-    )
-
-
-def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) -> str:
-    """What to do about an error; empty if that is unknown."""
-    if 300 <= status < 400:
-        base = urljoin(settings.base_url, headers.get("location", ""))
-        base = re.sub("/(models|embeddings|(chat/)?completions)$", "", base)
-        return f"it redirects to {base}: use that as the base URL"
-    if status in (401, 403):
-        if settings.key:
-            return "is the API key right?"
-        not_sent = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
-        return not_sent if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
-    return "is /v1 missing in the base URL?" if status in (404, 405) and not settings.address.path else ""
-
-
-def read_json(settings: Settings, what: str, raw: bytes) -> Any:
-    """Parse the body of a response with status 200. `what` is the subject of the message with the verb.
-
-    Raises ProtocolError if it is not JSON, and StreamError if it reports an error.
-    """
-    try:
-        body = json.loads(raw)
-        is_error = isinstance(body, dict) and "data" not in body and find_error(body) is not None
-        reported = parse_error(settings.mask_payload(body)) if is_error else None
-    except (ValueError, RecursionError) as error:
-        head = settings.mask(cut(raw.decode("utf-8", "replace")))
-        raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
-    if reported is not None:
-        raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
-    return body

@@ -1,7 +1,6 @@
 """The blocking driver: it performs the operations that a call waits for, with sockets.
 
-The limit of each operation, in seconds, is computed just before it, so that a server that sends a few bytes at a time
-cannot exceed a deadline. Another thread can wake an operation that blocks, with `Driver.cancel`.
+Another thread can wake an operation that blocks, with `Driver.cancel`.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ _STEP_S = 0.2 if os.name == "nt" else None
 class Connection:
     """A blocking socket that is connected to the server."""
 
-    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
-    proxy: Proxy | None = None
+    proxy: Proxy | None = None  # The proxy that gets the requests; None without a proxy and for a tunnel through one.
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
@@ -61,11 +59,8 @@ class Connection:
             return not selector.select(0)
 
     def shut(self) -> None:
-        """Shut the socket down, which wakes a thread that waits for it; close() would not.
-
-        SSLSocket.shutdown is not called, since it first turns the encryption off: a thread that is about to send would
-        send the key in plain text.
-        """
+        """Shut the socket down, which wakes a thread that waits for it; close() would not."""
+        # SSLSocket.shutdown first turns the encryption off: a thread about to send would send the key in plain text.
         if self.process == os.getpid():  # After a fork the parent uses the socket.
             with contextlib.suppress(OSError):  # The socket is not connected any more, so no thread waits for it.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
@@ -95,15 +90,13 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Driver:
-    """Performs the operations of one call.
+    """Performs the operations of one call, whose thread gets an OSError after `cancel` by any other thread.
 
-    One thread runs the call; any other thread may call `cancel`. Each operation takes its limit in seconds first. Those
-    of a connection raise socket.timeout after it and OSError for a failure, also after a cancel.
+    Each operation takes its limit in seconds first, after which it raises socket.timeout.
     """
 
     def __init__(self) -> None:
-        # Set by `cancel`. The event also wakes the wait before a retry.
-        self._cancelled = threading.Event()
+        self._cancelled = threading.Event()  # Set by `cancel`. The event also wakes the wait before a retry.
         # The connection that an operation blocks on. The lock prevents `cancel` from shutting a connection down after
         # the operation: another call may use it then. It is an RLock, as a signal handler may cancel as well.
         self._lock = threading.RLock()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any
 
 from ..errors import TimedOut
+from ..events import Frozen
 
 _TIMEOUT_REASONS = {
     "connect": "no connection",
@@ -15,38 +16,51 @@ _TIMEOUT_REASONS = {
     "total": "no complete response",
 }
 
-# A wait of an operation is never longer: sockets refuse more than about 24 days.
-_MAX_WAIT_S = 1e6
+_MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more than about 24 days.
 
 
-class Timeout(NamedTuple):
-    """Timeouts in seconds; None means no limit."""
+_DEFAULT: Any = object()
 
-    # For making the connection.
-    connect: float | None = 5.0
+
+class Timeout(Frozen):
+    """Timeouts in seconds; None means no limit.
+
+    `Timeout(30)` sets all except `total`; limits given by name have priority. Raises ValueError for a value that is no
+    finite number above zero.
+    """
+
+    connect: float | None = 5.0  # For making the connection.
     # From the request to the first event. A local server may load a model and prefill a long prompt.
     first: float | None = 600.0
-    # Without any bytes, after the first event.
-    idle: float | None = 120.0
-    # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
-    stall: float | None = 600.0
-    # For the whole call, with its retries.
-    total: float | None = None
+    idle: float | None = 120.0  # Without any bytes, after the first event.
+    stall: float | None = 600.0  # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
+    total: float | None = None  # For the whole call, with its retries.
 
-    @classmethod
-    def of(cls, value: Timeout | float | None) -> Timeout:
-        """The timeouts for an option `timeout`. A number sets `first`, `idle` and `connect` (5 s at most).
-
-        Raises ValueError if one is not a finite number above zero.
-        """
-        if value is None:
-            return cls()
-        for limit in value if isinstance(value, Timeout) else (value,):
+    def __init__(
+        self,
+        seconds: float | None = _DEFAULT,
+        *,
+        connect: float | None = _DEFAULT,
+        first: float | None = _DEFAULT,
+        idle: float | None = _DEFAULT,
+        stall: float | None = _DEFAULT,
+        total: float | None = None,
+    ) -> None:
+        named = {"connect": connect, "first": first, "idle": idle, "stall": stall}
+        given = {name: seconds if value is _DEFAULT else value for name, value in named.items()}
+        super().__init__(**{name: value for name, value in given.items() if value is not _DEFAULT}, total=total)
+        for limit in vars(self).values():
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (is_number and 0 < limit < float("inf")):
-                no_limit = "Timeout(first=None, idle=None, stall=None) waits without a limit"
-                raise ValueError(f"a timeout is a number of seconds above 0, not {limit!r}: {no_limit}")
-        return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
+                raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {limit!r}")
+
+    @staticmethod
+    def of(value: Timeout | float | None) -> Timeout:
+        """The timeouts for an option `timeout`."""
+        return value if isinstance(value, Timeout) else Timeout(value)
+
+
+DEFAULT_TIMEOUT = Timeout()
 
 
 def timed_out(kind: str) -> TimedOut:
@@ -86,10 +100,7 @@ class Deadlines:
         self._paused_at = time.monotonic()
 
     def left(self) -> tuple[float | None, str]:
-        """Seconds left for one operation, and the name of the timeout that ends first.
-
-        Raises TimedOut if it has ended.
-        """
+        """Seconds left for one operation, and the timeout that ends first. Raises TimedOut if it has ended."""
         now = time.monotonic()
         if self._phase_end is not None and self._paused_at:
             self._phase_end += now - self._paused_at

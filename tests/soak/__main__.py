@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from ..live import running_process
+from tests.support.live import running_process
+
 from . import faults, fuzz, load
 from .target import Broken, Target
 

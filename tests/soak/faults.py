@@ -11,7 +11,8 @@ import signal
 import time
 from pathlib import Path
 
-from ..live import running_process
+from tests.support.live import running_process
+
 from .target import DEADLINE_S, Broken, Target, clients, counted
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from localchat.serving.core.media import IMAGE
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
+from tests.serving.api.test_media_files import GOOD, mutated
+from tests.serving.http.test_server_examples import EXAMPLES, STREAMED
+from tests.support.fuzz_wire import replace_value
+from tests.support.live import running_process
+from tests.support.media_files import write_projector
 
-from ..fuzz_wire import replace_value
-from ..live import running_process
-from ..media_files import write_projector
-from ..test_media_files import GOOD, mutated
-from ..test_server_examples import EXAMPLES, STREAMED
 from .target import DOCUMENTED, Broken, Target, counted, post, responses
 
 # An ordinary request follows so many damaged ones.

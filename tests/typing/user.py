@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localchat import AsyncClient, Client, LocalChatError, Reply, Stream, chat
+from localchat import AsyncClient, ChatOptions, Client, LocalChatError, Prompt, Reply, Stream, Timeout, Tool, chat
 
 
 @dataclass
@@ -27,7 +27,14 @@ def right(client: Client) -> None:
         names.append(typed.reply.parsed.name)
     vector: list[float] = client.embed("a text")
     vectors: list[list[float]] = client.embed(["a text", "another"], dimensions=3)
-    replies: list[Reply | LocalChatError] = client.map(["a", "b"], concurrency=2, temperature=0)
+    replies: list[Reply] = client.map(["a", "b"], concurrency=2, temperature=0)
+    people: list[Reply[Person]] = client.map(["a"], response_format=Person)
+    finished: Reply[Person] = client.stream("Who?", response_format=Person).finish()
+    failed: list[LocalChatError] = [one.error for one in people if one.error is not None]
+    options: ChatOptions = {"temperature": 0, "tools": [Tool.of(right)], "timeout": Timeout(5, total=None)}
+    prompt: Prompt = [{"role": "user", "content": "Who?"}]
+    answered: Reply[Person] = client.chat(prompt, response_format=Person, **options)
+    print(finished.parsed.age, failed, answered.parsed.name, client.run(prompt, [right, Tool.of(print)]).as_dict())
     lengths = [model.context_length for model in client.models() if model.startswith("q")]
     print(names, numbers, completed, from_function, nothing, vector, vectors, replies, lengths)
     client.with_options(timeout=5, headers={"X-A": "b"}).run("Hello!", [print], max_rounds=2)
@@ -52,4 +59,7 @@ def wrong(client: Client) -> None:
     client.embed("a text", temperature=0)  # refused
     client.complete("Hello!", system="Be brief.")  # refused
     Client(time_out=5)  # refused
+    Timeout(5, 600)  # refused
+    options: ChatOptions = {"temprature": 0}  # refused
+    print(options, chat("Who?", response_format=Person).parsed.size)  # refused
     print(age)

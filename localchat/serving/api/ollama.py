@@ -1,4 +1,4 @@
-"""Ollama's interfaces: /api/chat, /api/generate and /api/embed. http/models.py describes the models."""
+"""Ollama's interfaces: /api/chat, /api/generate and /api/embed. http/model_pages.py describes the models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 
-def parse_chat(body: Fields) -> ChatRequest:
+def parse_ollama(body: Fields) -> ChatRequest:
     tools = read_tools(body)
     return _chat(body, _messages(body), **tool_fields(tools), tool_choice="auto" if tools else "none")
 
@@ -158,7 +158,7 @@ def asks_for_text(request: TextRequest) -> bool:
     return not isinstance(request, ChatRequest) or bool(request.messages)
 
 
-class ChatEncoder(Encoder[TextRequest]):
+class OllamaEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
     id_prefix = "chat-"
@@ -204,7 +204,7 @@ class ChatEncoder(Encoder[TextRequest]):
         return {**head, **self.message({"content": "", **fields}), **({"logprobs": scored} if scored else {})}
 
 
-class GenerateEncoder(ChatEncoder):
+class GenerateEncoder(OllamaEncoder):
     """Encodes the same with the fields of /api/generate."""
 
     id_prefix = "gen-"

@@ -47,7 +47,7 @@ class Model:
         self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
-    # For models/service.py, whose LoadedModel describes these.
+    # For loading/service.py.
 
     @property
     def n_bytes(self) -> int:
@@ -113,7 +113,7 @@ class Model:
     def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> GenerationRequest:
         """A sequence for the engine, with defaults for the values that the request does not set, and with `options` as
         other fields. Raises BadRequest for token ids that are not in the vocabulary."""
-        check_tokens(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
+        check_listed(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
         options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
@@ -135,7 +135,7 @@ class Model:
         biases: dict[int, float] = {}
         for token, bias in params.logit_bias:
             tokens = self.engine.tokenize(token) if isinstance(token, str) else [token]
-            check_tokens(tokens, self.engine.facts.n_vocab, "logit_bias")
+            check_listed(tokens, self.engine.facts.n_vocab, "logit_bias")
             for id in tokens:
                 biases[id] = biases.get(id, 0.0) + bias
         if len(biases) > MAX_LISTED_TOKENS:
@@ -144,7 +144,7 @@ class Model:
         return biases
 
 
-def check_tokens(tokens: Iterable[int], n_vocab: int, name: str) -> None:
+def check_listed(tokens: Iterable[int], n_vocab: int, name: str) -> None:
     """Raise BadRequest for the field `name` if any token id is not in the vocabulary."""
     highest = max(tokens, default=0)
     if highest >= n_vocab:

@@ -52,28 +52,20 @@ MARKER = re.compile(f"media{_SECRET}n([0-9]+)n")
 class Attachment:
     """An image or a sound as a request has it. It is decoded and checked when the model is known."""
 
-    kind: str
-    """IMAGE or AUDIO."""
-    path: str
-    """The path of the part, for errors."""
-    source: str
-    """A data URL, or base64."""
-    format: str = ""
-    """The media type or the format that the request gives beside the source; "" if none."""
-    is_replayed: bool = False
-    """Whether it is a part of an earlier output or of the result of a tool."""
+    kind: str  # IMAGE or AUDIO.
+    path: str  # The path of the part, for errors.
+    source: str  # A data URL, or base64.
+    format: str = ""  # The media type or the format that the request gives beside the source; "" if none.
+    is_replayed: bool = False  # Whether it is a part of an earlier output or of the result of a tool.
 
 
 @dataclass(frozen=True)
 class Media:
     """An image or a sound that has been checked."""
 
-    kind: str
-    """IMAGE or AUDIO."""
-    data: bytes
-    """The file for the decoder."""
-    path: str = ""
-    """The path of the part, for errors."""
+    kind: str  # IMAGE or AUDIO.
+    data: bytes  # The file for the decoder.
+    path: str = ""  # The path of the part, for errors.
 
 
 def marker(index: int) -> str:
@@ -126,11 +118,10 @@ def _decoded(attachment: Attachment) -> tuple[str, bytes]:
 def _check_size(format: str, width: int, height: int) -> None:
     if not (width > 0 and height > 0):
         raise ValueError(f"the {format} has {width} x {height} pixels")
-    if width > MAX_SIDE or height > MAX_SIDE:
+    if max(width, height) > MAX_SIDE:
         raise ValueError(f"the {format} has {width} x {height} pixels, the limit of a side is {MAX_SIDE}")
-    if width * height > MAX_PIXELS:
-        size = f"{width} x {height} = {width * height}"
-        raise ValueError(f"the {format} has {size} pixels, the limit is {MAX_PIXELS}")
+    if (n_pixels := width * height) > MAX_PIXELS:
+        raise ValueError(f"the {format} has {width} x {height} = {n_pixels} pixels, the limit is {MAX_PIXELS}")
 
 
 # By the type of colour: the samples of a pixel.

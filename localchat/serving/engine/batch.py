@@ -207,7 +207,7 @@ class Sequence:
 
     def end_at(self, token: int, n_new: int, texts: TokenTexts) -> str | None:
         """The finish reason, if `token` ends the sequence, the last of `n_new` tokens that were sampled in this step;
-        else None. Called once for each token. `chat/run.py` looks for stop texts."""
+        else None. Called once for each token. `chat/runs/generation.py` looks for stop texts."""
         params = self.request.params
         if params.max_tokens == 0:
             return "length"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 
 from ..core.params import SamplingParams
-from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, Sequence, n_common_of
 from .kv_cache import KVCache
+from .protocols import Backend, DecodeFailed, NoFreeCells
 from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, item_path
 from ..core.media import Media
-from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, MediaChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
 from .kv_cache import KVCache
+from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
 from .values import (

@@ -1,7 +1,7 @@
 """The front of an engine: has methods of `Engine`, and calls them in an engine process, which it starts.
 
 The server's process never loads llama.cpp, so a native crash ends only the engine process. `process.py` notices that
-and ends its requests with EngineDied. The front is then of no more use: `models/service.py` loads the model again.
+and ends its requests with EngineDied. The front is then of no more use: `loading/service.py` loads the model again.
 """
 
 from __future__ import annotations

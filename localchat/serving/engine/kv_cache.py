@@ -22,8 +22,8 @@ from collections import OrderedDict
 from functools import partial
 from typing import NamedTuple
 
-from .backend import CacheBackend, NoFreeCells
 from .batch import MIN_SAVED, Batch, Sequence, n_common_of
+from .protocols import CacheBackend, NoFreeCells
 from .values import Adapters
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ..core.errors import ApiError
-from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
+from .protocols import Backend
 from .values import End, EngineError, Sampled, TokenTexts
 
 log = logging.getLogger("localchat.engine")

@@ -16,7 +16,7 @@ from typing import NamedTuple, Union
 from ..core.errors import BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.media import Media
-from ..core.options import Adapter, ModelOptions
+from ..core.model_options import Adapter, ModelOptions
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..core import errors
 
 if TYPE_CHECKING:
+    from ..loading.options import Options
     from .exchange import Exchange
-    from .options import Options
 
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"  # The methods of all endpoints.
 

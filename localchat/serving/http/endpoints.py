@@ -21,23 +21,23 @@ from ... import __version__
 from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
-from ..chat.embeddings import VectorRun
-from ..chat.model import Model, check_tokens
-from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
-from ..chat.run import GenerationRun, wire_errors
+from ..chat.model import Model, check_listed
+from ..chat.runs.generation import GenerationRun, wire_errors
+from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
+from ..chat.runs.vectors import VectorRun
 from ..core import errors
 from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
 from ..core.request import TextRequest
 from ..core.text import printable
 from ..engine.values import EngineGone
-from ..models.service import Service
+from ..loading.options import Options
+from ..loading.service import Service
 from .access import METHODS, Access
 from .connections import has_disconnected
 from .exchange import MAX_LOGGED_CHARS, ClientGoneError, Exchange
 from .metrics import TYPE, Metrics
-from .models import ModelEndpoints
-from .options import Options
+from .model_pages import ModelEndpoints
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_output
 
 log = logging.getLogger("localchat.server")
@@ -64,7 +64,7 @@ _PAGE = Path(__file__).with_name("page.html")
 class Endpoints:
     """The handlers of the endpoints, by path, with or without /v1 before it. "/" at its end means all paths below."""
 
-    def __init__(self, service: Service[Model], options: Options) -> None:
+    def __init__(self, service: Service, options: Options) -> None:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
@@ -112,7 +112,7 @@ class Endpoints:
             "/api/tags": {"GET": models.tags},
             "/api/ps": {"GET": models.running},
             "/api/show": {"POST": models.show},
-            "/api/chat": {"POST": text(ollama.parse_chat, ollama.ChatEncoder, LINES)},
+            "/api/chat": {"POST": text(ollama.parse_ollama, ollama.OllamaEncoder, LINES)},
             "/api/generate": {"POST": text(ollama.parse_generate, ollama.GenerateEncoder, LINES)},
             "/api/embed": {"POST": vectors(ollama.parse_embed, VectorRun.embed, ollama.embed_body)},
             "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, VectorRun.embed, ollama.old_embed_body)},
@@ -367,7 +367,7 @@ def _tokenized(model: Model, request: Any, _: Exchange) -> Any:
 
 
 def _detokenized(model: Model, request: Any, _: Exchange) -> Any:
-    check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
+    check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
 

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl
 
 from ..core import errors
 from ..core.text import json_bytes, printable
-from .options import Options
-from .request import Incoming, has_body, list_of, read_body
+from ..loading.options import Options
+from .incoming import Incoming, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
 

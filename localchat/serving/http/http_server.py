@@ -17,14 +17,13 @@ from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
-from ..chat.model import Model
 from ..core import errors
-from ..models.service import Service
+from ..loading.options import Options
+from ..loading.service import Service
 from .connections import Connections
 from .endpoints import Endpoints
 from .exchange import Exchange
-from .options import Options
-from .request import Incoming, problem_of
+from .incoming import Incoming, problem_of
 
 log = logging.getLogger("localchat.server")
 
@@ -122,7 +121,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, service: Service[Model], options: Options, listener: socket.socket) -> None:
+    def __init__(self, service: Service, options: Options, listener: socket.socket) -> None:
         self._tls: ssl.SSLContext | None = None
         if options.tls_cert is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

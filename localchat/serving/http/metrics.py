@@ -9,11 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..chat.model import Model
 from ..core.text import printable
 from ..engine.front import AnyEngine
 from ..engine.values import EngineError, EngineStats, Histogram, ModelFacts
-from ..models.service import Service
+from ..loading.service import Service
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,7 +35,7 @@ class Metrics:
             self._requests[route, status or 0] += 1
             self._duration_s.add(seconds)
 
-    def text(self, service: Service[Model]) -> str:
+    def text(self, service: Service) -> str:
         """All metrics, also those of each loaded model."""
         help = "Requests that have ended; status 499 if the client disconnected."
         with self._lock:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..api.encoder import Encoder
-from ..chat.run import GenerationRun
+from ..chat.runs.generation import GenerationRun
 from ..core import errors
 from ..core.text import to_json
 from .exchange import Exchange

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.options import Adapter
+from ..core.model_options import Adapter
 from .model_file import ModelFile, Summary, is_model_name, name_of, plain_name, summary_of
 
 Found = tuple[dict[Path, Summary], bool]

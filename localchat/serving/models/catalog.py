@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .adapters import adapters_in, with_adapters
-from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable, summary_of
+from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable_name, summary_of
 from .sources import SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
 log = logging.getLogger("localchat.server")
@@ -56,7 +56,7 @@ class Catalog:
             # A name that an earlier source has keeps its meaning.
             taken = {name for model in named.values() for name in _names(model)}
             for model in source:
-                names = [printable(name) for name in (model.name, *model.aliases)]
+                names = [printable_name(name) for name in (model.name, *model.aliases)]
                 names = [name for name in names if name and name.casefold() not in taken]
                 file = os.path.realpath(model.path)
                 first = by_file.get(file)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.options import Adapter
+from ..core.model_options import Adapter
 from .gguf import TENSOR_COUNT, read_start
 from .gguf import ModelFileError as ModelFileError
 from .memory import gigabytes
@@ -71,7 +71,7 @@ class ModelFile:
     def n_bytes(self) -> int:
         """The bytes of all parts of the model; 0 if the file cannot be read."""
         with contextlib.suppress(OSError):
-            return sum(part.stat().st_size for part in parts_of(self.path))
+            return sum(part.stat().st_size for part in files_of(self.path))
         return 0
 
     @property
@@ -100,10 +100,10 @@ def model_at(argument: str) -> ModelFile:
 
 def name_of(path: Path) -> str:
     """The name of a model file: the file name without ".gguf" and without the number of a part."""
-    return printable(_PART.sub("", path.stem)) or path.suffix
+    return printable_name(_PART.sub("", path.stem)) or path.suffix
 
 
-def printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name with "?" in place of bytes that are not valid UTF-8 and of control characters."""
     return _UNPRINTABLE.sub("?", name).strip()
 
@@ -127,7 +127,7 @@ def first_part(path: Path) -> Path:
     return path.with_name(f"{path.stem[: match.start()]}-00001-of-{match[2]}{path.suffix}") if match else path
 
 
-def parts_of(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     match = _PART.search(path.stem)
     if match is None:
         return [path]
@@ -168,7 +168,7 @@ def summary_of(model: ModelFile) -> Summary:
         stat = model.path.stat()
         return _summary(model.path, stat.st_mtime_ns, stat.st_size)
     except OSError as error:  # It is not cached, since it may be short, such as too many open files.
-        return Summary(problem=printable(f"{model.path}: {error.strerror}"))
+        return Summary(problem=printable_name(f"{model.path}: {error.strerror}"))
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -176,7 +176,7 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     try:
         found = read_start(path)
     except ModelFileError as error:
-        return Summary(problem=printable(str(error)))
+        return Summary(problem=printable_name(str(error)))
     # A value may have any type, or be None: an array.
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
     architecture = texts.get("general.architecture", "")
@@ -186,9 +186,9 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     is_adapter = texts.get("general.type") == "adapter"
     if kind is not None:
         return Summary(
-            printable(architecture[:_MAX_SHOWN_CHARS]),
+            printable_name(architecture[:_MAX_SHOWN_CHARS]),
             quantisation=_QUANTISATIONS.get(found.get("general.file_type"), ""),
-            problem=printable(f"{path}: it is {kind}, not a model"),
+            problem=printable_name(f"{path}: it is {kind}, not a model"),
             is_model=False,
             width=max(_count(found.get(f"clip.{part}.projection_dim")) for part in ("vision", "audio")),
             modalities=tuple(name for name, part in _ENCODERS.items() if found.get(f"clip.has_{part}_encoder") is True),
@@ -196,7 +196,7 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
             base=texts.get("general.base_model.0.name", ""),
         )
     return Summary(
-        printable(architecture[:_MAX_SHOWN_CHARS]),
+        printable_name(architecture[:_MAX_SHOWN_CHARS]),
         _QUANTISATIONS.get(found.get("general.file_type"), ""),
         _count(found.get(f"{architecture}.context_length")),
         _count(found.get("general.parameter_count")),

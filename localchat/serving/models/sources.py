@@ -27,10 +27,19 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields
-from ..core.options import SETTINGS, Whole, read_adapter
+from ..core.model_options import SETTINGS, Whole, read_adapter
 from ..core.params import read_sampling
 from .gguf import read_bytes
-from .model_file import QUANTISATION, ModelFile, ModelFileError, first_part, is_model, is_model_name, name_of, printable
+from .model_file import (
+    QUANTISATION,
+    ModelFile,
+    ModelFileError,
+    first_part,
+    is_model,
+    is_model_name,
+    name_of,
+    printable_name,
+)
 
 log = logging.getLogger("localchat.server")
 
@@ -104,7 +113,7 @@ class Scan:
         self.report(f"{path} is skipped: {problem}")
 
     def report(self, text: str) -> None:
-        text = printable(text)
+        text = printable_name(text)
         if text not in self.reported:
             self.reported.add(text)
             log.warning("%s", text)

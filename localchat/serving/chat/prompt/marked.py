@@ -135,7 +135,7 @@ def marked(value: Any) -> Any:
     return type(value)(map(marked, value)) if type(value) in (list, tuple) else value
 
 
-def parts_of(prompt: str, special: Pattern[str]) -> list[tuple[str, bool]]:
+def text_parts(prompt: str, special: Pattern[str]) -> list[tuple[str, bool]]:
     """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
 
     `special` matches the texts of control tokens. If it matches nothing in user text, the prompt is one part, since a

@@ -1,6 +1,6 @@
 """Chat templates: renders messages and tools to a prompt, and adds an assistant prefill.
 
-The prompt is a str whose user text is marked, so that this text yields no control tokens (see `marked.parts_of`).
+The prompt is a str whose user text is marked, so that this text yields no control tokens (see `marked.text_parts`).
 Raises only TemplateError.
 """
 
@@ -15,8 +15,8 @@ from typing import Any, Callable
 from ...core.text import pattern_of
 from ..dialects import Dialect, detect
 from .marked import Marked, marked, user_ranges
-from .messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
 from .sandbox import TemplateError, all_steps, compile_template, render_template
+from .template_messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -45,7 +45,7 @@ class ChatTemplate:
         `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are the
         texts of the control tokens; `tokenize` returns the tokens of a marker."""
         self.source = source or CHATML
-        self.special = re.compile(pattern_of(special_texts))  # For `parts_of`.
+        self.special = re.compile(pattern_of(special_texts))  # For `text_parts`.
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._first = bos_token if add_bos else ""
         self._template = compile_template(self.source)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backend import DecodeFailed, NoFreeCells
 from ..batch import Batch, BatchChunk, CacheLimits, Span
+from ..protocols import DecodeFailed, NoFreeCells
 from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to

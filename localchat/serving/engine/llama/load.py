@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...core.options import Adapter
+from ...core.model_options import Adapter
 from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ...models.adapters import adapter_problem
 from ...models.model_file import ModelFile

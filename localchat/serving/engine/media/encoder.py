@@ -60,11 +60,10 @@ class Medium:
     """An image or a sound for the model."""
 
     def __init__(self, media: Media, key: bytes, items: Items) -> None:
+        # Its tokens: those that the model wants around it, and a negative number for each cell of a chunk.
         self.cells: list[int] = []
-        """Its tokens: those that the model wants around it, and a negative number for each cell of a chunk."""
         self.chunks: list[MediaChunk] = []
-        self.error: Exception | None = None
-        """Why it cannot be encoded."""
+        self.error: Exception | None = None  # Why it cannot be encoded.
         self.media = media
         self.n_bytes = len(media.data)
         for item in items:

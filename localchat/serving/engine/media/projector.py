@@ -46,7 +46,7 @@ class LlamaProjector:
         params.print_timings = params.warmup = False
         self._context = library.mtmd_init_from_file(os.fsencode(path), model.pointer, params)
         if self._context is None:
-            raise EngineError(f"{path!r} is no projector for this model: {last_errors()}")
+            raise _unfit(path, last_errors())
         has = {"image": library.mtmd_support_vision(self._context), "audio": library.mtmd_support_audio(self._context)}
         self.modalities = tuple(name for name, is_supported in has.items() if is_supported)
         self._is_mrope = bool(library.mtmd_decode_use_mrope(self._context))
@@ -89,14 +89,12 @@ class LlamaProjector:
 
     def encode(self, media: Media) -> list[tuple[Any, int]]:
         """See media/encoder.py."""
-        with self._chunks(self._bitmap(media)) as chunks, self._encoding():
-            return [self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)]
-
-    @contextlib.contextmanager
-    def _encoding(self) -> Iterator[None]:
         self.is_encoding = True
         try:
-            yield
+            with self._chunks(self._bitmap(media)) as chunks:
+                return [
+                    self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)
+                ]
         finally:
             self.is_encoding = False
 
@@ -175,7 +173,11 @@ class LlamaProjector:
                     raise EngineError("its special tokens are not in the vocabulary of the model")
                 self.encode(media)
             except (BadRequest, EngineError) as error:
-                raise EngineError(f"{path!r} is no projector for this model: {error.message}") from error
+                raise _unfit(path, error.message) from error
+
+
+def _unfit(path: str, reason: str) -> EngineError:
+    return EngineError(f"{path!r} is no projector for this model: {reason}; --no-mmproj loads the model alone")
 
 
 def _gray_bitmap(side: int) -> bytes:

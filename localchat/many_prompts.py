@@ -1,0 +1,106 @@
+"""Send many prompts with bounded concurrency, for Client.map and AsyncClient.map.
+
+The replies are in the order of the prompts. If a request fails, its reply has the error, and the other requests
+continue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .errors import LocalChatError
+from .events import Reply, changed
+from .request.options import ChatOptions, MapOptions, RequestOptions, check_count, check_options
+from .request.prompt import Prompt, as_messages, reusable
+from .transport.sockets import Driver, run_blocking
+
+
+class ManyPrompts:
+    """The arguments of a call of `map`. Raises TypeError or ValueError if one is wrong."""
+
+    def __init__(self, client: Any, prompts: Iterable[Prompt], options: Mapping[str, Any]) -> None:
+        check_options(options, MapOptions, "map")
+        if isinstance(prompts, (str, bytes, Mapping)):
+            raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
+        self._client = client
+        self._options = reusable(options)
+        self.prompts = list(prompts)
+        self.concurrency = self._options.pop("concurrency", 8)
+        check_count("concurrency", self.concurrency)
+        self._on_progress = self._options.pop("on_progress", None)
+        if self._on_progress is not None and not callable(self._on_progress):
+            raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
+        for prompt in self.prompts:
+            as_messages(prompt, self._options.get("system"))
+        client._chat_request("", self._options, ChatOptions, "map")
+        self._n_done = 0
+
+    def map(self) -> list[Reply[Any]]:
+        """Send each prompt with a Client, in threads."""
+        from concurrent.futures import ThreadPoolExecutor, as_completed  # Imported here: the import takes some ms.
+
+        run_blocking(self._find_model(Driver()))
+        drivers = [Driver() for _ in self.prompts]
+
+        def request(driver: Driver, prompt: Prompt) -> Reply[Any]:
+            return run_blocking(self._reply(driver, prompt))
+
+        pool = ThreadPoolExecutor(self.concurrency, "localchat-map")
+        try:
+            futures = [
+                pool.submit(contextvars.copy_context().run, request, driver, prompt)
+                for driver, prompt in zip(drivers, self.prompts)
+            ]
+            for _ in as_completed(futures):
+                self._report()
+            return [future.result() for future in futures]
+        finally:  # After Ctrl-C, or an error of `on_progress`, cancel the other requests.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for driver in drivers:
+                driver.cancel()
+            pool.shutdown()
+
+    async def map_async(self) -> list[Reply[Any]]:
+        """Send each prompt with an AsyncClient, in tasks of the event loop."""
+        import asyncio  # Imported here, like the driver: the blocking client does not need it.
+
+        from .transport.aio_sockets import AsyncDriver
+
+        await self._find_model(AsyncDriver())
+        gate = asyncio.Semaphore(self.concurrency)
+
+        async def request(prompt: Prompt) -> Reply[Any]:
+            async with gate:
+                reply = await self._reply(AsyncDriver(), prompt)
+            self._report()
+            return reply
+
+        tasks = [asyncio.ensure_future(request(prompt)) for prompt in self.prompts]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _find_model(self, driver: Any) -> None:
+        """Find the model of the server once for all prompts. Each of them reports an error of that."""
+        if self.prompts and self._options.get("model") is None:
+            known = {name: self._options[name] for name in RequestOptions.__annotations__ if name in self._options}
+            with contextlib.suppress(LocalChatError):
+                await self._client._find_model(driver, known)
+
+    async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
+        try:
+            reply: Reply[Any] = await self._client._chat(driver, prompt, self._options)
+            return reply
+        except LocalChatError as error:
+            return changed(getattr(error, "partial", None) or Reply(), error=error)
+
+    def _report(self) -> None:
+        self._n_done += 1
+        if self._on_progress is not None:
+            self._on_progress(self._n_done, len(self.prompts))

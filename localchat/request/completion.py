@@ -1,0 +1,167 @@
+"""A request for a completion: its options become the body, which is sent again without what the server refuses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
+from ..reply.text import ThinkSplitter
+from ..transport.call import Call
+from ..transport.settings import Settings
+from ..transport.timeouts import Timeout
+from .models import default_model
+from .options import check_count, check_options
+from .prompt import as_messages, take_media
+
+CHAT_PATH = "chat/completions"
+
+_JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+
+class Arguments:
+    """The options that all calls have. Raises TypeError for an unknown one, and ValueError for a wrong value."""
+
+    def __init__(self, settings: Settings, given: Mapping[str, Any], known: Any, what: str) -> None:
+        check_options(given, known, what)
+        for name, value in given.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, which is not a finite number")
+        # The other options, which are fields of the request or are removed by a subclass.
+        self.fields = fields = dict(given)
+        self.timeout = Timeout.of(fields.pop("timeout", settings.timeout))
+        max_retries = fields.pop("max_retries", None)
+        self.max_retries: int = settings.max_retries if max_retries is None else max_retries
+        check_count("max_retries", self.max_retries, 0)
+        self.headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
+        settings.request_headers(self.headers)  # Raises for wrong values.
+        self.model: str | None = fields.pop("model", None)
+        # These fields replace others of the same name.
+        self.extra_body: Mapping[str, Any] = fields.pop("extra_body", None) or {}
+
+
+class Completion(Arguments):
+    """A request to `path`, which is CHAT_PATH or /completions. The prompt of a chat is text or a list of messages."""
+
+    def __init__(
+        self, settings: Settings, path: str, prompt: Any, given: Mapping[str, Any], known: Any, what: str
+    ) -> None:
+        super().__init__(settings, given, known, what)
+        self._settings, self.path, fields = settings, path, self.fields
+        self._media = take_media(fields)  # `images` and `audio`, which are added to the prompt.
+        self.think_tags: str = fields.pop("think_tags", "auto" if path == CHAT_PATH else "off")
+        self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", 0)
+        check_count("retries_on_mismatch", self.retries_on_mismatch, 0)
+        # Whether a reply that a limit or a filter cut is returned, and not an error.
+        self.allow_truncated: bool = fields.pop("allow_truncated", path != CHAT_PATH)
+        system = fields.pop("system", None)
+        if path != CHAT_PATH and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
+            raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
+        self.prompt: Any = as_messages(prompt, system) if path == CHAT_PATH else prompt
+        fields.update(self.extra_body)
+        self._tools = _definitions(fields.pop("tools", None) or ())
+        # The value that the completion has to contain (structured.ExpectedValue), None for any text.
+        self.expected: Any = None
+        target = fields.get("response_format")
+        kind = target.get("type") if isinstance(target, Mapping) else None
+        self.body(None)  # Like the next line, this raises for wrong values.
+        ThinkSplitter(self.think_tags)
+        # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
+        if target is not None and (not isinstance(kind, str) or kind in _JSON_TYPES):
+            del fields["response_format"]
+            from ..schema.structured import ExpectedValue  # Few programs need it.
+
+            self.expected = ExpectedValue(target)
+
+    @property
+    def n_choices(self) -> int:
+        """The number of choices that the response has to contain: `n`, for each prompt of `complete`."""
+        n, prompt = self.fields.get("n"), self.prompt
+        several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
+        return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
+
+    @property
+    def tool_names(self) -> set[str]:
+        """The names of the tools in the request."""
+        functions = (tool.get("function") for tool in self._tools)
+        return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
+
+    def body(self, model: str | None) -> dict[str, Any]:
+        """The body. A field that is None is not sent, nor an empty list of tools, which servers refuse.
+
+        A stream requests its usage unless `stream_options` is given; {"stream": False} is for servers that cannot.
+        """
+        fields = {name: value for name, value in self.fields.items() if value is not None}
+        if self._tools:
+            fields["tools"] = self._tools
+        elif fields.get("tool_choice") in ("auto", "none"):
+            del fields["tool_choice"]
+        if self.path == CHAT_PATH and "messages" in fields:
+            raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
+        prompt = {"messages": list(map(dict, self.prompt))} if self.path == CHAT_PATH else {"prompt": self.prompt}
+        body = {**({} if model is None else {"model": model}), **prompt, **fields}
+        body.setdefault("stream", True)
+        stream_options = body.pop("stream_options", {"include_usage": True})
+        if body["stream"] and stream_options and self._settings.takes_stream_options:
+            body["stream_options"] = stream_options
+        return body
+
+    async def send(self, call: Call) -> None:
+        """Send the request. If the server refuses a field, repeat it without the field."""
+        settings, expected = self._settings, self.expected
+        if self._media:  # Their files are read in a thread.
+            from .media import attach
+
+            self.prompt = await call.wait(call.driver.call, None, lambda: attach(self.prompt, **self._media))
+            self._media = {}
+        model = self.model or await default_model(call, self.headers)
+        body = self.body(model)
+        refused: list[str] = []
+        while True:
+            try:
+                sent = body if expected is None else expected.apply(body)
+                await call.send("POST", self.path, sent, self.headers)
+                break
+            except (BadRequestError, UnprocessableError) as error:
+                field = _drop_refused(body, error)
+                if field:
+                    refused.append(field)
+                elif expected is None or not expected.weaken(error):
+                    raise
+            except NotFoundError:
+                if self.model or model is None or model != settings.found_model:
+                    raise
+                settings.found_model = None  # The server may have another model now.
+                body["model"] = await default_model(call, self.headers)
+                if body["model"] in (None, model):
+                    raise
+        for field in refused:
+            setattr(settings, field, False)
+
+
+def _drop_refused(body: dict[str, Any], error: StatusError) -> str:
+    """Remove a field that a strict server refuses; return the name of the setting for it, "" if there is none."""
+    named = [message for message in body.get("messages", ()) if message.get("role") == "tool" and "name" in message]
+    if "stream_options" in body and "stream_options" in error.body:
+        del body["stream_options"]
+        return "takes_stream_options"
+    if named and re.search(r"\bname\b", error.body):  # OpenAI's messages have no name.
+        for message in named:
+            del message["name"]
+        return "takes_tool_names"
+    return ""
+
+
+def _definitions(tools: Any) -> list[Any]:
+    """The JSON of tools."""
+    if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes, Mapping)):
+        raise TypeError(f"tools is a list of tools, not {tools!r:.100}")
+    found = [getattr(tool, "definition", tool) for tool in tools]
+    if any(map(callable, found)):
+        raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
+    for tool in found:
+        if not isinstance(tool, Mapping):
+            raise TypeError(f"a tool is a dict, as in OpenAI's API, or a Tool, not {tool!r:.100}")
+    return found

@@ -1,0 +1,43 @@
+"""Prompts: text or a list of messages. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union
+
+Prompt = Union[str, Sequence[Mapping[str, Any]]]
+# The prompt of `complete`: a text or a list of tokens, or a list of these.
+TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
+
+
+def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
+    """The messages of a prompt, text or a list, after a system message. Raises ValueError if there would be two."""
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
+    messages = []
+    for message in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt:
+        if not isinstance(message, Mapping):
+            hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
+            raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
+        messages.append(dict(message))
+    if system is not None and any(message.get("role") == "system" for message in messages):
+        raise ValueError("the prompt has a system message, so system= would add a second one: leave one out")
+    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
+
+
+def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The number of system messages with which a conversation begins, 0 or 1."""
+    return int(bool(messages) and messages[0].get("role") == "system")
+
+
+def take_media(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
+    names = [name for name in ("images", "audio") if not (name == "audio" and isinstance(options.get(name), Mapping))]
+    found = {name: options.pop(name, None) for name in names}
+    return {name: sources for name, sources in found.items() if sources is not None and sources not in ([], ())}
+
+
+def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of several requests: a generator, such as one of images, becomes a list, as the first request would
+    use it up."""
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}

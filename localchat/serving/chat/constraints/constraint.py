@@ -1,0 +1,305 @@
+"""Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
+
+A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
+free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family. If this
+layout cannot represent every value that the schema of a tool allows, the arguments are one JSON object instead, which
+the parser accepts too.
+
+llguidance splits a text into lexemes, each as long as possible. A free text and the marker that ends it are therefore
+one lexeme.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...api.chat import ChatRequest
+from ...api.completions import CompletionRequest
+from ...core.errors import BadRequest, NotSupported
+from ...core.params import GenerationParams
+from ...core.request import ResponseFormat
+from ...engine.values import Constraint
+from ..dialects import Dialect
+from ..dialects.call_layout import THE_NAME, CallLayout
+from ..dialects.dialect import ReasoningStart
+from ..prompt.template import ChatTemplate
+from .argument_rules import argument_rule
+from .json_schema import error_place, json_rule, loosened, normalized
+from .lark import Rules, error_in, gbnf_rule, is_empty, layout_regex, regex_literal, seq
+
+log = logging.getLogger("localchat.server")
+
+# The number of cached constraints: agents send the same tools with every request.
+MAX_CACHED = 64
+_MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
+
+
+def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
+    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser. Raises
+    BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
+    model may make are not constrained, and for other constraints NotSupported is raised."""
+    tools, must_call = _callable_tools(request), request.tool_choice == "required"
+    if not tools and request.response_format is None:
+        return None
+    _check(request, tools)
+    is_strict = any(tool["function"].get("strict") for tool, _ in tools)
+    is_needed = must_call or request.response_format is not None or is_strict
+    if not is_needed and importlib.util.find_spec("llguidance") is None:
+        return None
+    grammar = _Grammar(
+        template.dialect,
+        _frozen(request.response_format),
+        reasoning=reasoning_start(request, template, prompt),
+        has_prefill=bool(request.prefill[1]),
+        functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
+        must_call=must_call,
+        max_calls=None if request.parallel_tool_calls else 1,
+    )
+    return _constraint(grammar)
+
+
+def plain_constraint(request: CompletionRequest) -> Constraint | None:
+    """The constraint of a text completion; None if the output is unconstrained. Raises BadRequest."""
+    if request.response_format is None:
+        return None
+    _check_sampling(request.params)
+    return _constraint(_Grammar(Dialect(""), _frozen(request.response_format)))
+
+
+def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
+    start = template.dialect.reasoning_start(prompt)
+    is_off = request.template_vars.get("enable_thinking") is False
+    is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
+    return "closed" if start == "possible" and is_impossible else start
+
+
+def _frozen(given: ResponseFormat | None) -> tuple[str, str, str] | None:
+    return None if given is None else (given.kind, json.dumps(given.value), given.param)
+
+
+@functools.lru_cache(MAX_CACHED)
+def _constraint(grammar: _Grammar) -> Constraint:
+    field = grammar.response_format[2] if grammar.response_format else "tools"
+    try:
+        text = grammar.text()
+        reason = error_in(text)
+    except ImportError as error:
+        raise NotSupported(_MISSING, field) from error
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    if reason:
+        raise BadRequest(f"'{field}' cannot be enforced: {reason}", field)
+    return Constraint(text, field)
+
+
+@dataclass(frozen=True)
+class _Grammar:
+    """The grammar of one request. The fields determine it, and are the key of the cache."""
+
+    dialect: Dialect
+    # The kind, the value as JSON and the path of the field; None: no response format.
+    response_format: tuple[str, str, str] | None
+    reasoning: ReasoningStart = "closed"
+    has_prefill: bool = False  # Whether the request has an assistant prefill of text.
+    # The tools that may be called: the path of the schema of each in the body, and its function as JSON.
+    functions: tuple[tuple[str, str], ...] = ()
+    must_call: bool = False
+    max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
+    _rules: Rules = field(default_factory=Rules, compare=False)
+
+    def text(self) -> str:
+        """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
+        format_rule = ""
+        if self.response_format is not None:
+            kind, value, param = self.response_format
+            # With required calls the output has only calls, so the format has no effect. It is still checked.
+            format_rule = self._format(kind, json.loads(value), param)
+        if self.must_call:
+            return self._rules.render(self._required())
+        return self._rules.render(self._formatted(format_rule) if format_rule else self._auto())
+
+    @functools.cached_property
+    def _schemas(self) -> dict[str, Any]:
+        """The schemas of the arguments, which are objects, by the names of the tools."""
+        functions = ((path, json.loads(function)) for path, function in self.functions)
+        return {function["name"]: self._parameters(path, function) for path, function in functions}
+
+    def _format(self, kind: str, value: Any, param: str) -> str:
+        if kind in ("json_object", "json_schema"):
+            schema = {"type": "object"} if kind == "json_object" else normalized(value)
+            _check_schema(schema, param)
+            return self._rules.rule(json_rule(schema))
+        if kind == "choice":
+            if any("\0" in choice for choice in value):
+                raise ValueError("a choice has a NUL")
+            return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
+        if kind == "regex":
+            rule = self._rules.regex(f"(?:{_without_anchors(value)})")
+        else:
+            rule = self._rules.rule(gbnf_rule(value))
+        if is_empty(self._rules.render(rule)):
+            raise ValueError("no text matches it")
+        return rule
+
+    def _formatted(self, text: str) -> str:
+        starts = ("", "") if self.has_prefill else self.dialect.text_start
+        first, after = (seq(self._literal(start), text) for start in starts)
+        # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
+        if self.functions and not self.has_prefill:
+            layout = self.dialect.calls[0]
+            first = f"({first} | {self._calls(layout)})"
+            after = f"({after} | {self._calls(layout, before=self.dialect.calls_start)})"
+        return self._after_reasoning(first, after, text)
+
+    def _required(self) -> str:
+        layout = self.dialect.calls[0]
+        first = self._calls(layout, before=self.dialect.text_end if self.has_prefill else "")
+        return self._after_reasoning(first, self._calls(layout, before=self.dialect.calls_start), None)
+
+    def _auto(self) -> str:
+        dialect = self.dialect
+        if dialect.part_mark:
+            return self._parts(dialect.calls)
+        # A `begin` with the name is a header, which is free text here: the opener of another layout follows it.
+        layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
+        heads = [
+            layout_regex(layout.begin + layout.head, layout.shown(name))
+            for layout in layouts
+            if not layout.opener
+            for name in self._schemas
+        ]
+        markers = [*map(regex_literal, dialect.openers), *heads]
+        text = self._rules.free_text(markers)
+        options = [text, *(self._calls(layout, after_text=text) for layout in layouts)]
+        return " | ".join(options)
+
+    def _parts(self, layouts: Sequence[CallLayout]) -> str:
+        """An output in parts with headers. The first token shows whether a part is a call."""
+        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start[0])
+        text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
+        more = self._literal(self.dialect.part_mark, after=text)
+        calls = " | ".join(map(self._calls, layouts))
+        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (more, text))
+        part = self._rules.rule(f"{middle}* ({calls} | {end})")
+        return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
+
+    def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "") -> str:
+        """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
+        opener = layout.opener if after_text else ""
+        prefix = self._literal(opener, after=after_text)
+        first = self._call(layout, before + layout.begin, opener=opener, after="" if opener else after_text)
+        more = "" if self.max_calls == 1 else self._call(layout, layout.separator) + "*"
+        return seq(prefix, first, more, self._literal(layout.end))
+
+    def _call(self, layout: CallLayout, before: str, *, opener: str = "", after: str = "") -> str:
+        """A call of one of the tools, after the text `before` without its `opener`, and after another terminal."""
+        end = self._literal(layout.after_call)
+        calls = []
+        for name, schema in self._schemas.items():
+            head = self._literal((before + layout.head).removeprefix(opener), layout.shown(name), after=after)
+            calls.append(seq(head, argument_rule(self._rules, schema, layout), end))
+        return f"({' | '.join(calls)})"
+
+    def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
+        """Reasoning, if the model reasons, then the output: `first` without reasoning, `after` after it, `after_marker`
+        after a marker that opens text and ends reasoning; None: there is none."""
+        dialect = self.dialect
+        if self.reasoning == "closed":
+            return first
+        # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
+        text = self._rules.free_text(map(regex_literal, dialect.reasoning_ends))
+        ends = {dialect.reasoning.end: after}
+        if dialect.text_start[0] in dialect.section_markers and after_marker is not None:
+            ends[dialect.text_start[0]] = after_marker
+        options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
+        for layout in dialect.calls if self.functions and not self.has_prefill else ():
+            if layout.opener:
+                options.append(self._calls(layout, after_text=text))
+        reasoning = self._rules.rule(" | ".join(options))
+        if self.reasoning == "open":
+            return reasoning
+        no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
+        return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
+
+    def _literal(self, text: str, name: str = "", *, after: str = "") -> str:
+        """A text of a layout, with placeholders and a name, as a terminal, after another one; "" for no text."""
+        return self._rules.terminal(seq(after, f"/{layout_regex(text, name)}/")) if text else ""
+
+    def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
+        """The schema of the arguments of a tool. If `strict` is false, any object matches it."""
+        name, parameters, strict = function["name"], function.get("parameters"), function.get("strict")
+        if strict is False:
+            return {"type": "object"}
+        if not parameters:
+            parameters = {"type": "object", "properties": {}, "additionalProperties": False}
+        schema = {**normalized(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        if self.must_call or strict is True:
+            hint = f'; with "strict": false the arguments of "{name}" may be any object'
+            _check_schema(schema, path, hint)
+            return schema
+        # Enforce as much of it as possible, since the model need not call this tool.
+        schema, errors = loosened(schema)
+        for pointer, reason in errors:
+            _report(name, f"#{pointer}", reason)
+        return schema
+
+
+def _check_schema(schema: Any, path: str, hint: str = "") -> None:
+    pointer, reason = error_place(schema)
+    if reason:
+        place = f"{path}#{pointer}"
+        raise BadRequest(f"'{place}' cannot be enforced: {reason}{hint}", place)
+
+
+def _without_anchors(pattern: str) -> str:
+    """A pattern of a whole text without ^ and $, which are implied, escaped for use between slashes."""
+    pattern = pattern.removeprefix("^")
+    if pattern.endswith("$") and not pattern.endswith("\\$"):
+        pattern = pattern[:-1]
+    escapes = {"/": r"\/", "\n": r"\n"}
+    return re.sub(r"(?s)(\\.)|/|\n", lambda match: match[1] or escapes[match[0]], pattern)
+
+
+@functools.lru_cache(1000)
+def _report(name: str, path: str, reason: str) -> None:
+    """Log once that a constraint of a tool is not enforced: agents send the same tools with every request."""
+    log.warning('%s of the tool "%s" is not enforced: %s', ascii(path), name, ascii(reason[:300])[1:-1])
+
+
+def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
+    """The tools that may be called, and the paths of their schemas in the body."""
+    paths = request.tool_paths or [f"tools[{i}].function.parameters" for i in range(len(request.tools))]
+    names = {tool["function"]["name"] for tool in request.callable_tools}
+    return [(tool, path) for tool, path in zip(request.tools, paths) if tool["function"]["name"] in names]
+
+
+def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
+    """Refuse what cannot be combined with a constraint, and tools with equal names. A JSON format would have to apply
+    to the assistant prefill too. The parser finds the schema of a call by its name."""
+    _check_sampling(request.params)
+    response_format = request.response_format
+    if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
+        field = "response_prefix" if request.prefix else "messages"
+        raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
+    places: dict[str, str] = {}
+    for tool, path in tools:
+        name, place = tool["function"]["name"], f"{path.rpartition('.')[0]}.name"
+        first = places.setdefault(name, place)
+        if first != place:
+            raise BadRequest(f"'{first}' and '{place}' are both \"{name}\"; give each tool a unique name", place)
+
+
+def _check_sampling(params: GenerationParams) -> None:
+    """Refuse options that forbid end-of-generation tokens: after a complete text, no token would be allowed."""
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(params, name):
+            raise BadRequest(f"'{name}' cannot be combined with tools or a response format", name)

@@ -1,0 +1,197 @@
+"""Grammars in the notation of llguidance: rules and terminals, grammars in GBNF, and what is wrong with one."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ..dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, PLACEHOLDER
+
+_PLACEHOLDERS = {A_NUMBER: "[0-9]{1,3}", A_BREAK: r"\n{0,2}", A_SPACE: r"\n? {0,16}", AN_ID: "[A-Za-z0-9_-]{1,64}"}
+ANY = "(?s:.*)"
+
+# The parts of GBNF that are converted before llguidance reads them: texts, classes, comments, any character.
+_GBNF_PART = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|\.', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+
+
+def regex_literal(text: str) -> str:
+    """The regular expression of exactly this text, for use between slashes."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n").replace("\0", r"\x00")
+
+
+def layout_regex(text: str, name: str = "") -> str:
+    """The regular expression of a text of a call layout, with its placeholders and the name of a tool or argument."""
+    parts = PLACEHOLDER.split(text)  # Every second one is a placeholder.
+    return "".join(
+        _PLACEHOLDERS.get(part) or regex_literal(name) if i % 2 else regex_literal(part) for i, part in enumerate(parts)
+    )
+
+
+def seq(*parts: str) -> str:
+    return " ".join(filter(None, parts)) or '""'
+
+
+class Rules:
+    """Collects the rules and terminals of one grammar. Equal bodies have one name."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def rule(self, body: str) -> str:
+        return self._named("rule", body)
+
+    def terminal(self, body: str) -> str:
+        """A lexeme: regular expressions between slashes and other terminals, joined by ` `, `|` and `&`."""
+        return self._named("T", body)
+
+    def regex(self, regex: str) -> str:
+        return self.terminal(f"/{regex}/")
+
+    def free_text(self, markers: Iterable[str], *also: str) -> str:
+        """Any text that contains none of the markers, which are regular expressions, and is in all sets of `also`."""
+        found = "|".join(dict.fromkeys(markers))
+        return self.terminal(" & ".join([f"/{ANY}/", *also, *([f"~/{ANY}({found}){ANY}/"] if found else [])]))
+
+    def render(self, start: str) -> str:
+        return "\n".join([f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items()), ""])
+
+    def _named(self, prefix: str, body: str) -> str:
+        if re.fullmatch(r"(rule|T)_\d+", body):
+            return body
+        return self._names.setdefault(body, f"{prefix}_{len(self._names)}")
+
+
+def gbnf_rule(grammar: str) -> str:
+    """The body of a rule: the text of a grammar in GBNF, the notation of llama.cpp. Raises ValueError."""
+    from llguidance import gbnf_to_lark as gbnf
+
+    try:
+        rules = gbnf.GrammarParser().parse(_GBNF_PART.sub(_gbnf_part, grammar))
+    except Exception as error:  # the parser raises Exception, and IndexError at the end of the text
+        position = getattr(error, "pos", None)
+        line = position.text.count("\n", 0, position.pos) + 1 if position else grammar.count("\n") + 1
+        raise ValueError(f"it is not a grammar in GBNF: see line {line}") from error
+    names: dict[str, str] = {}
+
+    def use(name: str) -> Any:
+        """Give a rule a new name, link it to the rules to which it refers, and return it."""
+        if name not in rules:
+            raise ValueError(f"the rule {name!r} is not defined")
+        rule = rules[name]
+        if name not in names:
+            rule.name = names[name] = f"gbnf_{len(names)}"
+            rule.alternatives = rule.alternatives.simplify()
+            link(rule.alternatives)
+            if rule.alternatives.is_terminal():
+                rule.rule_is_terminal, rule.name = True, rule.name.upper()
+        return rule
+
+    def link(node: Any) -> None:
+        if isinstance(node, gbnf.RuleRefNode):
+            node.target = use(node.name)
+        for child in node.children():
+            link(child)
+
+    lines = [f"start: {use('root').name}"]
+    ending: set[str] = set()
+
+    def ends(node: Any) -> bool:
+        """Whether some text of a node is finite, given the rules that are known to be."""
+        if isinstance(node, gbnf.RuleRefNode):
+            return node.name in ending
+        if isinstance(node, gbnf.RepetitionNode) and node.min_times == 0:
+            return True
+        if isinstance(node, gbnf.AlternativeNode):
+            return any(map(ends, node.alternatives))
+        return all(map(ends, node.children()))
+
+    while found := [name for name in names if name not in ending and ends(rules[name].alternatives)]:
+        ending.update(found)
+    endless = [name for name in names if name not in ending]
+    if endless:
+        raise ValueError(f"no text of the rule {endless[0]!r} is finite: it needs a part that does not refer to it")
+
+    def join_terminals(node: Any) -> None:
+        """Make one terminal of adjacent ones: llguidance takes the longest text of each, even if another follows."""
+        for child in node.children():
+            join_terminals(child)
+        if not isinstance(node, gbnf.SequenceNode):
+            return
+        nodes: list[Any] = []
+        for is_terminal, group in itertools.groupby(node.nodes, key=lambda child: child.is_terminal()):
+            parts = list(group)
+            if is_terminal and len(parts) > 1:
+                lines.append(f"JOINED_{len(lines)}: {gbnf.SequenceNode(parts)}")
+                parts = [gbnf.RuleRefNode(lines[-1].partition(":")[0])]
+            nodes += parts
+        node.nodes = nodes
+
+    for rule in map(rules.__getitem__, names):
+        if not rule.rule_is_terminal:
+            join_terminals(rule)
+        lines.append(str(rule))
+    return "%lark {\n" + "\n".join(lines) + "\n}"
+
+
+def _gbnf_part(match: re.Match[str]) -> str:
+    """A part of GBNF, rewritten without what the converter of llguidance does not know."""
+    text = match[0]
+    if text == ".":
+        return f"[\\x00-{chr(0x10FFFF)}]"
+    if text[0] == "#":
+        return ""
+    # In a class of a regular expression, && and ~~ would be operators.
+    return _ESCAPE.sub(_gbnf_escape, re.sub(r"([&~])\1+", r"\1", text) if text[0] == "[" else text)
+
+
+def _gbnf_escape(match: re.Match[str]) -> str:
+    code = int(match[1] or match[2] or match[3] or "0", 16)
+    return chr(min(code, 0x10FFFF)) if code >= 0x80 else f"\\x{code:02x}" if match.lastindex else match[0]
+
+
+# What llguidance says about a grammar that it refuses, and what the server says.
+_REASONS = (
+    (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
+    (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
+    (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
+    (r"circular", "a reference to itself has other keywords beside it"),
+    (r"[Uu]nsatisfiable|is empty|no lexeme", "no value matches it"),
+    (r"too large|too many|limit|exceed|too big|fuel", "it is too large, or nested too deeply"),
+    (r"look-?a|look-?b|backref", "patterns with look-around or back-references are not supported"),
+    (r"regex|repetition|character class|escape|unclosed|unopened", "its regular expression is not supported"),
+    (r"[Rr]eference|Pointer|[Uu]nresolv|[Rr]etriev|resource", "it has a '$ref' that leads to no part of the schema"),
+    (r"number|integer|f64|Decimal|multiple", "a number in it is not supported"),
+)
+
+
+def error_in(grammar: str) -> str:
+    """Why a grammar is refused, in the words of the server; "" if it is accepted."""
+    from llguidance import LLMatcher
+
+    reason = LLMatcher.validate_grammar(grammar).split("\n")[0]
+    words = (text for pattern, text in _REASONS if re.search(pattern, reason))
+    return next(words, "it cannot be read as a grammar") if reason else ""
+
+
+@functools.lru_cache(1)
+def _tokenizer() -> Any:
+    """A tokenizer with a token for each byte."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+def is_empty(grammar: str, start: str = "") -> bool:
+    """Whether no text with this start matches a grammar, which is accepted or is refused for another reason."""
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(_tokenizer(), grammar, log_level=0)
+    if matcher.is_error():
+        return False
+    n_taken = matcher.try_consume_tokens(list(start.encode())) if start else 0
+    # The first 32 bytes of the mask are those of the 256 bytes; the end of the text follows.
+    return n_taken < len(start) or not (matcher.is_accepting() or any(matcher.compute_bitmask()[:32]))

@@ -1,0 +1,87 @@
+"""The errors of connections and statuses, with messages that say what to do. No I/O."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from urllib.parse import urljoin
+
+from ..errors import StatusError, cut
+from ..reply.payloads import parse_error
+from .addresses import Proxy
+from .settings import Settings
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds in `retry-after-ms` or `retry-after`, or until the date in it; None if there is neither."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with contextlib.suppress(ValueError):
+            seconds = float(headers.get(name, "").partition(",")[0]) * unit
+            return seconds if math.isfinite(seconds) else None
+    if "retry-after" not in headers:
+        return None
+    from email.utils import mktime_tz, parsedate_tz  # Late: only a date needs it.
+
+    after, now = (parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
+    with contextlib.suppress(ValueError, OverflowError):  # By the clock of the server, if it sends its time.
+        return after and max(mktime_tz(after) - (mktime_tz(now) if now else time.time()), 0.0)
+    return None
+
+
+def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
+    """The message of an error that prevented a connection."""
+    shown = settings.address.shown
+    if proxy is not None:
+        return f"no connection to {shown} through the proxy: {error}"
+    if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
+        return f"nothing listens on {shown}: start a server there (python -m localchat.server) or set OPENAI_BASE_URL"
+    if isinstance(error, socket.gaierror):
+        return f"the host {settings.address.host!r} is not known: {error}"
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"the certificate of {shown} is not trusted: name the CA with verify=PATH or SSL_CERT_FILE ({error})"
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return f"{shown} does not use TLS: use http:// ({error})"
+    return f"no connection to {shown}: {error}"
+
+
+def no_response_message(settings: Settings, error: Exception) -> str:
+    """The message of an error of a connection that no response came over."""
+    return f"no response from {settings.address.shown}: {cut(settings.mask(str(error) or type(error).__name__))}"
+
+
+def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
+    """The error of a status other than 2xx."""
+    body = settings.mask(body)
+    headers = {name: settings.mask(value) for name, value in headers.items()}
+    reported = parse_error(body)
+    hint = _status_hint(settings, status, headers)
+    return StatusError.class_for(status)(
+        f"{status} from {settings.address.shown}: {reported.message}" + (f" ({hint})" if hint else ""),
+        status=status,
+        error_type=reported.error_type,
+        code=reported.code,
+        param=reported.param,
+        retry_after=retry_after(headers),
+        request_id=headers.get("x-request-id"),
+        headers=headers,
+        body=body,
+    )
+
+
+def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) -> str:
+    """What to do about an error; empty if that is unknown."""
+    if 300 <= status < 400:
+        base = urljoin(settings.base_url, headers.get("location", ""))
+        base = re.sub("/(models|embeddings|(chat/)?completions)$", "", base)
+        return f"it redirects to {base}: use that as the base URL"
+    if status in (401, 403):
+        if settings.key:
+            return "is the API key right?"
+        not_sent = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
+        return not_sent if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
+    return "is /v1 missing in the base URL?" if status in (404, 405) and not settings.address.path else ""

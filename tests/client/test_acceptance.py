@@ -1,0 +1,69 @@
+"""The whole client: damaged streams by the thousand, Ctrl-C, its weight, and the comparison with `openai`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench import client as bench
+from bench import dialects
+from tests.support import fuzz_sse, fuzz_wire
+from tests.support.raw_server import DEADLINE_S, OPEN, waiting
+
+
+@pytest.mark.parametrize(("check", "n"), [(fuzz_sse.check, 3000), (fuzz_wire.check, 1000)], ids=["sse", "wire"])
+def test_fuzz(check, n):
+    for seed in range(n):
+        check(seed)
+
+
+def test_openai_differs_from_the_dialects(capsys):
+    pytest.importorskip("openai", reason="no release for this Python")
+    dialects.main(["ollama-tools", "tail-cut", "openai-tools"])
+    out = capsys.readouterr().out
+    assert "ollama-tools: calls: [('fgg'" in out
+    assert "tail-cut: raises: None, not 'IncompleteStream'" in out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot interrupt a wait for the network")
+def test_ctrl_c_ends_the_stream_at_once():
+    program = (
+        "import sys, localchat\n"
+        "with localchat.Client(sys.argv[1], model='m') as client:\n"
+        "    try:\n"
+        "        with client.stream('hi') as stream:\n"
+        "            for text in stream.text: print(text, flush=True)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted with', stream.reply.text)\n"
+    )
+    with waiting(OPEN) as server:
+        command = [sys.executable, "-c", program, server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "a\n"
+            start = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert server.left.wait(DEADLINE_S)
+            assert time.monotonic() - start < 0.5  # 50 ms on an idle machine.
+            assert process.stdout.read() == "interrupted with a\n"
+            assert process.wait(DEADLINE_S) == 0
+
+
+# The benchmark measures times, since a test of a time would fail on a busy machine.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems measure memory in another way")
+def test_memory():
+    assert bench.peak_memory("localchat with network") < 25
+
+
+def test_benchmark_prints_a_row_for_each_aim(capsys):
+    """Without the rows of `openai`, whose import takes seconds."""
+    aims = [str(aim) for aim in bench.measure(with_openai=False, n_events=50, rounds=1)]
+    assert len([aim for aim in aims if re.match(r"7\. .*aim [<>]=", aim)]) == len(aims) == 6
+    assert "localchat, asynchronous" in capsys.readouterr().out

@@ -1,0 +1,390 @@
+"""The client over real sockets: its requests, and every format of a response."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import traceback
+import zlib
+from typing import Any
+
+import pytest
+
+import localchat.client
+import localchat.sse
+import localchat.streams
+from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StatusError, StreamError
+from localchat.transport.settings import Settings
+from tests.support.clients import failure, make_client
+from tests.support.raw_server import (
+    DONE,
+    HELLO,
+    HELLO_EVENTS,
+    HELLO_JSON,
+    KEY,
+    STOP,
+    USAGE,
+    Peer,
+    Request,
+    Server,
+    always,
+    chunked,
+    ends_the_connection,
+    piece,
+    pinging,
+    responding_once,
+    serving,
+    sse,
+    until_close,
+    waiting,
+    with_length,
+)
+from tests.support.scripted import playing
+
+# Requests
+
+
+def test_chat_returns_the_reply(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        reply = client.chat("hi")
+        assert (str(reply), reply.finish_reason, reply.id, reply.model) == ("Hello", "stop", "1", "m")
+        assert reply.usage is not None
+        assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens) == (3, 2, 5)
+        assert "authorization" not in server.requests[0].headers
+        stream = client.stream("hi")
+        assert len(server.requests) == 1  # The first step sends the request.
+        types = [event.type for event in stream]
+        assert types == ["message_start", "content_delta", "content_delta", "usage", "message_stop"]
+        assert stream.reply.text == "Hello"
+
+
+def test_request_contains_the_options(client_class):
+    server = always(HELLO)
+    options = {"api_key": KEY, "headers": {"X-Mine": "1"}, "base_url": f"{server.url}?api-version=1"}
+    with server, client_class(model="m", **options) as client:
+        client.chat("hi", system="be brief", temperature=0, top_k=5, tools=[], extra_headers={"X-Other": "2"})
+        request = server.requests[0]
+        assert (request.method, request.path) == ("POST", "/v1/chat/completions?api-version=1")
+        assert request.headers["authorization"] == f"Bearer {KEY}"
+        assert (request.headers["x-mine"], request.headers["x-other"]) == ("1", "2")
+        assert request.headers["host"] == f"127.0.0.1:{server.port}"
+        assert "text/event-stream" in request.headers["accept"]
+        assert request.json == {
+            "model": "m",
+            "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+            "temperature": 0,
+            "top_k": 5,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+
+@pytest.mark.parametrize(
+    "status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')", "200 OK"]
+)
+def test_server_without_list_of_models_gets_no_model(status, client_class):
+    """An http.server that handles only POST returns 501 for GET; a retry would not help."""
+
+    with always(HELLO, with_length(b"", status)) as server, client_class(server.url) as client:
+        assert client.chat("hi").text == "Hello"
+        assert "model" not in server.requests[-1].json
+        assert len(server.requests) == 2
+
+
+def test_request_is_repeated_without_stream_options_if_they_are_refused(client_class):
+    """An error that quotes the request does not turn them off."""
+
+    def respond(request: Request, number: int) -> bytes:
+        if request.json.get("temperature"):
+            return with_length(json.dumps({"error": request.json}).encode(), "400 Bad Request")
+        if refuses and "stream_options" in request.json:
+            return with_length(b'{"detail": "extra field stream_options"}', "422 Unprocessable")
+        return HELLO
+
+    for refuses, sent in ((False, [True, False, True]), (True, [True, False, True, False, False])):
+        with serving(respond) as server, make_client(server, client_class) as client:
+            with pytest.raises(localchat.BadRequestError):
+                client.chat("hi", temperature=9)
+            assert [client.chat("hi").text for _ in range(1 + refuses)] == ["Hello"] * (1 + refuses)
+            assert ["stream_options" in request.json for request in server.requests] == sent
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "length", "kind"),
+    [
+        ("POST", None, "0", None),
+        ("PUT", {}, "2", "application/json"),
+        ("GET", None, None, None),
+        ("DELETE", None, None, None),
+    ],
+)
+def test_request_without_a_body_says_so(method, body, length, kind, client_class):
+    with serving(lambda request, number: HELLO) as server, make_client(server, client_class) as client:
+        client.request(method, "x", body)
+        client.request(method, "x", body, extra_headers={"Content-Type": "text/mine"})
+        (first, second) = (request.headers for request in server.requests)
+        assert (first.get("content-length"), first.get("content-type")) == (length, kind)
+        assert second["content-type"] == "text/mine"
+
+
+BASE_URLS = {
+    "trailing-slash": ("http://h/v1/", "http", "h", 80, "/v1"),
+    "https": ("https://h/v1", "https", "h", 443, "/v1"),
+    "no-scheme": ("localhost:8080/v1", "http", "localhost", 8080, "/v1"),
+    "ipv6": ("http://[::1]:8080/v1", "http", "::1", 8080, "/v1"),
+    "whole-endpoint": ("http://h/v1/chat/completions", "http", "h", 80, "/v1"),
+    "blanks-around": (" http://h:1/v1 \n", "http", "h", 1, "/v1"),
+    "blank-in-path": ("http://h/a b/v1", "http", "h", 80, "/a%20b/v1"),
+    "host-of-other-letters": ("http://b\u00fccher.example/v1", "http", "xn--bcher-kva.example", 80, "/v1"),
+}
+
+
+@pytest.mark.parametrize(("url", "scheme", "host", "port", "path"), BASE_URLS.values(), ids=BASE_URLS)
+def test_base_url(url, scheme, host, port, path):
+    address = Settings(base_url=url).address
+    assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
+
+
+WRONG_URLS = (
+    "ftp://h/v1 http:// http://user:pass@h/v1 http://h:99999/v1 http://h:0 http://h:x http://[::1 http://\u00fc..b"
+)
+
+
+@pytest.mark.parametrize("url", [*WRONG_URLS.split(), "http://a b/v1"])
+def test_base_url_that_cannot_be_used(url, client_class):
+    with pytest.raises(ValueError, match="the base URL"):
+        client_class(url)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
+    ({"headers": [("a", "b")]}, "headers is a Mapping, not a list"),
+    ({"max_bytes": 0}, "max_bytes is a whole number of at least 1, not 0"),
+    ({"max_retries": -1}, "max_retries is a whole number of at least 0, not -1"),
+    ({"proxy": "socks5://h:1"}, "only http:// proxies are supported, not socks5://"),
+    *(
+        ({"proxy": url}, "the proxy's URL")
+        for url in ("", "http://", "h:0", "http://p:99999", "http://user:zqz/x@p:80")
+    ),
+    ({"verify": "/no/such/file"}, "verify must name a file of certificates, not '/no/such/file'"),
+    ({"verify": 0}, "verify must name a file of certificates, not 0"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_wrong_argument_is_found_when_the_client_is_made(options, words, client_class):
+    for make in (client_class, Client().with_options):
+        with pytest.raises((TypeError, ValueError), match=words) as caught:
+            make(**options)
+        assert "zqz" not in "".join(traceback.format_exception(None, caught.value, None))
+
+
+# Formats of a response
+
+
+EVENTS = b"".join(HELLO_EVENTS)
+PRETTY_JSON = json.dumps(json.loads(HELLO_JSON), indent=2).encode()
+FORMATS = {
+    "chunked": HELLO,
+    "length": with_length(EVENTS, headers="Content-Type: text/event-stream\r\n"),
+    "until-close": until_close(*HELLO_EVENTS),
+    "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENTS,
+    "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
+    "whole-json": with_length(HELLO_JSON),
+    "json-without-finish-reason": with_length(HELLO_JSON.replace(b"finish_reason", b"other")),
+    "pretty-json": with_length(PRETTY_JSON),
+    "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
+    "chunked-twice": HELLO.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 1),
+    "deflate-without-header": with_length(zlib.compress(EVENTS)[2:-4], headers="Content-Encoding: deflate\r\n"),
+    "gzip-twice": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n" * 2),
+    "gzip": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n"),
+}
+
+
+@pytest.mark.parametrize("raw", FORMATS.values(), ids=FORMATS)
+def test_response_in_every_format(raw, client_class):
+    with always(raw) as server, make_client(server, client_class) as client:
+        for _ in range(3):
+            reply = client.chat("hi")
+            assert (reply.text, reply.finish_reason) == ("Hello", "stop")
+        assert server.connections == (3 if ends_the_connection(raw) else 1)
+
+
+NOT_CHAT = {
+    "html": (b"<!doctype html><title>Sign in</title>", "is /v1 missing"),
+    "text": (b"hello there", "not a chat completion but text/html"),
+    "other-json": (b'{"hello": 1}', "this JSON is not a chat completion"),
+    "list": (b"[1]", "not an object"),
+    "bad-event": (b"data: {oops\n\n", "not JSON"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), NOT_CHAT.values(), ids=NOT_CHAT)
+def test_response_that_is_not_a_chat_completion_is_a_protocol_error(body, words):
+    raw = with_length(body, headers="Content-Type: text/html\r\n")
+    assert failure(always(raw), ProtocolError, words).partial is not None
+
+
+# A response in each framing, and its bytes after the finish reason.
+CUT = {
+    "chunked": (HELLO, len(HELLO) - HELLO.index(STOP.strip()) - len(STOP.strip())),
+    "length": (FORMATS["length"], len(b"\n\n" + USAGE + DONE)),
+    "until-close": (FORMATS["until-close"], len(b"\n\n" + USAGE + DONE)),
+    "json": (FORMATS["whole-json"], 0),
+    "pretty-json-until-close": (until_close(PRETTY_JSON), 0),
+}
+
+
+@pytest.mark.parametrize(("raw", "n_after"), CUT.values(), ids=CUT)
+def test_response_that_is_cut_anywhere_is_incomplete(raw, n_after, client_class):
+    """Unless it is cut after the finish reason."""
+    pieces = [raw[:end] for end in range(len(raw))]
+    left = iter(pieces)
+    server = Server(lambda peer, server: (peer.request(), peer.send(next(left))))
+    with server, make_client(server, client_class) as client:
+        for piece in pieces:
+            if len(piece) >= len(raw) - n_after:
+                assert client.chat("hi").text == "Hello"
+                continue
+            with pytest.raises(IncompleteStream if piece else ConnectError) as caught:
+                client.chat("hi")
+            if b'"lo"' in piece:
+                assert caught.value.partial.text.startswith("Hel")
+    failure(always(with_length(b"{hello}")), IncompleteStream, "ended before its first choice; it begins: {hello}")
+
+
+ENDINGS = {
+    "cut": (b"", IncompleteStream),
+    "error": (b'data: {"error": "bad luck"}\n\n', StreamError),
+    "no-json": (b"data: oops\n\n", ProtocolError),
+}
+
+
+@pytest.mark.parametrize(("ending", "kind"), ENDINGS.values(), ids=ENDINGS)
+def test_held_text_is_emitted_before_the_error(ending, kind, client_class):
+    seen: list[Any] = []
+    server = responding_once(until_close(piece("a <thi") + ending))
+    with server, make_client(server, client_class) as client, pytest.raises(kind) as caught:
+        seen.extend(client.stream("hi"))
+    assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
+    assert caught.value.partial.text == "a <thi"
+
+
+BARE = {"one line": '{"error": "bad luck"}', "indented": json.dumps([{"error": {"message": "bad luck"}}], indent=2)}
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\ndata: [DONE]\n\n"])
+@pytest.mark.parametrize("bare", BARE.values(), ids=BARE)
+def test_error_without_data_is_an_error(bare, end, client_class):
+    """Also directly after an event without its empty line, and after the finish reason."""
+    for begin in (piece("a"), piece("a").strip() + b"\n", piece("a", "stop")):
+        raw = until_close(begin, bare.encode(), end.encode())
+        assert failure(responding_once(raw), StreamError, "bad luck", client_class).partial.text == "a"
+
+
+AFTER_FINISH = {
+    "unquoted": b"data: DONE\n\n",
+    "quoted": b'data: "[DONE]"\n\n',
+    "cost": sse({"cost": 0.01}),
+    "no JSON": b"data: {oops\n\n",
+    "code": sse({"code": 500, "message": "late"}),
+    "detail": sse({"detail": "late"}),
+    "nested": b'data: {"error": ' + b"[" * 100_000 + b"\n\n",
+    "too long": b"data: " + b"x" * 3_000_000 + b"\n\n",
+    "JSON without data": b'{"bye": 1}\n',
+}
+
+
+@pytest.mark.parametrize("after", AFTER_FINISH.values(), ids=AFTER_FINISH)
+def test_only_an_explicit_error_counts_after_the_finish_reason(after, client_class, monkeypatch):
+    monkeypatch.setattr(localchat.sse.SSEDecoder.__init__, "__defaults__", (2_000_000,))
+    for rest in (b"", USAGE + DONE):
+        raw = chunked(piece("Hello", "stop"), after, rest or b" ")
+        with always(raw) as server, make_client(server, client_class) as client:
+            reply = client.chat("hi")
+        assert reply.text == "Hello"
+        assert [text.partition(":")[0] for text in reply.warnings] == ["ignored after the finish reason"]
+    if after is not AFTER_FINISH["too long"]:  # After that, the end mark is not found.
+        with always(chunked(piece("a", "because"), after, DONE)) as server, make_client(server, client_class) as client:
+            assert client.chat("hi").finish_reason == "unknown"
+    raw = chunked(piece("a", "stop"), sse({"error": "bad luck"}), DONE)
+    failure(always(raw), StreamError, "bad luck", client_class)
+
+
+def test_null_is_a_keep_alive_and_a_missing_finish_reason_a_warning(client_class):
+    null = b"data: null\n\n"
+    for raw in (chunked(null, piece("a"), null, DONE), with_length(b'{"choices": [{"text": "a"}]}\nnull\n')):
+        with always(raw) as server, make_client(server, client_class) as client:
+            reply = client.chat("hi")
+        assert (reply.text, reply.finish_reason, len(reply.warnings)) == ("a", "stop", 1)
+        assert "no finish reason" in reply.warnings[0]
+
+
+@pytest.mark.parametrize("field", ["error", "detail"])
+def test_error_that_is_nested_too_deeply_is_a_typed_error(field, client_class):
+    """At every depth: some can be parsed and not written."""
+    for depth in (500, 900, 960, 980, 990, 100_000):
+        body = f'{{"{field}": {"[" * depth}{"]" * depth}}}'.encode()
+        for raw in (chunked(piece("a"), b"data: " + body + b"\n\n"), with_length(body), with_length(body, "500 No")):
+            failure(always(raw), (ProtocolError, StreamError, StatusError), ".", client_class)
+        server, errors = always(HELLO, with_length(body)), (ProtocolError, StreamError)
+        with server, make_client(server, client_class) as client, pytest.raises(errors):
+            client.models()
+
+
+def test_body_after_done_is_ignored(client_class):
+    with always(chunked(piece("a"), DONE, piece("b"))) as server, make_client(server, client_class) as client:
+        assert client.chat("hi").text == "a"
+
+
+@pytest.mark.parametrize("server_kind", [waiting, pinging])
+def test_finish_without_done_ends_although_the_connection_stays_open(server_kind, monkeypatch):
+    monkeypatch.setattr(localchat.streams, "_AFTER_FINISH_S", 0.05)
+    with server_kind(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [("hi", {"n": 2}), ("hi", {"extra_body": {"n": 2}}), (["a", "b"], {}), (("a", "b"), {"n": 1}), ([[1], [2]], {})],
+)
+def test_response_with_too_few_choices_is_incomplete(prompt, options):
+    with always(chunked(piece("one", "stop"))) as server, make_client(server) as client:
+        method = client.chat if prompt == "hi" else client.complete
+        with pytest.raises(IncompleteStream):
+            method(prompt, **options)
+
+
+BROKEN = b"zz\r\nno chunk\r\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_wrong_framing_after_the_finish_reason_is_ignored(at_once, client_class):
+    """Before the finish reason it is an error with the partial reply."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            parts = [chunked(*pieces, end=False), BROKEN]
+            peer.send(*([b"".join(parts)] if at_once else parts))
+
+    pieces = [piece("Hello"), STOP]
+    with Server(handle) as server, make_client(server, client_class) as client:
+        for _ in range(2):
+            assert client.chat("hi").text == "Hello"
+        assert server.connections == 2
+        pieces.pop()
+        with pytest.raises(ProtocolError, match="not the size of a chunk") as caught:
+            client.chat("hi")
+        assert caught.value.partial is not None
+        assert caught.value.partial.text == "Hello"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_complete_returns_the_completion_of_a_text(stream: bool, client_class):
+    completion = {"choices": [{"index": 0, "text": "<think> on", "finish_reason": "stop"}]}
+    with playing([completion], client_class=client_class) as (client, script):
+        reply = client.complete("go", extra_body={"stream": stream}, max_tokens=3)
+    assert reply.text == "<think> on"
+    assert script.paths == ["/v1/completions"]
+    request = script.requests[0]
+    assert (request["prompt"], request["max_tokens"], "messages" in request) == ("go", 3, False)

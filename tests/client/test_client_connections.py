@@ -1,0 +1,358 @@
+"""The connections of the client: reuse, threads and forks, unix sockets, TLS, and proxies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import localchat.transport.addresses
+import localchat.transport.pool
+from localchat import Client, ConnectError
+from localchat.transport.settings import Settings
+from localchat.transport.sockets import Connection, Driver, run_blocking
+from tests.support.clients import failure, failure_at, make_client
+from tests.support.documents import run
+from tests.support.raw_server import (
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    KEY,
+    MODELS,
+    OPEN,
+    STOP,
+    Peer,
+    Server,
+    always,
+    at_unix_socket,
+    chunks,
+    interrupted,
+    piece,
+    responding_once,
+    waiting,
+    with_tls,
+)
+
+# Connections
+
+
+def test_threads_share_a_client_and_its_connections():
+    with always(HELLO) as server, make_client(server) as client:
+        with ThreadPoolExecutor(8) as threads:
+            texts = list(threads.map(lambda n: client.chat("hi").text, range(800), timeout=DEADLINE_S))
+        assert texts == ["Hello"] * 800
+        assert server.connections <= 8
+
+
+def test_connection_that_the_server_closes_is_replaced_without_a_retry(client_class):
+    """The server closes the connection while it is idle, or after the second request on it."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO)
+        if server.connections > 2:
+            peer.request()
+
+    with Server(handle) as server, make_client(server, client_class, max_retries=0) as client:
+        for _ in range(4):
+            assert client.chat("hi").text == "Hello"
+        assert server.connections == 4
+
+
+def test_end_of_a_body_is_read_for_the_next_request(client_class):
+    """The server sends the last bytes after the client has received the last event."""
+    seen = threading.Event()
+    with interrupted(seen, HELLO[:-5], HELLO[-5:]) as server, make_client(server, client_class) as client:
+        for _ in range(2):
+            for event in client.stream("hi"):
+                if event.type == "usage":
+                    seen.set()
+        assert server.connections == 1
+
+
+def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        client.chat("hi")
+        monkeypatch.setattr(localchat.transport.pool, "_MAX_IDLE_S", 0.0)
+        client.chat("hi")
+        assert server.connections == 2
+
+
+def test_c9_tcp_checks_whether_the_peer_is_there():
+    with socket.socket() as sock:
+        localchat.transport.pool.configure(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+
+
+def test_fork_disturbs_neither_the_stream_of_the_parent_nor_the_child():
+    """The child closes the stream, which both processes have, and sends a request of its own."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    child_is_disconnected = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            if request.method == "GET":
+                child_is_disconnected.set()
+                peer.send(MODELS)
+                continue
+            peer.send(OPEN)
+            assert child_is_disconnected.wait(DEADLINE_S)
+            peer.send(chunks(piece("b"), STOP, DONE))
+
+    program = (
+        "import os, sys, localchat\n"
+        "client = localchat.Client(sys.argv[1], model='m')\n"
+        "with client.stream('hi') as stream:\n"
+        "    assert next(stream.text) == 'a'\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        stream.close()\n"
+        "        os._exit(client.models() != ['first'])\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    assert ''.join(stream.text) == 'b'\n"
+    )
+    with Server(handle) as server:
+        assert run([sys.executable, "-c", program, server.url]).returncode == 0
+
+
+START = "import asyncio, os, sys, localchat\nclient = localchat.{}(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
+CALLS = {
+    "Client": "wait = in_child = lambda value: value\n",
+    "AsyncClient": "wait, in_child = asyncio.new_event_loop().run_until_complete, asyncio.run\n",
+}
+FORK = """
+assert wait(client.chat('hi')).text == 'Hello'
+child = os.fork()
+if not child:
+    os._exit(in_child(client.chat('hi')).text != 'Hello')
+assert os.waitpid(child, 0)[1] == 0
+assert wait(client.chat('hi')).text == 'Hello'
+"""
+ONE_DESCRIPTOR = """
+import resource
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(2):
+    assert wait(client.chat('hi')).text == 'Hello'
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("program", [FORK, ONE_DESCRIPTOR], ids=["idle connection and a fork", "one descriptor"])
+def test_every_call_gets_its_reply(calls, program):
+    with always(HELLO) as server:
+        done = run([sys.executable, "-c", START.format(calls) + CALLS[calls] + program, server.url])
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("calls", CALLS)
+def test_closed_stream_is_disconnected_although_a_child_has_its_socket(calls):
+    program = (
+        "async def step(): return await stream.__anext__()\n"
+        "stream = client.stream('hi')\n"
+        "next(stream) if isinstance(client, localchat.Client) else wait(step())\n"
+        "if not os.fork():\n"
+        "    os._exit(len(os.read(0, 1)))\n"
+        "wait(stream.close())\n"
+        "os._exit(os.wait()[1])\n"
+    )
+    code = START.format(calls) + CALLS[calls] + program
+    with (
+        waiting(OPEN) as server,
+        subprocess.Popen([sys.executable, "-c", code, server.url], stdin=subprocess.PIPE) as p,
+    ):
+        assert server.left.wait(DEADLINE_S)  # The child is alive: its input is open.
+        p.communicate(timeout=DEADLINE_S)
+        assert p.returncode == 0
+
+
+def test_cancel_between_the_check_and_the_wait_is_not_missed():
+    class Checked(threading.Event):
+        def is_set(self) -> bool:
+            was_set = super().is_set()
+            if not threads:
+                threads.append(threading.Thread(target=driver.cancel))
+                threads[0].start()
+                threads[0].join(0.1)  # It waits for the lock, and would be done without one.
+            return was_set
+
+    threads: list[threading.Thread] = []
+    driver, pair = Driver(), socket.socketpair()
+    driver._cancelled = Checked()
+    with pair[0], pair[1]:
+        assert run_blocking(driver.read(DEADLINE_S, Connection(pair[0]))) == b""
+    threads[0].join(DEADLINE_S)
+
+
+def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
+    path = tmp_path / "s"
+    with at_unix_socket(always(HELLO), path) as server:
+        monkeypatch.chdir(tmp_path)
+        for url in (f"unix:{path}", f"unix://{path}", "unix:s"):
+            with client_class(url, model="m") as client:
+                assert client.chat("hi").text == "Hello"
+        assert {request.path for request in server.requests} == {"/v1/chat/completions"}
+
+
+def test_localhost_tries_ipv4_first():
+    families = [info[0] for info in localchat.transport.addresses.addresses("localhost", 80)]
+    assert families[0] == socket.AF_INET
+
+
+@pytest.mark.parametrize("verify", ["path", "context", False], ids=str)
+def test_tls(certificate, verify, client_class):
+    if verify == "path":
+        verify = f"{certificate}.crt"
+    elif verify == "context":
+        verify = ssl.create_default_context(cafile=f"{certificate}.crt")
+    with with_tls(always(HELLO), certificate) as server, make_client(server, client_class, verify=verify) as client:
+        for _ in range(3):
+            assert client.chat("hi").text == "Hello"
+
+
+def test_verify_that_is_no_file_of_certificates(tmp_path):
+    path = tmp_path / "ca.pem"
+    path.write_text("nonsense")
+    with pytest.raises(ValueError, match=r"verify must name a file of certificates.*ca\.pem"):
+        Client(verify=path)
+
+
+def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate, client_class):
+    failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH", client_class=client_class)
+
+
+def test_tls_to_a_plain_server_is_named_in_the_error():
+    with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
+        failure_at(server.url.replace("http:", "https:"), ConnectError, "does not use TLS")
+
+
+# Proxies
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost", "0.0.0.0", "[::]"])
+def test_loopback_never_uses_a_proxy(host, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert find_proxy(f"http://{host}:8080/v1") is None
+
+
+NO_PROXY = {
+    "none": ("", "http://h.example/v1", True),
+    "name": ("h.example", "http://h.example/v1", False),
+    "no-suffix": ("ample", "http://h.example/v1", True),
+    "star": ("*", "http://h.example/v1", False),
+    "port": ("h.example:81", "http://h.example:81/v1", False),
+    "cidr": ("10.0.0.0/8", "http://10.1.2.3/v1", False),
+    "cidr6": ("fd00::/8", "http://[fd00::1]/v1", False),
+    "ipv6-in-another-notation": ("[fd00:0::1]", "http://[fd00::1]/v1", False),
+}
+
+
+def test_c20_addresses_of_ipv6():
+    """A zone has a meaning on this machine alone."""
+    address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
+    assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
+    assert Settings(base_url="https://[2001:db8::1]/v1").address.authority == "[2001:db8::1]:443"
+
+
+@pytest.mark.parametrize(("no_proxy", "url", "proxied"), NO_PROXY.values(), ids=NO_PROXY)
+def test_no_proxy(no_proxy, url, proxied, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert find_proxy(url) == ("http://proxy:3128" if proxied else None)
+    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
+    assert find_proxy("http://h.example/v1", False) is None
+
+
+def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
+    found = localchat.transport.addresses.find_proxy(Settings(base_url=url).address, proxy)
+    return found and f"http://{found.host}:{found.port}"
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_http_goes_through_the_proxy_with_its_whole_address(scheme, client_class):
+    with always(HELLO) as server:
+        proxy = f"{scheme}user:pass@127.0.0.1:{server.port}"
+        with client_class("http://h.example/v1", model="m", proxy=proxy, max_retries=0) as client:
+            assert client.chat("hi").text == "Hello"
+        request = server.requests[0]
+        assert request.path == "http://h.example/v1/chat/completions"
+        assert request.headers["host"] == "h.example"
+        assert request.headers["proxy-authorization"] == "Basic dXNlcjpwYXNz"
+
+
+def test_https_goes_through_a_tunnel(certificate, client_class):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    connects: list[str] = []
+
+    def handle(peer: Peer, server: Server) -> None:
+        request = peer.request()
+        assert request is not None
+        connects.append(f"{request.method} {request.path}")
+        assert "authorization" not in request.headers
+        peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        inner = Peer(context.wrap_socket(peer.sock, server_side=True))
+        request = inner.request()
+        assert request is not None
+        assert "proxy-authorization" not in request.headers
+        assert request.headers["authorization"] == f"Bearer {KEY}"
+        inner.send(HELLO)
+        inner.is_disconnected()
+        inner.close()
+
+    with Server(handle) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        with client_class("https://h.example/v1", KEY, "m", proxy=proxy, verify=False) as client:
+            assert client.chat("hi").text == "Hello"
+    assert connects == ["CONNECT h.example:443"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
+)
+def test_proxy_that_refuses_the_tunnel(raw, client_class):
+    with responding_once(raw) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        failure_at("https://h.example/v1", ConnectError, "through the proxy", client_class, proxy=proxy)
+
+
+@pytest.mark.parametrize(
+    ("host", "proxy", "words"),
+    [
+        *((host, "", "not known|no connection") for host in ("no-such-host.invalid", "a..b", "x" * 70)),
+        *(("h.example", url, "the proxy's URL cannot be read") for url in ("http://p:99999", "http://user:zqz/x@p:80")),
+    ],
+)
+def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class)
+    assert "zqz" not in "".join(traceback.format_exception(None, error, None))
+
+
+def test_lookup_without_a_thread_is_an_error_of_the_connection(client_class, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    failure_at(
+        "http://h.example/v1", ConnectError, "no connection to h.example:80: can't start new thread", client_class
+    )
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])
+def test_proxy_of_another_kind_is_an_error_only_when_used(proxy, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with always(HELLO) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
+    failure_at("http://h.example/v1", ConnectError, "only http:// proxies")

@@ -1,0 +1,417 @@
+"""Statuses and their errors, retries, redirects, hostile servers and their limits, and secrets that are not shown."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import math
+import pickle
+import socket
+import threading
+import time
+import traceback
+import zlib
+
+import pytest
+
+import localchat.transport.call
+import localchat.transport.failures
+import localchat.transport.retries
+from localchat import (
+    Accumulator,
+    AsyncClient,
+    AuthenticationError,
+    BadRequestError,
+    Client,
+    ConnectError,
+    ProtocolError,
+    RateLimitError,
+    ServerError,
+    StatusError,
+    Timeout,
+)
+from localchat.request import media
+from localchat.transport.http1 import Inflate
+from tests.support.clients import failure, failure_at, make_client, waiting_client
+from tests.support.raw_server import (
+    DONE,
+    HELLO,
+    HELLO_JSON,
+    KEY,
+    OPEN,
+    STOP,
+    Peer,
+    Request,
+    Server,
+    always,
+    choice,
+    chunked,
+    dripping,
+    piece,
+    serving,
+    sse,
+    with_length,
+)
+from tests.support.scripted import playing, text
+
+# Statuses and retries
+
+
+STATUSES = {
+    "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
+    "401": (401, b'{"error": "no key"}', AuthenticationError, "set OPENAI_API_KEY"),
+    "429": (429, b"slow down", RateLimitError, "slow down"),
+    "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
+    "empty": (500, b"", ServerError, "no reason given"),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "kind", "words"), STATUSES.values(), ids=STATUSES)
+def test_status_becomes_its_error(status, body, kind, words):
+    headers = "Location: http://elsewhere/v1\r\nX-Request-Id: r1\r\nRetry-After: 3\r\n"
+    raw = with_length(body, f"{status} Reason", headers)
+    with always(raw) as server, make_client(server) as client:
+        for _ in range(2):
+            with pytest.raises(kind, match=words) as caught:
+                client.chat("hi")
+        error = caught.value
+        assert (error.status, error.request_id, error.retry_after) == (status, "r1", 3.0)
+        assert error.body == body.decode()
+        assert server.connections == 1
+
+
+def test_nothing_listens(client_class):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    words = f"nothing listens on 127.0.0.1:{port}: start a server"
+    failure_at(f"http://127.0.0.1:{port}/v1", ConnectError, words, client_class)
+
+
+def test_upload_refused_early_still_gives_the_status(client_class):
+    def handle(peer: Peer, server: Server) -> None:
+        peer.send(with_length(b'{"error": "too big"}', "413 Too Large", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        while peer.sock.recv(65536):
+            pass
+
+    failure(Server(handle), StatusError, "too big", client_class, prompt="x" * 10_000_000)
+
+
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
+
+
+RETRIED = {
+    "408": ("408 Timeout", "", True),
+    "429": ("429 Many", "", True),
+    "500": ("500 Bad", "", True),
+    "503": ("503 Loading", "Retry-After: 0.001\r\n", True),
+    "501": ("501 Not Implemented", "", False),
+    "400": ("400 Bad", "", False),
+    "429-should-retry-false": ("429 Many", "X-Should-Retry: false\r\n", False),
+    "400-should-retry-true": ("400 Bad", "X-Should-Retry: true\r\n", True),
+    "closed": ("", "", True),
+    "cut-in-the-head": ("", "HTTP/1.1 200 OK\r\nContent-Le", True),
+    "too-long-to-wait": ("503 Loading", "Retry-After: 121\r\n", False),
+}
+
+
+@pytest.mark.parametrize(("status", "headers", "retried"), RETRIED.values(), ids=RETRIED)
+def test_retry_by_status(status, headers, retried, no_delay, client_class):
+    raw = with_length(b"{}", status, headers) if status else headers.encode()
+    raws, reports = [raw, raw, HELLO], []
+    options = {"max_retries": 2, "on_retry": lambda number, *_: reports.append(number)}
+    server = Server(lambda peer, server: (peer.request(), peer.send(raws.pop(0))))
+    with server, make_client(server, client_class, **options) as client:
+        if retried:
+            assert client.chat("hi").text == "Hello"
+        else:
+            with pytest.raises(StatusError):
+                client.chat("hi")
+        assert reports == ([1, 2] if retried else [])
+
+
+def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
+    """No timeout has expired, and the error of the server is more useful than a timeout."""
+    busy = with_length(b"slow down", "429 Many", "Retry-After: 60\r\n")
+    error = failure(always(busy), RateLimitError, "slow down", max_retries=2, timeout=Timeout(total=10))
+    assert error.retry_after == 60
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    failure_at(url, ConnectError, "nothing listens", max_retries=2, timeout=Timeout(total=0.2))
+
+
+DELAYS = {
+    "milliseconds-first": ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+    "nonsense": ({"retry-after": "soon"}, None),
+    "nan": ({"retry-after": "nan"}, None),
+    "twice": ({"retry-after": "3, 3"}, 3.0),
+    "date": ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+    "date of the past": ({"retry-after": "Wednesday, 21-Oct-94 07:28:00 GMT", "date": "now"}, 0.0),
+}
+
+
+@pytest.mark.parametrize(("headers", "seconds"), DELAYS.values(), ids=DELAYS)
+def test_retry_after(headers, seconds):
+    assert localchat.transport.failures.retry_after(headers) == seconds
+
+
+def test_delay_grows_to_a_limit_with_jitter():
+    for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
+        delay = localchat.transport.retries.retry_delay(ConnectError("x"), tries, 100)
+        assert delay is not None
+        assert 0.75 * longest <= delay <= longest
+
+
+# The key
+
+
+def test_key_is_in_no_error(no_delay, client_class):
+    echo = f'{{"error": "wrong key {KEY}"}}'.encode()
+    for words, raw in (
+        ("wrong key", with_length(echo, "401 No")),
+        ("wrong key", chunked(b"data: " + echo + b"\n\n")),
+        (r"\*\*\*", chunked(sse({"object": "error", "message": KEY}))),
+        (r"\*\*\*", with_length(f'{{"detail": "{KEY}"}}'.encode())),
+        ("hello", with_length(f"hello {KEY}".encode())),
+        ("this is not HTTP", f"SSH {KEY}\r\n\r\n".encode()),
+    ):
+        error = failure(always(raw + b"\r\n"), localchat.LocalChatError, words, client_class, api_key=KEY)
+        assert KEY not in f"{error!s} {error!r} {vars(error)}"
+        assert KEY not in "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        assert KEY.encode() not in pickle.dumps(error)
+
+
+@pytest.mark.parametrize("slash", ["/", r"\/", r"\u002f", r"\u002F"])
+def test_key_is_in_no_error_with_any_json_escape(slash):
+    r"""PHP escapes a slash with a backslash, .NET a plus as \u002B."""
+    echo = rf'{{"error": {{"message": "wrong key ab{slash}cd\u002Bef", "code": "ab{slash}cd+ef"}}}}'.encode()
+    for raw in (with_length(echo, "401 No"), with_length(echo), with_length(echo.replace(b"error", b"oddity"))):
+        error = failure(always(raw), localchat.LocalChatError, r"\*\*\*", api_key="ab/cd+ef")
+        assert "cd" not in f"{error!r} {vars(error)}"
+
+
+@pytest.mark.parametrize("error", [{"error": KEY}, {"x_groq": {"error": KEY}}])
+def test_key_is_in_no_event_of_an_error(error):
+    with always(chunked(piece("a"), sse(error))) as server, make_client(server, api_key=KEY) as client:
+        with client.stream("hi") as stream:
+            seen = list(itertools.islice(stream, 3))
+        assert [event.type for event in seen] == ["message_start", "content_delta", "error"]
+        assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
+
+
+def test_key_is_in_no_warning():
+    raw = chunked(piece("a", "stop"), f"data: {KEY}\n\n".encode())
+    with always(raw) as server, make_client(server, api_key=KEY) as client:
+        (warning,) = client.chat("hi").warnings
+    assert KEY not in warning
+
+
+@pytest.mark.parametrize(("model", "host"), [(None, "http://elsewhere"), ("m", "http://elsewhere"), ("m", "")])
+def test_redirect_is_not_followed_and_names_a_base_url_that_works(model, host):
+    """Without a model, the request for the list of models is redirected; its URL is not a base URL."""
+
+    def respond(request: Request, number: int) -> bytes:
+        return with_length(b"", "301 Moved", f"Location: {host}{request.path}\r\n")
+
+    shown = host or "http://127.0.0.1:[0-9]+"
+    failure(serving(respond), StatusError, f"redirects to {shown}/v1: use that as the base URL", model=model)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *(({"api_key": f"zqz{end}"}, "is the API key right") for end in ("\nb", "\r\nX: y", "\0b", "k\u00e9y")),
+        ({"headers": {"X-Api-Key": "zqz\n"}}, "X-Api-Key"),
+        ({"headers": {"X-Count": 3}}, "X-Count is not text"),
+        ({"headers": {3: "zqz"}}, "not a valid header name"),
+        *(({"headers": {name: "zqz"}}, "not a valid header name") for name in ("X\r\nY", "X Y", "X:", "", "\u00e9")),
+    ],
+)
+def test_key_or_header_that_cannot_be_sent_is_refused_without_showing_it(options, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        Client(**options)
+    assert "zqz" not in str(caught.value)
+
+
+def test_header_replaces_another_in_any_case():
+    with always(HELLO) as server, make_client(server, api_key=KEY, headers={"AUTHORIZATION": "mine"}) as client:
+        client.chat("hi", extra_headers={"content-type": "text/json"})
+        client.chat("hi", extra_headers={"authorization": "theirs"})
+        assert [request.headers["authorization"] for request in server.requests] == ["mine", "theirs"]
+        assert server.requests[0].headers["content-type"] == "text/json"
+        assert max(request.n_headers - len(request.headers) for request in server.requests) == 0
+
+
+def test_client_neither_shows_its_key_nor_can_be_pickled():
+    assert KEY not in f"{Client(f'http://h/v1?key={KEY}')!r}"
+    assert Client(api_key=f" {KEY}\n")._settings.request_headers({})["Authorization"] == f"Bearer {KEY}"
+    for client in (Client(api_key=KEY), localchat.AsyncClient(api_key=KEY)):
+        with pytest.raises(TypeError, match="it holds a key"):
+            pickle.dumps(client)
+
+
+ZIPPED = "Content-Encoding: gzip\r\n"
+
+
+# Compressed bodies
+
+
+def test_all_members_are_inflated_however_they_are_cut():
+    texts = [f"text {number} ".encode() * 5 for number in range(3)]
+    packed = b"".join(map(gzip.compress, texts))
+    for at in range(len(packed) + 1):
+        inflate = Inflate("gzip", 10_000)
+        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"".join(texts), at
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [zlib.compress(b"text"), zlib.compress(b"text")[2:-4], gzip.compress(b"text") + b"\0\0"],
+    ids=["zlib", "raw", "padded gzip"],
+)
+def test_deflate_without_a_header_and_padding_are_read_however_they_are_cut(packed):
+    for at in range(len(packed) + 1):
+        inflate = Inflate("deflate", 10_000)
+        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"text", at
+
+
+RAW_DEFLATE = zlib.compress(b"slow down")[2:-4]  # without the header and the checksum of zlib
+ENCODED_ERRORS = {
+    "brotli": ("429 Many", "br", b"\x0b\x03slow down\x03"),
+    "claims gzip": ("403 No", "gzip", b"slow down"),
+    "raw deflate": ("503 Busy", "deflate", RAW_DEFLATE),
+    "damaged gzip": ("429 Many", "gzip", gzip.compress(b"slow down" * 99)[:60] + b"?" * 50),
+    "unknown": ("429 Many", "secret", b"slow down"),
+}
+
+
+@pytest.mark.parametrize(("status", "encoding", "body"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
+def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, monkeypatch):
+    monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
+    server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
+    error = failure(server, StatusError, "slow down", client_class, max_retries=1)
+    assert error.status == int(status[:3])
+    assert len(server.requests) == (1 if error.status == 403 else 2)
+
+
+def test_error_that_inflates_to_63_mb_is_cut(client_class):
+    raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
+    error = failure(always(raw), ServerError, "500", client_class)
+    assert len(error.body) == localchat.transport.call.MAX_DRAINED_BYTES
+
+
+def test_inflated_response_is_limited_in_bytes(client_class):
+    raw = with_length(gzip.compress(b": ping\n" * 5_000_000, 1), headers=ZIPPED)
+    error = failure(always(raw), ProtocolError, "more than 3000000 bytes", client_class, max_bytes=3_000_000)
+    assert error.partial is not None
+
+
+def test_size_of_a_stream_is_limited(client_class):
+    pieces = b"%x\r\n%s\r\n" % (len(piece("more")), piece("more"))
+    error = failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", client_class, max_bytes=1000)
+    assert error.partial.text.startswith("amore")
+
+
+def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
+    accumulator, start = Accumulator(), time.process_time()  # Not the time of other programs.
+    for index in range(5000):
+        accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
+    accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
+    assert not accumulator.complete
+    call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
+    calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
+    raw = chunked(piece("Hello"), *(sse({"choices": [item]}) for item in calls))
+    assert failure(always(raw), ProtocolError, "more than 1000 tool calls", client_class).partial.text == "Hello"
+    assert time.process_time() - start < 5
+
+
+# Text that is not UTF-8
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (chunked(piece("a") + piece("b*c").replace(b"*", b"\xff"), STOP, DONE), "ab\ufffdc"),
+        (with_length(HELLO_JSON.replace(b"Hello", b"H\xe2\x82")), "H\ufffd"),
+        (with_length(HELLO_JSON.replace(b"Hello", b"\xef\xbf\xbd")), "\ufffd"),
+    ],
+    ids=["stream", "whole", "sent as a character"],
+)
+def test_text_that_is_not_utf8_gives_one_warning(raw, text):
+    with always(raw) as server, make_client(server) as client, client.stream("hi") as stream:
+        warnings = [event.text for event in stream if event.type == "warning"]
+        assert stream.reply.text == text
+        assert warnings == list(stream.reply.warnings)
+        assert len(warnings) == (0 if b"\xef\xbf\xbd" in raw else 1)
+        assert all("not UTF-8" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("method", ["chat", "run"])
+def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
+    path, readers, read = tmp_path / "image.gif", [], media._read
+    path.write_bytes(b"GIF89a")
+    monkeypatch.setattr(media, "_read", lambda source: readers.append(threading.get_ident()) or read(source))
+    with playing(text("ok"), client_class=waiting_client) as (client, script):
+        getattr(client, method)("hi", images=[path])
+        assert script.requests[0]["messages"][0]["content"][0]["type"] == "image_url"
+    assert len(readers) == 1
+    assert readers != [threading.get_ident()]
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    ("url", "named", "sent"),
+    [
+        ("http://127.0.0.1:1/v1", None, True),
+        ("http://localhost:1/v1", None, True),
+        ("unix:/tmp/socket", None, True),
+        ("https://h.example/v1", None, True),
+        (None, "http://h.example/v1", True),
+        ("http://h.example/v1", "http://h.example/v1", True),
+        ("http://h.example/v1", "http://other.example/v1", False),
+        ("http://h.example/v1", None, False),
+        ("http://127.example.com/v1", None, False),
+        ("http://localhost.example.com/v1", None, False),
+    ],
+)
+def test_key_of_the_environment_is_sent_only_to_allowed_servers(url, named, sent, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    if named:
+        monkeypatch.setenv("OPENAI_BASE_URL", named)
+    for client in (Client(url), AsyncClient(url), Client("https://h.example/v1").with_options(base_url=url)):
+        assert ("Authorization" in client._settings.request_headers({})) == sent
+    assert "Authorization" in Client(url, api_key=KEY).with_options(max_retries=1)._settings.request_headers({})
+
+
+def test_error_401_explains_that_the_key_was_not_sent(monkeypatch):
+    with always(with_length(b"", "401 No")) as server, make_client(server) as client:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        with pytest.raises(localchat.AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
+            client.chat("hi")
+
+
+# NaN and infinity
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_are_refused_and_nothing_is_sent(number):
+    with always(HELLO) as server, make_client(server) as client:
+        for options, words in (
+            ({"temperature": number}, "temperature is .*, which is not a finite number"),
+            ({"logit_bias": {"1": number}}, "neither NaN nor infinity"),
+            ({"extra_body": {"a": [number]}}, "neither NaN nor infinity"),
+            ({"timeout": number}, "timeout is"),
+        ):
+            for method in (client.chat, client.complete):
+                with pytest.raises(ValueError, match=words):
+                    method("hi", **options)
+        with pytest.raises(ValueError, match="neither NaN nor infinity"):
+            client.request("POST", "rerank", {"top_n": number})
+        for make in (Client, Timeout):
+            with pytest.raises(ValueError, match="timeout is a number"):
+                make(**{"timeout" if make is Client else "idle": number})
+    assert server.requests == []

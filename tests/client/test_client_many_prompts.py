@@ -1,0 +1,106 @@
+"""Client.map, and the log records of calls."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from localchat import Client, StatusError
+from tests.support.clients import make_client
+from tests.support.raw_server import HELLO, Peer, Server, always, chunked, piece, with_length
+from tests.support.scripted import Json, playing, refusal, text
+
+PROMPTS = [f"{number}" for number in range(20)]
+
+
+def echo(body: Json) -> list[Json]:
+    prompt = body["messages"][-1]["content"]
+    return refusal("I do not like 7") if prompt == "7" else text(f"<{prompt}>")
+
+
+def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_class):
+    progress: list[tuple[int, int]] = []
+    with playing(echo, client_class=client_class) as (client, script):
+        results = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
+    assert isinstance(results[7].error, StatusError)
+    assert [str(result) for result in results if result.error is None] == [f"<{n}>" for n in PROMPTS if n != "7"]
+    assert progress == [(n, 20) for n in range(1, 21)]
+    assert all(request["temperature"] == 0 for request in script.requests)
+
+
+def test_generator_of_images_reaches_every_prompt(client_class):
+    with playing(text("x"), client_class=client_class) as (client, script):
+        client.map(["a", "b"], images=(data for data in [b"GIF89a"]))
+    assert [len(request["messages"][0]["content"]) for request in script.requests] == [2, 2]
+
+
+def test_concurrency_is_used_and_bounded(client_class):
+    """The server responds when three requests are in flight. With fewer, the barrier breaks after its timeout."""
+    gate, n_left, most = threading.Barrier(3), threading.Semaphore(3), []
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            most.append(n_left.acquire(blocking=False))
+            gate.wait(10)
+            n_left.release()
+            peer.send(HELLO)
+
+    with Server(handle) as server, make_client(server, client_class) as client:
+        results = client.map(PROMPTS[:9], concurrency=3)
+    assert [str(result) for result in results] == ["Hello"] * 9
+    assert most == [True] * 9
+
+
+def test_error_of_the_callback_cancels_requests_in_flight():
+    waiting = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        request = peer.request()
+        assert request is not None
+        if b"slow" in request.body:
+            waiting.set()
+            peer.send(chunked(piece("a"), end=False))
+            assert peer.is_disconnected()
+        else:
+            assert waiting.wait(10)
+            peer.send(HELLO)
+
+    def stop(*progress: int) -> None:
+        raise KeyboardInterrupt
+
+    start = time.monotonic()
+    with Server(handle) as server, make_client(server) as client, pytest.raises(KeyboardInterrupt):
+        client.map(["slow", "fast"], on_progress=stop)
+    assert time.monotonic() - start < 5
+
+
+def test_wrong_prompts_and_options_send_nothing():
+    with always(HELLO) as server, make_client(server) as client:
+        wrong: Any = client
+        for prompts, options in (("text", {}), (["a", b"b"], {}), (["a"], {"concurency": 2})):
+            with pytest.raises(TypeError, match=r"list of prompts|not bytes|is concurrency meant"):
+                wrong.map(prompts, **options)
+        for given, words in (
+            ({"concurrency": 0}, "at least 1, not 0"),
+            ({"concurrency": "2"}, "whole number of at least 1, not '2'"),
+            ({"on_progress": 3}, "on_progress is a function, not 3"),
+            ({"response_format": "json_object"}, "'json_object' is no field"),
+            ({"retries_on_mismatch": -1}, "retries_on_mismatch"),
+        ):
+            with pytest.raises((ValueError, TypeError), match=words):
+                wrong.map(["a"], **given)
+        assert server.requests == []
+
+
+def test_log_reports_requests_and_retries_without_key_and_prompt(caplog, monkeypatch):
+    monkeypatch.setattr("localchat.transport.retries._FIRST_DELAY_S", 0.001)
+    caplog.set_level(logging.DEBUG, "localchat.client")
+    busy = always(with_length(b"", "503 Busy"))
+    with busy as server, Client(server.url + "?key=secret-1", "secret-2", "m", max_retries=1) as client:
+        assert isinstance(client.map(["my prompt"])[0].error, StatusError)
+    assert [record.getMessage()[-5:] for record in caplog.records] == ["try 1", "s 503", "try 2", "s 503"]
+    assert not any(word in caplog.text for word in ("secret", "my prompt"))

@@ -1,0 +1,408 @@
+"""Calls that wait for a server: their timeouts, in every phase, and streams that are closed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import localchat.transport.call
+import localchat.transport.sockets
+from localchat import (
+    AsyncClient,
+    Cancelled,
+    Client,
+    DoesNotFit,
+    IncompleteStream,
+    ProtocolError,
+    ServerError,
+    StreamError,
+    TimedOut,
+    Timeout,
+)
+from localchat.transport.timeouts import Deadlines
+from tests.support.clients import failure, failure_at, make_client
+from tests.support.raw_server import (
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    OPEN,
+    STOP,
+    Peer,
+    Server,
+    always,
+    at_unix_socket,
+    chunked,
+    chunks,
+    dripping,
+    dripping_letters,
+    full_listener,
+    interrupted,
+    piece,
+    pinging,
+    responding_once,
+    silent_server,
+    sse,
+    until_close,
+    waiting,
+    with_length,
+    with_tls,
+)
+
+ANNOUNCED = b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n"
+TIMEOUTS = {
+    "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
+    "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
+    "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
+    "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
+    "idle-from-a-number": (waiting, (OPEN,), 0.05, "idle"),
+    "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-a-chunk-size-drips": (dripping_letters, (OPEN, b"1;"), Timeout(idle=5, stall=0.1), "stall"),
+    "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
+    "first-although-announced": (dripping, (ANNOUNCED,), Timeout(first=0.1), "first"),
+    "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
+}
+
+
+@pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), TIMEOUTS.values(), ids=TIMEOUTS)
+def test_timeout_expires(kind_of_server, parts, timeout, kind, client_class):
+    error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", client_class, timeout=timeout)
+    assert error.kind == kind
+    assert error.partial is not None or not parts
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "5", (5, 10)])
+def test_timeout_that_is_no_number_above_0_names_what_has_no_limit(seconds):
+    with pytest.raises(ValueError, match="a number of seconds above 0, or None for no limit") as caught:
+        Client(timeout=seconds)
+    assert repr(seconds) in str(caught.value)
+    with always(HELLO) as server, make_client(server, timeout=sys.maxsize) as client:
+        assert client.chat("hi", timeout=None).text == client.chat("hi").text
+
+
+def test_timeouts_do_not_run_between_reads():
+    """A program may take long between two events, for example to read the text aloud."""
+    done = threading.Event()
+    server = interrupted(done, OPEN, chunks(piece("b"), STOP, DONE))
+    with server, make_client(server, timeout=Timeout(stall=0.5)) as client:
+        texts = client.stream("hi").text
+        assert next(texts) == "a"
+        time.sleep(0.7)  # Longer than the timeout.
+        done.set()
+        assert list(texts) == ["b"]
+
+
+def test_timeout_for_the_end_of_a_response_is_cancelled_if_text_follows_and_never_exceeds_the_total():
+    deadlines = Deadlines(Timeout(total=60))
+    deadlines.begin("first")
+    deadlines.event()
+    left = []
+    for seconds in (5, None, 600):
+        deadlines.end_within(seconds)
+        left.append(deadlines.left()[0] or 0)
+    assert left[0] <= 5 < left[1] <= 60
+    assert left[2] <= 60
+
+
+def test_timeout_expires_on_https(certificate):
+    server = with_tls(waiting(OPEN), certificate)
+    assert failure(server, TimedOut, timeout=Timeout(idle=0.05), verify=False).kind == "idle"
+
+
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_connect_timeout_applies_to_the_connection_and_the_handshake(scheme, listening, client_class):
+    with listening() as port:
+        url, timeout = f"{scheme}://127.0.0.1:{port}/v1", Timeout(connect=0.1)
+        assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
+
+
+def test_connect_timeout_applies_while_the_resolver_hangs(hanging_resolver, client_class):
+    timeout = Timeout(connect=0.05)
+    assert failure_at("http://h.example/v1", TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])
+def test_connect_timeout_applies_to_the_tunnel_of_a_proxy(raw, client_class):
+    with dripping(raw) if raw else waiting() as server:
+        options = {"proxy": f"http://127.0.0.1:{server.port}", "timeout": Timeout(connect=0.1)}
+        error = failure_at("https://h.example/v1", TimedOut, client_class=client_class, **options)
+    assert error.kind == "connect"
+
+
+def test_first_event_timeout_applies_while_the_request_is_sent():
+    """The server reads nothing, and the request is larger than any buffer."""
+    with silent_server() as port:
+        url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(first=0.1)
+        assert failure_at(url, TimedOut, prompt="x" * 30_000_000, timeout=timeout).kind == "first"
+
+
+def test_timeout_of_a_call_applies_to_its_list_of_models():
+    """Without a model, the client requests the list first."""
+    with waiting() as server, Client(server.url, max_retries=0) as client:
+        for method in (client.chat, client.complete, client.embed):
+            with pytest.raises(TimedOut):
+                method("hi", timeout=Timeout(first=0.05))
+
+
+def test_body_of_an_error_has_a_short_timeout(monkeypatch, client_class):
+    raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
+    monkeypatch.setattr(localchat.transport.call, "ERROR_BODY_S", 0.05)
+    assert failure(waiting(raw), ServerError, client_class=client_class).body == '{"error": '
+
+
+def test_timeouts_apply_to_reads_in_steps(monkeypatch):
+    """As on Windows, for Ctrl-C."""
+    monkeypatch.setattr(localchat.transport.sockets, "_STEP_S", 0.005)
+    assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        time.sleep(0.03)  # Several steps.
+        peer.send(HELLO)
+
+    with Server(handle) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
+
+
+def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payload_does_not(client_class):
+    """A server reports the progress of a long prefill; an empty payload is no more than a keep-alive."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(chunked(end=False))
+        while True:
+            peer.send(chunks(sse(payload), end=False))
+            time.sleep(0.02)  # The pace of the payloads; nothing waits for it.
+
+    payload: dict[str, Any] = {"id": "1", "choices": []}
+    timeout = Timeout(idle=5, stall=0.4, total=1.2)
+    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
+    payload = {"prompt_progress": {"processed": 8}}
+    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"
+
+
+# A stream that is closed ends at once the thread or task that reads it.
+
+
+def close_in_a_thread(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
+    """Close a stream in another thread when `waits` is set."""
+    with Client(url, **options) as client:
+        stream = client.stream(prompt)
+        thread = threading.Thread(target=lambda: (waits.wait(DEADLINE_S), stream.close()))
+        thread.start()
+        with pytest.raises(Cancelled):
+            list(stream)
+        thread.join(DEADLINE_S)
+
+
+def close_in_a_task(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
+    """Close a stream in another task when `waits` is set."""
+
+    async def close(stream: Any) -> None:
+        while not waits.is_set():
+            await asyncio.sleep(0.001)
+        await stream.close()
+
+    async def main() -> None:
+        async with AsyncClient(url, **options) as client:
+            stream = client.stream(prompt)
+            closing = asyncio.ensure_future(close(stream))
+            with pytest.raises(Cancelled):
+                async for _ in stream:
+                    pass
+            await closing
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+@pytest.fixture(params=[close_in_a_thread, close_in_a_task])
+def close_when(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """A test with this fixture runs with each of the two clients, and fails if the stream does not end at once."""
+
+    def close(waits: threading.Event, url: str, **options: Any) -> None:
+        start = time.monotonic()
+        request.param(waits, url, **{"model": "m", **options})
+        assert time.monotonic() - start < DEADLINE_S / 2
+
+    return close
+
+
+def set_after(seconds: float) -> threading.Event:
+    event = threading.Event()
+    threading.Timer(seconds, event.set).start()
+    return event
+
+
+@pytest.mark.parametrize("model", ["m", None])
+def test_close_while_waiting_for_the_response(model, close_when):
+    """Without a model, the first response is the list of models."""
+    with waiting() as server:
+        close_when(server.sent, server.url, model=model)
+
+
+@pytest.mark.parametrize("kind", ["http", "https", "unix", "until-close"])
+def test_close_while_reading_the_response(kind, certificate, tmp_path, close_when):
+    """A response that ends with its connection is cut as well."""
+    server = waiting(until_close(piece("a")) if kind == "until-close" else OPEN)
+    if kind == "https":
+        with_tls(server, certificate)
+    elif kind == "unix":
+        at_unix_socket(server, tmp_path / "s")
+    with server:
+        close_when(server.sent, f"unix:{tmp_path}/s" if kind == "unix" else server.url, verify=False)
+
+
+def test_close_while_waiting_to_retry(close_when):
+    waits = threading.Event()
+    with always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n")) as server:
+        close_when(waits, server.url, max_retries=2, on_retry=lambda *_: waits.set())
+
+
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening, close_when):
+    """The http server accepts no connection, the https server does no handshake."""
+    with listening() as port:
+        close_when(set_after(0.05), f"{scheme}://127.0.0.1:{port}/v1", timeout=Timeout(connect=None))
+
+
+def test_close_while_the_request_is_sent(close_when):
+    with silent_server() as port:
+        close_when(set_after(0.3), f"http://127.0.0.1:{port}/v1", prompt="x" * 30_000_000)
+
+
+def test_close_while_the_resolver_hangs(hanging_resolver, close_when):
+    close_when(hanging_resolver, "http://h.example/v1", timeout=Timeout(connect=None))
+
+
+def test_leaving_the_with_cancels(client_class):
+    with waiting(OPEN) as server, make_client(server, client_class) as client:
+        with client.stream("hi") as stream:
+            assert next(stream.text) == "a"
+        assert server.left.wait(DEADLINE_S)
+        assert stream.reply.text == "a"
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_events_that_were_made_before_the_close_are_not_returned_after_it(method, client_class):
+    """The first payload of the response makes two events."""
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        stream = getattr(client, method)("hi")
+        assert next(stream).type == "message_start"
+        stream.close()
+        for read in (lambda: next(stream), stream.finish):
+            with pytest.raises(Cancelled, match="closed before its end"):
+                read()
+
+
+def test_second_reader_of_a_stream_is_refused():
+    """Here the callback of the first one."""
+    options: Any = {"max_retries": 1, "on_retry": lambda *_: next(stream)}
+    with always(with_length(b"{}", "503 Busy")) as server, make_client(server, **options) as client:
+        stream = client.stream("hi")
+        with pytest.raises(RuntimeError, match="another thread or task reads these events"):
+            next(stream)
+
+
+FAILURES = {
+    "cut": (until_close(piece("a")), IncompleteStream),
+    "reported": (chunked(piece("a"), sse({"error": "bad luck"})), StreamError),
+    "not a completion": (chunked(piece("a"), b"data: oops\n\n"), ProtocolError),
+    "not JSON": (chunked(piece("a", "stop"), DONE), DoesNotFit),
+    "timeout": (OPEN, TimedOut),
+    "status": (with_length(b"{}", "500 No"), ServerError),
+}
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+@pytest.mark.parametrize(("raw", "kind"), FAILURES.values(), ids=FAILURES)
+def test_stream_that_failed_raises_its_error_whenever_it_is_read(raw, kind, method, client_class):
+    server = waiting(raw) if kind is TimedOut else responding_once(raw)
+    options = {"response_format": int, "timeout": 0.05 if kind is TimedOut else DEADLINE_S}
+    with server, make_client(server, client_class) as client:
+        stream = getattr(client, method)("hi", **options)
+        texts, caught = stream.text, []
+        for read in (lambda: list(texts), lambda: next(texts), lambda: list(stream), lambda: list(stream.text)):
+            with pytest.raises(kind) as info:
+                read()
+            caught.append(info.value)
+        with pytest.raises(kind):
+            stream.finish()
+        assert caught == caught[:1] * 4
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_stream_whose_read_was_interrupted_raises_cancelled(method, monkeypatch):
+    """By Ctrl-C, or by a time limit of asyncio."""
+
+    def interrupt(connection: Any, limit: float | None) -> bytes:
+        raise KeyboardInterrupt
+
+    async def main(url: str) -> None:
+        async with AsyncClient(url, model="m") as client:
+            stream = getattr(client, method)("hi")
+            assert await stream.text.__anext__() == "a"
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.__anext__(), 0.05)
+            for read in (stream.__anext__, stream.text.__anext__, stream.finish):
+                with pytest.raises(Cancelled, match="interrupted before its end"):
+                    await read()
+
+    with waiting(OPEN) as server:
+        asyncio.run(main(server.url))
+    with waiting(OPEN) as server, make_client(server) as client:
+        stream = getattr(client, method)("hi")
+        assert next(stream.text) == "a"
+        monkeypatch.setattr(localchat.transport.sockets.Connection, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        for read in (lambda: next(stream), lambda: list(stream.text), stream.finish):
+            with pytest.raises(Cancelled, match="interrupted before its end") as caught:
+                read()
+            assert caught.value.partial.text == "a"
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_blocking_stream_goes_on_after_the_event_loop_in_which_it_began(method):
+    async def begin() -> Any:
+        stream = getattr(client, method)("hi")
+        next(stream)
+        return stream
+
+    with always(HELLO) as server, make_client(server) as client:
+        assert "".join(asyncio.run(begin()).text) == "Hello"
+
+
+def test_dropping_the_stream_closes_its_connection():
+    """C17, without a with."""
+    with waiting(OPEN) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        del stream
+        assert server.left.wait(DEADLINE_S)
+
+
+def test_blocking_client_in_the_thread_of_an_event_loop():
+    async def main(client: Client) -> str:
+        with client.stream("hi") as stream:
+            return next(stream.text) + client.chat("hi").text + client.run("hi").text
+
+    with always(HELLO) as server, make_client(server) as client:
+        assert asyncio.run(main(client)) == "HelHelloHello"
+
+
+def test_cancel_does_not_end_the_encryption(certificate):
+    """Another thread may be about to send the key."""
+    with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
+        stream = client.stream("hi")
+        next(stream)
+        sock: Any = stream._call._connection.sock
+        stream._call.driver.cancel()
+        assert sock.version() is not None
+        stream.close()

@@ -1,0 +1,179 @@
+"""Conversations: only complete turns are added. Saving and loading."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+
+from localchat import Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
+from tests.client.test_tools import add
+from tests.support.scripted import Response, Script, calls, chunk, playing, text
+
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+def user(content: Any) -> Any:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str, **fields: Any) -> Any:
+    return {"role": "assistant", "content": content, **fields}
+
+
+@contextlib.contextmanager
+def started(*responses: Response, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
+    with playing(*responses, client_class=client_class) as (client, script):
+        yield client.conversation(**options), script
+
+
+def test_turns_are_added_and_sent_again(client_class: Any):
+    """A turn with tools has all its messages."""
+    responses = text("Hello."), calls(("add", '{"a": 1, "b": 2}')), text("3")
+    options = {"system": "be brief", "temperature": 0, "tools": [add]}
+    with started(*responses, client_class=client_class, **options) as (conversation, script):
+        assert conversation.say("hi").text == "Hello."
+        assert conversation.say("1+2?", temperature=1).text == "3"
+    *messages, call, result, last = conversation.messages
+    assert messages == [SYSTEM, user("hi"), assistant("Hello."), user("1+2?")]
+    assert (call["role"], result["role"], last) == ("assistant", "tool", assistant("3"))
+    assert script.requests[1]["messages"] == messages
+    assert [request["temperature"] for request in script.requests] == [0, 1, 1]
+
+
+def test_system_message_of_a_turn_replaces_that_of_the_conversation(client_class: Any):
+    with started(text("Hi."), client_class=client_class, system="be brief") as (conversation, script):
+        conversation.say("one", system="be long")
+    assert script.requests[0]["messages"] == [{"role": "system", "content": "be long"}, user("one")]
+    assert conversation.messages == [SYSTEM, user("one"), assistant("Hi.")]
+
+
+def test_turn_is_added_with_its_last_event(client_class: Any):
+    """And not if the stream is cancelled before."""
+    with started(text("a", "b"), client_class=client_class) as (conversation, _):
+        with conversation.stream("hi") as stream:
+            assert next(event for event in stream if event.type == "content_delta").delta == "a"
+        assert conversation.messages == []
+        with conversation.stream("hi") as stream:
+            assert "message_stop" in (event.type for event in stream)
+            assert conversation.messages == [user("hi"), assistant("ab")]
+
+
+@pytest.mark.parametrize(
+    ("responses", "options", "error"),
+    [
+        ([[chunk(content="half")]], {}, IncompleteStream),
+        ([calls(("add", "{}"))], {"tools": [add], "max_rounds": 2}, TooManyRounds),
+        ([calls(("add", "{}")), [chunk(content="half")]], {"tools": [add]}, IncompleteStream),
+        ([text("no JSON")], {"response_format": "name"}, DoesNotFit),
+    ],
+    ids=["cut", "rounds", "cut-in-the-second-round", "not-valid"],
+)
+def test_nothing_is_added_after_an_error(responses: List[Any], options: Any, error: Any, client_class: Any):
+    with started(text("Hello."), *responses, client_class=client_class) as (conversation, _):
+        conversation.say("hi")
+        with pytest.raises(error):
+            conversation.say("more", **options)
+        assert conversation.messages == [user("hi"), assistant("Hello.")]
+
+
+def test_message_may_be_edited_and_the_system_message_of_one_turn_is_not_kept():
+    with started(text("ok")) as (conversation, script):
+        conversation.say("hi", system="be brief")
+        assert conversation.messages == [user("hi"), assistant("ok")]
+        conversation.messages[0]["content"] = "hello"
+        conversation.say("more")
+    assert script.requests[0]["messages"] == [SYSTEM, user("hi")]
+    assert script.requests[1]["messages"][0] == user("hello")
+
+
+def test_prompt_may_be_messages_and_have_images():
+    with started(text("ok")) as (conversation, _):
+        conversation.say([user("a"), user("b")])
+        conversation.say("what?", images=[b"GIF89a"])
+    assert conversation.messages[:2] == [user("a"), user("b")]
+    assert conversation.messages[3]["content"][1] == {"type": "text", "text": "what?"}
+
+
+def test_wrong_prompt_or_messages_are_found_at_once():
+    conversation = Client("http://127.0.0.1:1").conversation()
+    for call in (lambda: conversation.stream(None), lambda: conversation.stream(["a"])):
+        with pytest.raises(TypeError, match=r"a prompt is text|a message is a dict"):
+            call()
+    with pytest.raises(TypeError, match="a message is a dict"):
+        Conversation(Client(), messages=["a"])
+    with pytest.raises(TypeError, match="'temprature'"):
+        conversation.stream("a", temprature=0)
+
+
+# Files
+
+
+def test_save_and_load_give_the_same_messages(tmp_path: Path):
+    path = tmp_path / "saved.json"
+    with started(text("Grüße \ud83d\ude00"), system="be brief") as (conversation, _):
+        conversation.say("hi\u2028there")
+        conversation.save(path)
+        conversation.save(path)
+        again = Conversation.load(path, Client(), temperature=0)
+    assert again.messages == conversation.messages
+    assert [file.name for file in tmp_path.iterdir()] == ["saved.json"]
+    assert "Grüße" in path.read_text(encoding="utf-8")
+    again.messages.append(user("\ud83d"))  # A lone surrogate, which UTF-8 cannot encode.
+    again.save(path)
+    assert Conversation.load(path, Client()).messages == again.messages
+
+
+def test_what_the_server_requires_back_is_saved_and_sent_again(tmp_path: Path):
+    signed, details = {"google": {"thought_signature": "s"}}, [{"type": "reasoning.encrypted", "data": "x"}]
+    first = chunk(content=None, reasoning_details=details)
+    made = calls(("add", '{"a": 1, "b": 2}'), extra_content=signed)
+    with started([first, *made], text("3"), tools=[add]) as (conversation, script):
+        conversation.say("1+2?")
+        conversation.save(tmp_path / "saved.json")
+        Conversation.load(tmp_path / "saved.json", conversation._client, tools=[add]).say("more")
+    for request in script.requests[1:]:
+        message = request["messages"][1]
+        assert (message["content"], message["reasoning_details"]) == (None, details)
+        assert message["tool_calls"][0]["extra_content"] == signed
+
+
+def test_load_takes_a_bare_list_and_another_system_message(tmp_path: Path):
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps([{"role": "system", "content": "old"}, user("hi")]))
+    assert Conversation.load(path, Client(), system="be brief").messages == [SYSTEM, user("hi")]
+
+
+@pytest.mark.parametrize("content", ["3", "{}", "[3]", '{"messages": {}}', "not JSON"])
+def test_load_of_anything_else_is_a_value_error(tmp_path: Path, content: str):
+    path = tmp_path / "saved.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))} is not a saved conversation: "):
+        Conversation.load(path, Client())
+
+
+def test_failed_save_leaves_the_existing_file_unchanged(tmp_path: Path):
+    path = tmp_path / "saved.json"
+    conversation = Conversation(Client())
+    conversation.save(path)
+    conversation.messages.append(user(object()))
+    with pytest.raises(TypeError):
+        conversation.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["saved.json"]
+    assert json.loads(path.read_text()) == {"messages": []}
+
+
+def test_save_keeps_links_and_permissions(tmp_path: Path):
+    path, link = tmp_path / "saved.json", tmp_path / "link.json"
+    path.touch(0o600)
+    link.symlink_to(path)
+    Conversation(Client(), messages=[user("a")]).save(link)
+    assert link.is_symlink()
+    assert Conversation.load(path, Client()).messages == [user("a")]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.iterdir()) == [link, path]

@@ -1,0 +1,353 @@
+"""Conversion of values and streams to and from llama-stack's types: a test for each row of docs/contract.md."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+from types import SimpleNamespace
+from typing import Any, List
+
+import pytest
+
+from examples.llama_stack import (
+    CompletionPiece,
+    StackCall,
+    StackEvent,
+    StackReply,
+    StackText,
+    StackToolCall,
+    UnparseableToolCall,
+    chat_logprobs,
+    completion_logprobs,
+    completion_pieces,
+    sampling_options,
+    stack_calls,
+    stack_events,
+    stack_reply,
+    stop_reason,
+    to_openai,
+    tool_definition,
+    type_schema,
+)
+from localchat.errors import IncompleteStream, StreamError
+from localchat.events import Choice, StreamEvent, ToolCall
+from localchat.reply.assembly import Accumulator
+from tests.support.scripted import chunk
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+
+
+# K7 and sampling
+
+
+REASONS = {
+    "end_of_turn": "stop eos eos_token content_filter another",
+    "end_of_message": "eom tool_calls function_call tool_use",
+    "out_of_tokens": "length max_tokens",
+    None: "error abort",
+}
+
+
+def test_k7_one_table_of_stop_reasons():
+    """L5, L6, L25 and L36 in one."""
+    assert {reason: {stop_reason(word) for word in words.split()} for reason, words in REASONS.items()} == {
+        reason: {reason} for reason in REASONS
+    }
+    assert stop_reason(None) is stop_reason("") is None
+
+
+@pytest.mark.parametrize(
+    ("params", "options"),
+    [
+        (None, {}),
+        ({"strategy": {"type": "greedy"}}, {"temperature": 0.0}),
+        ({"strategy": {"type": "top_p", "temperature": 0.5, "top_p": 0.9}}, {"temperature": 0.5, "top_p": 0.9}),
+        ({"strategy": {"type": "top_k", "top_k": 7}}, {"top_k": 7}),
+        ({"strategy": {"type": "top_k", "top_k": 7, "temperature": 0.0}}, {"top_k": 7, "temperature": 0.0}),
+        ({"max_tokens": 0, "stop": ["x"]}, {"max_tokens": 0, "stop": ["x"]}),
+        ({"max_tokens": None, "stop": None, "repetition_penalty": None}, {}),
+        ({"repetition_penalty": 1.0}, {}),
+        ({"repetition_penalty": 1.1, "seed": 0}, {"repeat_penalty": 1.1, "seed": 0}),
+    ],
+)
+def test_l2_l3_sampling_options(params: Any, options: Any):
+    assert sampling_options(params) == options
+    with pytest.raises(ValueError, match="'beam'"):
+        sampling_options({"strategy": {"type": "beam"}})
+
+
+# Log probabilities
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "maps"),
+    [
+        ({"top_logprobs": [{"a": -1.0}, None]}, [{"a": -1.0}, {}]),
+        ({"tokens": ["a", "b"], "token_logprobs": [-1.0, -2.0], "top_logprobs": None}, [{"a": -1.0}, {"b": -2.0}]),
+        (-0.5, [{"x": -0.5}]),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_l7_l8_completion_logprobs(logprobs: Any, maps: Any):
+    assert completion_logprobs(logprobs, "x") == maps
+
+
+def test_l33_chat_logprobs_hold_the_chosen_token_too():
+    item = {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": -0.5}]}
+    assert chat_logprobs([item, {"token": "c", "logprob": -2.0}]) == [{"b": -0.5, "a": -1.0}, {"c": -2.0}]
+    assert chat_logprobs(None) is None
+
+
+# Tools
+
+
+TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "string": "string", "list": "array"}
+TYPES |= {"typing.Dict": "object", "dict[str, int]": "object", "None": "null"}
+SCHEMAS = {
+    **{name: {"type": kind} for name, kind in TYPES.items()},
+    "List[int]": {"type": "array", "items": {"type": "integer"}},
+    "Optional[str]": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "int | None": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "Any": {},
+}
+
+
+def test_l30_type_names():
+    assert {name: type_schema(name) for name in SCHEMAS} == SCHEMAS
+
+
+class BuiltIn(enum.Enum):
+    SEARCH = "brave_search"
+
+
+def test_l31_tool_definition():
+    parameters = {
+        "x": {"param_type": "int", "description": "a number", "required": True},
+        "y": {"param_type": "bool", "required": False, "default": False},
+        "z": {"param_type": "str", "default": None, "required": False},
+    }
+    assert tool_definition({"tool_name": "f", "description": "Do.", "parameters": parameters}) == {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "Do.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "x": {"type": "integer", "description": "a number"},
+                    "y": {"type": "boolean", "default": False},
+                    "z": {"type": "string"},
+                },
+                "required": ["x"],
+            },
+        },
+    }
+    assert tool_definition({"tool_name": BuiltIn.SEARCH})["function"] == {"name": "brave_search"}
+
+
+def test_l26_l27_l32_calls_are_converted_and_never_raise():
+    good = {"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    calls = [
+        good,
+        {"id": None, "function": {"name": "f", "arguments": "{"}},
+        {"function": {"name": "f", "arguments": "[1]"}},
+        {},
+        {"id": "1", "function": {"name": "f", "arguments": {"a": 1}}},
+    ]
+    call = StackCall("1", "f", {"a": 1}, '{"a": 1}')
+    bad = [UnparseableToolCall("", "f", "{"), UnparseableToolCall("", "f", "[1]"), UnparseableToolCall("", "", "{}")]
+    assert stack_calls(calls) == [call, *bad, call]
+    assert stack_calls(None) == []
+    assert UnparseableToolCall() == UnparseableToolCall("", "", "")
+
+
+def test_what_the_server_requires_back_survives_the_conversion():
+    """Reasoning in its field, null content, and signatures of the message and of its calls."""
+    signed, details = {"extra_content": {"google": {"thought_signature": "s"}}}, [{"type": "reasoning.encrypted"}]
+    calls = [ToolCall("1", "f", {"a": 1}, '{"a":1}', extra=signed), ToolCall("2", "g", {}, "{}", extra=signed)]
+    extra = {"content": None, "reasoning_details": details}
+    choice = Choice(reasoning="Hm.", tool_calls=tuple(calls), reasoning_field="reasoning", extra=extra)
+    assert to_openai({"role": "assistant", **vars(stack_reply(choice))}) == choice.message
+    assert stack_calls(choice.message["tool_calls"])[0].extra == signed
+    nothing = {"role": "assistant", "content": None, "tool_calls": STACK_ASSISTANT["tool_calls"]}
+    assert to_openai(nothing)["content"] is None
+
+
+# Messages
+
+ASSISTANT = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
+}
+STACK_ASSISTANT = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}],
+}
+IMAGE_PARTS = [
+    {"type": "text", "text": "see"},
+    {"type": "image_url", "image_url": {"url": "https://host/a.png"}},
+    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+]
+STACK_ITEMS = [
+    {"type": "text", "text": "see"},
+    {"type": "image", "image": {"url": {"uri": "https://host/a.png"}}},
+    {"type": "image", "image": {"data": PNG}},
+]
+
+
+@pytest.mark.parametrize(
+    ("stack", "openai"),
+    [
+        ({"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}),
+        ({"role": "user", "content": STACK_ITEMS}, {"role": "user", "content": IMAGE_PARTS}),
+        (STACK_ASSISTANT, ASSISTANT),
+        ({"role": "assistant", "content": "ok", "tool_calls": []}, {"role": "assistant", "content": "ok"}),
+        ({"role": "tool", "call_id": "1", "content": "42"}, {"role": "tool", "tool_call_id": "1", "content": "42"}),
+    ],
+)
+def test_l28_l29_messages(stack: Any, openai: Any):
+    assert to_openai(stack) == openai
+
+
+def test_l28_typed_message_and_lone_part():
+    typed = to_openai(SimpleNamespace(role="user", content=SimpleNamespace(type="text", text="hi")))
+    assert typed == {"role": "user", "content": [{"type": "text", "text": "hi"}]}
+    assert to_openai({"role": "developer", "content": ["a", "b"]})["role"] == "system"
+    assert to_openai({"role": "user", "content": None})["content"] == ""
+
+
+def test_l29_names_of_built_in_tools_and_arguments_without_their_text():
+    call = {"call_id": "1", "tool_name": BuiltIn.SEARCH, "arguments": {"q": "é"}}
+    function = to_openai({"role": "assistant", "content": "", "tool_calls": [call]})["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == ("brave_search", {"q": "é"})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "hi"},
+        {"role": "wizard", "content": "hi"},
+        {"role": "user", "content": [{"type": "video"}]},
+        {"role": "user", "content": [{"type": "image", "image": {}}]},
+        {"role": "user", "content": [{"type": "image", "image": {"data": "?"}}]},
+        {"role": "user", "content": [3]},
+    ],
+)
+def test_l28_wrong_message_is_a_value_error(message: Any):
+    with pytest.raises(ValueError, match=r"role|counterpart|image|expected a dict"):
+        to_openai(message)
+
+
+# Replies
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "content", "reason"),
+    [
+        ("hi<|eot_id|>", "length", "hi", "end_of_turn"),
+        ("hi<|eom_id|>", "stop", "hi", "end_of_message"),
+        ("hi <|eom", "stop", "hi <|eom", "end_of_turn"),
+        ("hi", "length", "hi", "out_of_tokens"),
+    ],
+)
+def test_l9_l34_reply_of_text(text: str, finish: str, content: str, reason: Any):
+    choice = Choice(text=text, finish_reason=finish, finish_reason_raw=finish)
+    assert stack_reply(choice) == StackReply(content, (), reason, None)
+
+
+def test_l10_l11_unparseable_call_does_not_affect_the_others():
+    calls = (ToolCall("1", "f", {}, "{}"), ToolCall("2", "g", None, "{", "not JSON"))
+    reply = stack_reply(Choice(text="so", tool_calls=calls, finish_reason="tool_calls", finish_reason_raw="stop"))
+    assert reply.tool_calls == (StackCall("1", "f", {}, "{}"), UnparseableToolCall("2", "g", "{"))
+    assert (reply.content, reply.stop_reason) == ("so", "end_of_message")
+
+
+# Streams
+
+
+def events_of(*chunks: Any, done: bool = False) -> List[StreamEvent]:
+    accumulator = Accumulator()
+    events = [event for chunk in chunks for event in accumulator.add(chunk)]
+    return events + accumulator.finish(done)
+
+
+def call_chunk(index: int, id: Any, name: Any, arguments: str) -> Any:
+    function = {"arguments": arguments, **({"name": name} if name else {})}
+    return chunk(tool_calls=[{"index": index, "id": id, "function": function}])
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_l8_l14_completion_pieces_without_markers(size: int):
+    text = "one<|eot_id|>"
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    chunks = [{"choices": [{"index": 0, "text": piece, "finish_reason": None}]} for piece in pieces]
+    chunks.append({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
+    found = list(completion_pieces(events_of(*chunks)))
+    assert "".join(piece.delta for piece in found) == "one"
+    assert found[-1] == CompletionPiece("", "end_of_turn")
+    made = {"index": 0, "text": "a", "logprobs": {"top_logprobs": [{"a": -1.0}]}, "finish_reason": "stop"}
+    assert next(completion_pieces(events_of({"choices": [made]}))) == CompletionPiece("a", None, [{"a": -1.0}])
+
+
+def test_l15_l17_l42_events_of_text():
+    """Log probabilities come with the text; usage and other choices are left out."""
+    hi = chunk(content="hi")
+    hi["choices"][0]["logprobs"] = {"content": [{"token": "hi", "logprob": -1.0}]}
+    other = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+    usage = {"choices": [], "usage": {"prompt_tokens": 1}}
+    chunks = chunk(content=""), hi, other, chunk("stop", content="!"), usage
+    assert list(stack_events(events_of(*chunks))) == [
+        StackEvent("start", StackText("")),
+        StackEvent("progress", StackText("hi"), None, [{"hi": -1.0}]),
+        StackEvent("progress", StackText("!")),  # L20: text beside the finish reason is not lost.
+        StackEvent("complete", StackText(""), "end_of_turn"),
+    ]
+    second = list(stack_events(events_of(*chunks), choice_index=1))
+    assert [event.event_type for event in second] == ["start", "progress", "complete"]
+
+
+def test_l37_l41_events_of_calls():
+    made = events_of(
+        call_chunk(0, "1", "f", '{"a":'),
+        call_chunk(0, None, None, "1}"),
+        call_chunk(1, "2", "g", "{"),
+        chunk("tool_calls"),
+    )
+    start, *events, end = stack_events(made)
+    assert (start, end) == (StackEvent("start", StackText("")), StackEvent("complete", StackText(""), "end_of_message"))
+    assert {event.event_type for event in events} == {"progress"}
+    assert [event.delta for event in events] == [
+        StackToolCall("", "started"),
+        StackToolCall("f(", "in_progress"),
+        StackToolCall('{"a":', "in_progress"),
+        StackToolCall("1}", "in_progress"),
+        StackToolCall("", "started"),
+        StackToolCall("g(", "in_progress"),
+        StackToolCall("{", "in_progress"),
+        StackToolCall(")", "in_progress"),
+        StackToolCall(StackCall("1", "f", {"a": 1}, '{"a":1}'), "succeeded"),
+        StackToolCall(")", "in_progress"),
+        StackToolCall("g({)", "failed"),
+    ]
+
+
+def test_l21_marker_in_the_text_sets_the_stop_reason():
+    events = list(stack_events(events_of(chunk(content="hi"), chunk(content="<|eom_id|>"), chunk("stop"))))
+    assert [event.delta for event in events[1:]] == [StackText("hi"), StackText("")]
+    assert events[-1].stop_reason == "end_of_message"
+
+
+def test_l42_stream_that_is_cut_or_fails_has_no_complete_event():
+    def failing(error: Exception) -> Any:
+        yield from Accumulator().add(chunk(content="a"))
+        raise error
+
+    for error in (IncompleteStream("cut"), StreamError("failed")):
+        seen = []
+        with pytest.raises(type(error)):
+            seen.extend(stack_events(failing(error)))
+        assert all(event.event_type != "complete" for event in seen)

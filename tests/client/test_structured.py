@@ -1,0 +1,213 @@
+"""Structured output: the modes for different servers, validation, and repeated requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple, Union
+
+import pytest
+
+from localchat import BadRequestError, DoesNotFit, IncompleteReply, ToolCall
+from localchat.events import Choice, Reply
+from localchat.schema.schema import json_schema
+from localchat.schema.structured import ExpectedValue
+from tests.client.test_schema import Address
+from tests.support.scripted import Script, chunk, playing, refusal
+
+ADA = '{"name": "Ada", "age": 36}'
+
+
+@dataclass
+class Person:
+    name: str
+    age: int
+
+
+def response_of(text: str, reason: str = "stop") -> list[Any]:
+    return [chunk(reason, content=text)]
+
+
+def formats(script: Script) -> list[Any]:
+    """The type of the response format in each request."""
+    return [request.get("response_format", {}).get("type") for request in script.requests]
+
+
+def test_every_method_parses_the_value():
+    completion = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
+    with playing(*[response_of(ADA)] * 3, completion) as (client, _script):
+        assert client.chat("Who?", response_format=Person).parsed == Person("Ada", 36)
+        with client.stream("Who?", response_format=Person) as stream:
+            for event in stream:
+                if event.type == "message_stop":  # The last event has come, and the stream has not ended.
+                    assert stream.reply.parsed == Person("Ada", 36)
+        assert client.run("Who?", response_format=Person).parsed == Person("Ada", 36)
+        assert client.complete("Who?", response_format=Person).parsed == Person("Ada", 36)
+
+
+def test_stream_of_an_invalid_value_raises_instead_of_the_last_event():
+    with playing(response_of('{"name": "Ada"}')) as (client, _script):
+        types = []
+        with client.stream("Who?", response_format=Person) as stream:
+            with pytest.raises(DoesNotFit, match="age"):
+                types.extend(event.type for event in stream)
+            assert "message_stop" not in types
+            assert stream.reply.parsed is None
+            assert stream.reply.text == '{"name": "Ada"}'
+
+
+def test_request_is_repeated_after_an_invalid_value(client_class):
+    """The last retry raises the error."""
+    invalid = [response_of('{"name": "Ada"}'), response_of("no")]
+    options = {"system": "Be brief.", "response_format": Person}
+    with playing(*invalid, *invalid, response_of(ADA), client_class=client_class) as (client, script):
+        with pytest.raises(DoesNotFit, match="not JSON") as caught:
+            client.chat("Who?", retries_on_mismatch=1, **options)
+        assert (caught.value.partial.text, len(script.requests)) == ("no", 2)
+        assert client.chat("Who?", retries_on_mismatch=2, **options).parsed == Person("Ada", 36)
+    messages = script.requests[-1]["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert messages[2]["content"] == '{"name": "Ada"}'
+    assert "age" in messages[3]["content"]
+    assert "not JSON" in messages[5]["content"]
+
+
+@pytest.mark.parametrize("method", ["chat", "run"])
+def test_value_that_a_filter_cut_is_an_incomplete_reply_and_not_a_mismatch(method, client_class):
+    with playing(response_of('{"name": "A', "content_filter"), client_class=client_class) as (client, script):
+        retries = {"retries_on_mismatch": 2} if method == "chat" else {}
+        with pytest.raises(IncompleteReply) as caught:
+            getattr(client, method)("Who?", response_format=Person, **retries)
+        assert (caught.value.partial.text, len(script.requests)) == ('{"name": "A', 1)
+        with pytest.raises(DoesNotFit):
+            getattr(client, method)("Who?", response_format=Person, allow_truncated=True)
+
+
+NO_SCHEMA = refusal("response_format.type json_schema is not supported")
+NO_JSON = refusal("'response_format.type' must be 'text'")
+OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must have type 'object'")
+
+
+def test_server_without_schemas_or_without_response_format_gets_the_schema_in_the_prompt(client_class):
+    fenced = response_of(f"```json\n{ADA}\n```")
+    responses = NO_SCHEMA, response_of(ADA), NO_SCHEMA, NO_JSON, fenced
+    with playing(*responses, client_class=client_class) as (client, script):
+        replies = [client.chat("Who?", system="Be brief.", response_format=Person) for _ in range(2)]
+    assert [reply.parsed for reply in replies] == [Person("Ada", 36)] * 2
+    warning = "the server refused the JSON Schema: JSON was requested with response_format json_object"
+    assert replies[0].warnings == (warning,)
+    assert formats(script) == ["json_schema", "json_object", "json_schema", "json_object", None]
+    for request in (script.requests[1], script.requests[4]):
+        system, user = request["messages"]
+        assert system["content"].startswith("Be brief.\n\nAnswer with JSON alone")
+        assert '"age"' in system["content"]
+        assert user == {"role": "user", "content": "Who?"}
+
+
+def test_completion_of_a_server_without_response_format_is_validated():
+    texts = [[{"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}] for text in (ADA, "no")]
+    with playing(NO_SCHEMA, NO_JSON, texts[0], NO_SCHEMA, texts[1]) as (client, script):
+        assert client.complete("Ada is", response_format=Person).parsed == Person("Ada", 36)
+        assert formats(script) == ["json_schema", "json_object", None]
+        assert [request["prompt"] for request in script.requests] == ["Ada is"] * 3
+        with pytest.raises(DoesNotFit, match="not JSON"):
+            client.complete("Ada is", response_format=Person)
+
+
+def test_other_errors_and_the_refusal_of_the_last_mode_are_raised():
+    ready = {"type": "json_object"}
+    with playing(refusal("temperature is too high"), NO_SCHEMA, NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
+        for given, words in ((Person, "temperature"), (ready, "json_schema"), (Person, "must be 'text'")):
+            with pytest.raises(BadRequestError, match=words):
+                client.chat("Who?", response_format=given)
+    assert len(script.requests) == 5
+
+
+ROOTS: dict[str, tuple[Any, str, Any]] = {
+    "list": (List[Person], f"[{ADA}]", [Person("Ada", 36)]),
+    "union": (Union[int, Person], ADA, Person("Ada", 36)),
+    "number": (int, "3", 3),
+}
+
+
+@pytest.mark.parametrize(("target", "text", "value"), ROOTS.values(), ids=ROOTS)
+def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects(target, text, value):
+    wrapped = response_of(f'{{"value": {text}}}')
+    with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, response_of(text)) as (client, script):
+        assert client.chat("Who?", response_format=target).parsed == value
+        schema = script.requests[1]["response_format"]["json_schema"]["schema"]
+        assert (schema["type"], schema["required"]) == ("object", ["value"])
+        assert "$defs" not in schema["properties"]["value"]
+        assert client.chat("Who?", response_format=target).parsed == value
+        assert formats(script)[2:] == ["json_schema", "json_schema", "json_object"]
+        assert client.chat("Who?", response_format=target).parsed == value
+
+
+def test_response_format_may_be_a_target_or_ready_made():
+    bonn, ready = response_of('{"name": "Bonn"}'), [{"type": "json_object"}, {"type": "x"}]
+    with playing(bonn, bonn, bonn, response_of("12")) as (client, script):
+        assert client.chat("x", response_format="name").parsed == {"name": "Bonn"}
+        assert [client.chat("x", response_format=given).parsed for given in ready] == [None, None]
+        assert client.chat("x", response_format={"type": ["integer", "null"]}).parsed == 12
+    assert script.requests[0]["response_format"]["json_schema"]["schema"]["required"] == ["name"]
+    assert [request["response_format"] for request in script.requests[1:3]] == ready
+
+
+# ExpectedValue
+
+
+@dataclass
+class Counts:
+    counts: Dict[str, int]
+
+
+def reply(text: str, **fields: Any) -> Reply:
+    return Reply((Choice(text=text, **fields),))
+
+
+def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
+    for text in ('{"street": "High"}', '```json\r\n{"street": "High"}\r\n```', ' {"street":"High"} \n'):
+        assert ExpectedValue(Address).read(reply(text)) == Address("High")
+    assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
+
+
+PATTERN = {"type": "string", "pattern": r"^\p{L}+$"}
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "fields", "path", "message"),
+    [
+        (Address, "Sure! {}", {}, "$", "not JSON"),
+        (Address, '{"street": NaN}', {}, "$", "NaN is not a number"),
+        (Address, '{"street": -1e999}', {}, "$", "larger than any float"),
+        (Address, '{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
+        (int, "12", {"finish_reason": "length"}, "$", "12 may be the beginning .*raise max_tokens"),
+        (Address, "", {"refusal": "I cannot"}, "$", "the model declined"),
+        (Address, '{"street": 1}', {}, "$.street", r"^the answer does not fit: \$\.street: expected string, got 1"),
+        (PATTERN, '"abc"', {}, "$", "Python cannot read the pattern"),
+        (Address, "[" * 100_000, {}, "$", "not JSON"),
+    ],
+)
+def test_error_has_path_text_and_reply(target: Any, text: str, fields: Any, path: str, message: str):
+    invalid = reply(text, **fields)
+    with pytest.raises(DoesNotFit, match=message) as caught:
+        ExpectedValue(target).read(invalid)
+    assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, invalid)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "strict"),
+    [
+        (Address, "Address", True),
+        ("a, b", "answer", True),
+        (List[int], None, True),
+        ({"title": "A b"}, "A_b", None),
+        (Counts, "Counts", None),  # OpenAI refuses a strict schema with other objects, and servers enforce it anyway.
+        (List[Any], None, None),
+        (Tuple[int, str], None, None),
+    ],
+)
+def test_response_format_has_name_schema_and_strict(target: Any, name: Any, strict: Any):
+    described = ExpectedValue(target).apply({})["response_format"]["json_schema"]
+    assert described.get("strict") == strict
+    assert name in (None, described["name"])
+    assert described["schema"] == json_schema(target, strict=bool(strict))

@@ -1,0 +1,258 @@
+"""Runs with tools against scripted responses: rounds, the messages that are sent back, and the end of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, ToolRun, TooManyRounds
+from tests.client.test_tools import Place, add
+from tests.support.raw_server import DEADLINE_S, OPEN, Server, waiting
+from tests.support.scripted import calls, chunk, playing, scripted, text
+
+# Rounds
+
+
+def test_run_calls_the_function_and_returns_the_final_reply():
+    with playing(calls(("add", '{"a": 1, "b": 2}')), text("It is ", "3.")) as (client, script):
+        reply = client.run("1+2?", system="be brief", tools=[add], tool_choice="required")
+        client.run("x")
+    assert reply.text == "It is 3."
+    first, second, without_tools = script.requests
+    assert first["tools"] == second["tools"] == [Tool.of(add).definition]
+    assert "tools" not in without_tools
+    assert [request.get("tool_choice") for request in script.requests] == ["required", None, None]
+    assert second["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "1+2?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_0", "name": "add", "content": "3"},
+    ]
+
+
+def test_stream_yields_the_results_as_events():
+    with playing([chunk(content="So "), *calls(("add", '{"a": 1, "b": 2}'))], text("3")) as (client, _):
+        with client.run_stream("x", tools=[add]) as run:
+            events = list(run)
+        assert "".join(client.run_stream("x").text) == "3"
+        run.close()  # After the end, this has no effect.
+        assert (run.done, run.reply.text, list(run)) == (True, "3", [])
+    types = [event.type for event in events]
+    assert types == [
+        *("message_start", "content_delta", "tool_call_delta", "tool_call", "message_stop", "tool_result"),
+        *("message_start", "content_delta", "message_stop"),
+    ]
+    result = events[5]
+    assert isinstance(result, ToolResult)
+    assert (result.call.name, result.content, result.error, result.value) == ("add", "3", None, 3)
+    assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
+    ran = []
+
+    def again() -> str:
+        ran.append(1)
+        return "more"
+
+    with playing(calls(("again", "")), client_class=client_class) as (client, script):
+        with pytest.raises(TooManyRounds, match="still calls again after 3 rounds") as caught:
+            client.run("x", tools=[again], max_rounds=3)
+        assert len(script.requests) == 3
+    assert len(ran) == 2
+    assert caught.value.partial is not None
+    assert caught.value.partial.tool_calls[0].name == "again"
+    assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "n": ({"n": 2, "tools": [add]}, "n must be 1"),
+    "max_rounds": ({"max_rounds": 0}, "at least 1, not 0"),
+    "text for max_rounds": ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
+    "no tools": ({"tools": None}, "tools is a list of functions, not None"),
+    "one function": ({"tools": add}, "tools is a list of functions, not <function add"),
+    "on_call": ({"on_call": True}, "on_call is a function, not True"),
+    "parallel": ({"parallel": -1}, "parallel is .* not -1"),
+    "think_tags": ({"think_tags": "on"}, "think_tags must be one of"),
+    "unknown name": ({"temprature": 0}, "no option 'temprature': is temperature meant"),
+    "on_done": ({"on_done": print}, "no option 'on_done'"),
+    "header": ({"extra_headers": {"a b": "c"}}, "a b"),
+    **{name: ({name: 5}, f"{name} is a .*, not a int") for name in ("extra_headers", "extra_body", "model")},
+    "schema": ({"response_format": complex}, "no counterpart"),
+    "retries": ({"max_retries": -1}, "max_retries is a whole number"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_wrong_option_of_a_run_or_conversation_is_found_at_once(options: Any, message: str, kind: Any):
+    client = kind("http://127.0.0.1:1")
+    for call in (lambda **given: client.run_stream("x", **given), client.conversation):
+        with pytest.raises((ValueError, TypeError), match=message):
+            call(**options)
+
+
+def test_one_round_is_a_valid_limit():
+    with playing(text("ok")) as (client, _):
+        assert client.run("x", max_rounds=1).text == "ok"
+
+
+# Messages that are sent back
+
+
+def test_calls_of_a_reply_that_was_cut_are_not_run():
+    with playing([*calls(("add", '{"a": 1, "b": 2}'))[:-1], chunk("length")]) as (client, script):
+        with pytest.raises(IncompleteReply):
+            client.run("1+2?", [add])
+        assert len(script.requests) == 1
+
+
+def test_missing_ids_are_generated_and_match():
+    delta = {"function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    with playing([chunk(tool_calls=[delta]), chunk("stop")], text('{"name": "Bonn"}')) as (client, script):
+        assert client.run("x", tools=[add], response_format=Place).parsed == Place("Bonn")
+    _, assistant, result = script.requests[-1]["messages"]
+    assert result["tool_call_id"] == assistant["tool_calls"][0]["id"] != ""
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_is_sent_back_under_the_name_that_the_server_uses(name: str):
+    """Like fields of a call that the client does not know."""
+    reasoning, signed = chunk(**{name: "Hm."}), {"google": {"thought_signature": "abc"}}
+    made = calls(("add", '{"a": 1, "b": 2}'), extra_content=signed)
+    with playing([reasoning, *made], text("ok")) as (client, script):
+        client.run("x", tools=[add])
+    message = script.requests[-1]["messages"][1]
+    assert (message[name], message["tool_calls"][0]["extra_content"]) == ("Hm.", signed)
+
+
+def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
+    def respond(body: Any) -> Any:
+        message = body["messages"][-1]
+        bad = {"error": {"message": "messages.2.tool.name: Extra inputs are not permitted"}}
+        return [bad] if "name" in message else text("3") if message["role"] == "tool" else made
+
+    made = calls(("add", '{"a": 1, "b": 2}'))
+    with playing(respond) as (client, script):
+        assert [client.run("x", [add]).text for _ in range(2)] == ["3", "3"]
+        assert len(script.requests) == 5
+        assert not client.with_options(max_retries=0)._settings.takes_tool_names
+    assert "name" not in script.requests[-1]["messages"][-1]
+    urls = {"http://10.0.0.1/v1": True, "https://127.0.0.1/v1": True, "https://api.example.com/v1": False}
+    assert {url: Client(url)._settings.takes_tool_names for url in urls} == urls
+
+
+# Ends
+
+
+def test_finish_never_returns_a_reply_that_was_cut():
+    """Also after the events were read, and when it is called again."""
+    with playing([chunk("length", content="a")]) as (client, _):
+        for is_read in (True, False):
+            run = client.run_stream("x")
+            assert not is_read or "".join(run.text) == "a"
+            for _ in range(2):
+                with pytest.raises(IncompleteReply):
+                    run.finish()
+
+
+def test_leaving_the_with_closes_the_stream():
+    with playing(text("a", "b", "c")) as (client, _):
+        with client.run_stream("x") as run:
+            assert next(event for event in run if event.type == "content_delta").delta == "a"
+        with pytest.raises(Cancelled) as caught:
+            list(run)
+        assert not run.done
+        assert caught.value.partial == run.reply
+        assert run.reply.text.startswith("a")
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_stream_or_run_without_references_closes_its_connection(asynchronous: bool, method: str):
+    async def start(server: Server) -> None:
+        async for _ in getattr(AsyncClient(server.url, model="m"), method)("x").text:
+            break
+        while not server.left.is_set():
+            await asyncio.sleep(0.01)
+
+    gc.disable()  # The collector would delete a run that is part of a reference cycle.
+    try:
+        with waiting(OPEN) as server:
+            if asynchronous:
+                asyncio.run(asyncio.wait_for(start(server), DEADLINE_S))
+            else:
+                next(getattr(Client(server.url, model="m"), method)("x").text)
+            assert server.left.wait(DEADLINE_S)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
+    """While a tool is running, and between two events."""
+
+    async def main(url: str) -> None:
+        started, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> str:
+            started.set()
+            await go_on.wait()
+            return "done"
+
+        async with AsyncClient(url, model="m") as client:
+            run = client.run_stream("x", tools=[slow], parallel=parallel)
+            task = asyncio.ensure_future(run.finish())
+            await started.wait()
+            await run.close()
+            go_on.set()
+            with pytest.raises(Cancelled):
+                await task
+
+            run = client.run_stream("x")
+            await run.__anext__()
+            await run.close()
+            with pytest.raises(Cancelled):
+                await run.finish()
+
+    with scripted(calls(("slow", ""), ("slow", "")), text("a", "b")) as script:
+        asyncio.run(asyncio.wait_for(main(script.base_url), DEADLINE_S))
+        assert len(script.requests) == 2
+
+
+@pytest.mark.parametrize(("parallel", "n_called"), [(False, 1), (2, 2)])
+def test_run_that_is_closed_while_a_tool_runs_starts_no_other_tool(parallel: Any, n_called: int):
+    """And sends no other request."""
+    called, started, go_on = [], threading.Barrier(n_called + 1), threading.Event()
+
+    def slow(n: int) -> int:
+        called.append(n)
+        started.wait(DEADLINE_S)
+        assert go_on.wait(DEADLINE_S)
+        return n
+
+    def finish(run: ToolRun) -> None:
+        with pytest.raises(Cancelled):
+            run.finish()
+
+    with playing(calls(*(("slow", f'{{"n": {n}}}') for n in range(5)))) as (client, script):
+        run = client.run_stream("x", tools=[slow], parallel=parallel, raise_errors=True)
+        thread = threading.Thread(target=finish, args=(run,))
+        thread.start()
+        started.wait(DEADLINE_S)
+        run.close()
+        go_on.set()
+        thread.join(DEADLINE_S)
+        assert len(script.requests) == 1
+    assert sorted(called) == list(range(n_called))

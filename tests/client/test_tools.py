@@ -1,0 +1,322 @@
+"""Functions as tools: definitions, validation of calls, approval, errors, and parallel calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import enum
+import functools
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+import pytest
+
+from localchat import Client, Tool, ToolCall
+from localchat.agent.tools import Toolbox, result_text
+from tests.support.clients import waiting_client
+from tests.support.scripted import Script, calls, playing, text
+
+DEADLINE_S = 10
+
+
+class Unit(enum.Enum):
+    C = "celsius"
+    F = "fahrenheit"
+
+
+@dataclass
+class Place:
+    name: str
+    country: Optional[str] = None
+
+
+def weather(place: Place, unit: Unit = Unit.C) -> Dict[str, Any]:
+    """The weather somewhere.
+
+    Args:
+        place: Where.
+    """
+    assert isinstance(place, Place)
+    return {"place": place.name, "degrees": 20, "unit": unit}
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def fail() -> None:
+    raise RuntimeError("no luck " * 200)
+
+
+def results(script: Script) -> List[str]:
+    """The tool results in the last request."""
+    return [message["content"] for message in script.requests[-1]["messages"] if message["role"] == "tool"]
+
+
+# Definitions
+
+
+class Forecast:
+    def __call__(self, days: int) -> str:
+        """The weather later.
+
+        Args:
+            days: How many.
+        """
+        return ""
+
+
+def test_function_partial_or_object_becomes_a_definition():
+    tool = Tool.of(weather)
+    function = {"name": "weather", "description": "The weather somewhere.", "parameters": tool.parameters}
+    assert tool.definition == {"type": "function", "function": function}
+    assert tool.parameters["required"] == ["place"]
+    unit = {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"}
+    assert tool.parameters["properties"]["unit"] == unit
+    assert Tool.of(fail).definition["function"] == {"name": "fail", "parameters": {"type": "object", "properties": {}}}
+    partial = Tool.of(functools.partial(weather, unit=Unit.F), name="warm")
+    assert partial.description == "The weather somewhere."
+    assert partial.parameters["properties"]["place"]["description"] == "Where."
+    forecast = Tool.of(Forecast(), name="later")
+    assert forecast.description == "The weather later."
+    assert forecast.parameters["properties"] == {"days": {"type": "integer", "description": "How many."}}
+    named = Tool.of(lambda: 1, name="one", description="One.")
+    assert (named.definition["function"]["name"], named.description) == ("one", "One.")
+    assert Tool.of(named) is named
+
+
+def test_bound_arguments_of_a_partial_are_neither_shown_to_the_model_nor_replaced():
+    def search(query: str, site: str, token: str = "") -> str:
+        return f"{query} {site} {token}"
+
+    partial = functools.partial(search, site="s", token="secret")
+    nested = functools.partial(functools.partial(search, token="secret"), site="s")
+    named = functools.update_wrapper(functools.partial(search, site="s", token="secret"), search)
+    for tool in (Tool.of(given, name="search") for given in (partial, nested, named)):
+        assert list(tool.parameters["properties"]) == tool.parameters["required"] == ["query"]
+        with playing(calls(*(("search", json.dumps(given)) for given in ARGUMENTS)), text("ok")) as (client, script):
+            client.run("x", tools=[tool])
+        assert "secret" not in json.dumps(script.requests[0])
+        assert "unknown property" in results(script)[0]
+        assert results(script)[1] == "q s secret"
+
+
+ARGUMENTS: List[Any] = [{"query": "q", "token": "mine"}, {"query": "q"}]
+
+
+def test_values_that_cannot_be_tools_are_refused():
+    wrong: Any
+    for wrong, error in ((lambda: 1, ValueError), (3, TypeError), (Place, TypeError)):
+        with pytest.raises(error):
+            Tool.of(wrong)
+    with pytest.raises(ValueError, match="one name: add, add"):
+        Toolbox([add, add])
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("text", "text"),
+        (None, "null"),
+        ({"a": [1, True]}, '{"a": [1, true]}'),
+        (Place("Bonn"), '{"name": "Bonn", "country": null}'),
+        (Unit.F, '"fahrenheit"'),
+        ({1}, "[1]"),
+        (1 + 2j, '"(1+2j)"'),
+        ({(1, 2): "free"}, "{(1, 2): 'free'}"),
+    ],
+)
+def test_result_is_text_for_the_model(value: Any, shown: str):
+    assert result_text(value) == shown
+
+
+# Calls
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (("sub", "{}"), "there is no tool 'sub'; the tools are: add, weather"),
+        (("add", '{"a": 1'), 'you wrote: {"a": 1'),
+        (("add", "[1, 2]"), "not a JSON object"),
+        (("add", '{"a": "1", "b": 2}'), '$.a: expected integer, got "1"'),
+        (("add", '{"a": 1}'), "$.b: missing"),
+        (("weather", '{"place": {}}'), "$.place.name: missing"),
+    ],
+)
+def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str):
+    good = ("weather", '{"place": {"name": "Bonn"}, "unit": "fahrenheit"}')
+    with playing(calls(call, good), text("sorry")) as (client, script):
+        assert client.run("x", tools=[add, weather]).text == "sorry"
+    wrong, right = results(script)
+    assert wrong.startswith("Error: ")
+    assert error in wrong
+    assert json.loads(right) == {"place": "Bonn", "degrees": 20, "unit": "fahrenheit"}
+    sent = script.requests[-1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert isinstance(json.loads(sent), dict)  # Servers refuse messages with arguments that do not parse.
+
+
+def find(name: str) -> str:
+    return next(known for known in ["a"] if known == name)
+
+
+def test_exception_of_a_tool_is_shortened_for_the_model_and_logged(caplog: pytest.LogCaptureFixture, client_class: Any):
+    made = calls(("fail", ""), ("find", '{"name": "z"}'), ("find", '{"name": "a"}'))
+    with playing(made, text("oh"), client_class=client_class) as (client, script), caplog.at_level(logging.WARNING):
+        client.run("x", tools=[fail, find])
+    failed, ended, found = results(script)
+    assert failed.startswith("Error: RuntimeError: no luck")
+    assert len(failed) < 600
+    assert ended == "Error: RuntimeError: the function raised StopIteration: "
+    assert found == "a"
+    assert "RuntimeError" in caplog.text
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize(("call", "words"), [(("fail", ""), "no luck"), (("find", '{"name": "z"}'), "StopIteration")])
+def test_exception_of_a_tool_is_raised_on_request(call: Any, words: str, parallel: bool, client_class: Any):
+    with playing(calls(call, ("add", '{"a": 1, "b": 1}')), client_class=client_class) as (client, script):
+        with pytest.raises(RuntimeError, match=words):
+            client.run("x", tools=[fail, find, add], raise_errors=True, parallel=parallel)
+        assert len(script.requests) == 1
+
+
+async def later(a: int) -> int:
+    """Add one."""
+    await asyncio.sleep(0)
+    return a + 1
+
+
+def test_run_refuses_coroutine_functions():
+    with Client("http://127.0.0.1:1") as client, pytest.raises(TypeError, match="only an AsyncClient"):
+        client.run("x", tools=[later])
+
+
+class Promise:
+    """An awaitable that is not a coroutine."""
+
+    def __init__(self, a: int) -> None:
+        self.value = a + 1
+
+    def __await__(self) -> Iterator[Any]:
+        yield from asyncio.sleep(0).__await__()
+        return self.value
+
+
+@pytest.mark.parametrize("function", [lambda a: later(a), lambda a: Promise(a)])
+def test_awaitable_that_a_tool_returns_is_awaited_or_refused(function: Any):
+    tool = Tool.of(function, name="later")
+    for kind, result in ((Client, "only an AsyncClient can run"), (waiting_client, "2")):
+        with playing(calls(("later", '{"a": 1}')), text("x"), client_class=kind) as (client, script):
+            client.run("x", tools=[tool])
+        assert result in results(script)[0]
+
+
+async def stepwise(a: int) -> Any:
+    for number in range(a):
+        yield number
+
+
+def counting(a: int) -> Iterator[int]:
+    yield from range(a)
+    if a == 3:
+        raise ValueError("no more")
+
+
+def test_generator_gives_its_items_or_its_error(client_class: Any):
+    made = calls(*(("counting", f'{{"a": {a}}}') for a in (2, 3)), ("lazy", "{}"))
+    lazy = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
+    with playing(made, text("ok"), client_class=client_class) as (client, script):
+        client.run("x", tools=[counting, lazy])
+    assert results(script) == ["[0, 1]", "Error: ValueError: no more", '{"n": ["1"], "m": [0, 1]}']
+
+
+def test_asynchronous_generator_needs_an_async_client():
+    tool = Tool.of(lambda a: stepwise(a), name="stepwise")
+    for tools, kind, result in (([stepwise], waiting_client, "[0, 1]"), ([tool], Client, "only an AsyncClient")):
+        with playing(calls(("stepwise", '{"a": 2}')), text("ok"), client_class=kind) as (client, script):
+            client.run("x", tools=tools)
+        assert result in results(script)[0]
+    with pytest.raises(TypeError, match="only an AsyncClient"):
+        Client("http://127.0.0.1:1").run_stream("x", [stepwise])
+
+
+# Approval
+
+REFUSED = "Error: this call was not approved and did not run"
+
+
+@pytest.mark.parametrize(
+    ("approval", "result"),
+    [(True, "3"), (None, REFUSED), (1, REFUSED), ("", REFUSED), (False, REFUSED), ("ask me", "Error: ask me")],
+)
+def test_call_runs_only_if_the_approval_hook_returns_true(approval: Any, result: str):
+    received = []
+
+    def approve(call: ToolCall) -> Any:
+        received.append((call.name, call.arguments))
+        return approval
+
+    # The hook is not called for a call that is not valid.
+    with playing(calls(("add", '{"a": 1, "b": 2}'), ("add", "{")), text("ok")) as (client, script):
+        client.run("x", tools=[add], on_call=approve)
+    assert received == [("add", {"a": 1, "b": 2})]
+    assert results(script)[0] == result
+
+
+def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_errors_end_the_run():
+    async def refuse(call: ToolCall) -> bool:
+        await asyncio.sleep(0)
+        return False
+
+    made = calls(("add", '{"a": 1, "b": 2}'))
+    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
+        client.run("x", tools=[add], on_call=refuse)
+        assert results(script) == [REFUSED]
+    with playing(made) as (client, script):
+        with pytest.raises(TypeError, match="only an AsyncClient can await on_call"):
+            client.run("x", tools=[add], on_call=refuse)
+        with pytest.raises(KeyError):  # An error of the hook ends the run as well.
+            client.run("x", tools=[add], on_call=lambda call: {}["enough"])
+        assert len(script.requests) == 2
+
+
+# Parallel calls
+
+
+def test_parallel_calls_run_together_and_keep_their_order():
+    together = threading.Barrier(3)
+
+    def wait(name: str) -> str:
+        together.wait(DEADLINE_S)
+        return name
+
+    made = calls(*(("wait", json.dumps({"name": name})) for name in "abc"))
+    with playing(made, text("ok")) as (client, script):
+        client.run("x", tools=[wait], parallel=True)
+    assert results(script) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("parallel", [False, True, 2])
+def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_class: Any):
+    user = contextvars.ContextVar("user", default="nobody")
+    user.set("somebody")
+    with playing(calls(*[("whoami", "{}")] * 3), text("ok"), client_class=client_class) as (client, script):
+        client.run("x", tools=[Tool.of(lambda: user.get(), name="whoami")], parallel=parallel)
+    assert results(script) == ["somebody"] * 3
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
+    made = calls(("later", '{"a": 1}'), ("add", '{"a": 1, "b": 2}'), ("fail", ""), ("sub", "{}"))
+    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
+        run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
+        assert [event.type for event in run].count("tool_result") == 4
+        assert (run.done, run.reply.text) == (True, "ok")
+        assert results(script)[:2] == ["2", "3"]
+        assert [result[:7] for result in results(script)[2:]] == ["Error: ", "Error: "]

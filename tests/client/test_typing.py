@@ -1,0 +1,49 @@
+"""Type checkers accept correct programs that use the client, and report the errors of wrong ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from shutil import which
+
+import pytest
+
+from tests.support.documents import ROOT, code_blocks, run
+
+USER = ROOT / "tests" / "typing" / "user.py"
+MARKED = {n for n, line in enumerate(USER.read_text(encoding="utf-8").splitlines(), 1) if line.endswith("# refused")}
+
+
+def errors_of_mypy(*files: Path) -> list[str]:
+    """The lines of errors that `mypy --strict` reports in these files."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version=3.10", "--config-file=", "--no-pretty"]
+    done = run([*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *files])
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return [line.replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
+
+
+def test_only_marked_lines_of_a_program_are_refused(tmp_path):
+    """The programs of README.md and docs/client.md are checked in the same run, since a run checks the package too."""
+    pytest.importorskip("mypy")
+    pages = []
+    for page in ("README.md", "docs/client.md"):
+        blocks = [code for language, code in code_blocks(ROOT / page) if language == "python"]
+        for number, block in enumerate(blocks):
+            path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"
+            path.write_text(re.sub(r"^async def main\(\):", "async def main() -> None:", block, flags=re.MULTILINE))
+            pages.append(path)
+    found = errors_of_mypy(USER, *pages)
+    refused = {int(line.split(":")[1]) for line in found if line.startswith("tests/typing/user.py:")}
+    assert refused == MARKED, found
+    assert [line for line in found if not line.startswith("tests/typing/user.py:")] == []
+
+
+@pytest.mark.skipif(not which("pyright") and not which("basedpyright"), reason="pyright is not installed")
+def test_pyright_refuses_only_marked_lines_of_a_program(tmp_path):
+    config = tmp_path / "pyrightconfig.json"
+    config.write_text(json.dumps({"include": [str(USER)], "extraPaths": [str(ROOT)], "typeCheckingMode": "strict"}))
+    done = run([which("pyright") or which("basedpyright"), "--project", config, "--outputjson"])
+    found = [error for error in json.loads(done.stdout)["generalDiagnostics"] if error["severity"] == "error"]
+    assert {error["range"]["start"]["line"] + 1 for error in found} == MARKED, found

@@ -1,0 +1,274 @@
+"""Requests, payloads, and the corpus of dialects: recorded streams of many servers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.errors import LocalChatError, ProtocolError
+from localchat.events import StreamEvent, Usage
+from localchat.reply.assembly import Accumulator
+from localchat.reply.frames import parse_frame
+from localchat.reply.payloads import normal_reason, parse_error
+from localchat.request.completion import CHAT_PATH, Completion
+from localchat.request.models import parse_models
+from localchat.request.options import StreamOptions
+from localchat.streams import Stream
+from localchat.transport.call import Call
+from localchat.transport.pool import Pool
+from localchat.transport.settings import Settings
+from localchat.transport.sockets import Driver
+from localchat.transport.timeouts import Timeout
+from tests.support.fuzz_sse import pieces_of
+
+DIALECTS = Path(__file__).parents[1] / "data" / "dialects"
+NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
+
+
+class Recorded(Call):
+    """A call without a connection: it reads recorded bytes, in the given pieces."""
+
+    def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
+        super().__init__(Settings(model="m", api_key=""), Pool(), Driver(), Timeout(), 0)
+        self._pieces = iter(pieces)
+        self.headers = {"content-type": content_type}
+
+    async def send(self, *request: Any) -> None:
+        pass
+
+    async def read(self) -> bytes:
+        piece = next(self._pieces, b"")
+        self._response.ended = not piece
+        return piece
+
+
+def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulator]:
+    """The events of a recording in the notation of its .json file."""
+    options = recorded(name)[1].get("options", {})
+    call = Recorded(pieces, options.get("content_type", "text/event-stream"))
+    given = {name: options[name] for name in ("n", "think_tags") if name in options}
+    stream = Stream(call, Completion(call.settings, CHAT_PATH, "hi", given, StreamOptions, "stream"))
+    shown = []
+    try:
+        shown.extend(map(show, stream))
+    except LocalChatError as error:
+        shown.append(["raises", type(error).__name__])
+    return shown, stream._accumulator
+
+
+def recorded(name: str) -> tuple[bytes, dict[str, Any]]:
+    raw = (DIALECTS / f"{name}.stream").read_bytes()
+    return raw, json.loads((DIALECTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def show(event: StreamEvent) -> list[Any]:
+    """An event as a list: kind, values, and the index of the choice if it is not the first.
+
+    A call with an error has its text in place of its arguments; an id that the client made is shown as call_*.
+    """
+    index = [event.choice_index] if event.choice_index else []
+    if event.type == "message_start":
+        return ["start", event.id, event.model]
+    if event.type in ("content_delta", "reasoning_delta", "refusal_delta"):
+        return [event.type.partition("_")[0], event.delta, *index]
+    if event.type == "tool_call_delta":
+        return ["call_delta", event.index, event.id, event.name, event.delta, *index]
+    if event.type == "tool_call":
+        assert (event.arguments is None) == (event.error is not None)
+        id = "call_*" if len(event.id) == len("call_") + 24 else event.id
+        extra = [event.extra] if event.extra else []
+        return ["call", id, event.name, event.arguments_json if event.error else event.arguments, *extra, *index]
+    if event.type == "logprobs":
+        return ["logprobs", "".join(str(item["token"]) for item in event.items if "token" in item), *index]
+    if event.type == "annotations":
+        return ["annotations", *event.items, *index]
+    if event.type == "usage":
+        usage = event.usage
+        counts = [usage.input_tokens, usage.output_tokens, usage.total_tokens]
+        return ["usage", *counts, usage.cached_tokens, usage.reasoning_tokens]
+    if event.type == "message_stop":
+        return ["stop", event.reason, event.reason_raw, event.inferred, *index]
+    return [event.type, event.text if event.type == "warning" else event.message, *index]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dialect(name):
+    """The events do not depend on the chunks, and the reply is the sum of the events."""
+    raw, expected = recorded(name)
+    shown, accumulator = play(name, [raw])
+    assert shown == expected["events"], expected["about"]
+    assert play(name, (raw[i : i + 1] for i in range(len(raw))))[0] == expected["events"]
+    for seed in range(10):
+        pieces = filter(None, pieces_of(raw, random.Random(seed)))  # An empty read would be the end.
+        assert play(name, pieces)[0] == expected["events"], seed
+    check_reply(accumulator.reply(), expected["events"])
+
+
+def check_reply(reply, events):
+    for choice in reply.choices:
+        index = [choice.index] if choice.index else []
+        for kind, text in (("content", choice.text), ("reasoning", choice.reasoning)):
+            assert text == "".join(event[1] for event in events if event[0] == kind and event[2:] == index)
+    calls = [event[2] for event in events if event[0] == "call"]
+    assert [call.name for call in reply.tool_calls] == calls or events[-1][0] == "raises"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
+    """The events of a cut stream are a prefix of all events, then an error, unless only [DONE] is missing."""
+    raw, expected = recorded(name)
+    full = play(name, [raw])[1].reply()
+    for end in random.Random(name).sample(range(len(raw)), min(40, len(raw))):
+        shown, accumulator = play(name, [raw[:end]])
+        if shown and shown[-1][0] == "stop":
+            assert accumulator.reply().text == full.text
+            continue
+        assert shown[-1][0] == "raises", end
+        without_warnings = [event for event in shown[:-1] if event[0] != "warning"]
+        kind, text = without_warnings[-1][:2] if without_warnings else ("", "")
+        if kind in ("content", "reasoning") and any(tag.startswith(text) for tag in ("<think>", "</think>")):
+            del without_warnings[-1]  # The beginning of a tag is text in a response that ends there.
+        expected_events = [event for event in expected["events"] if event[0] != "warning"]
+        assert without_warnings == expected_events[: len(without_warnings)], end
+
+
+def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
+    request = Completion(Settings(api_key=""), CHAT_PATH, prompt, given, StreamOptions, "stream")
+    return request.body(request.model)
+
+
+def test_tools_from_a_generator_are_in_every_request():
+    tools = [{"type": "function"}]
+    request = Completion(Settings(api_key=""), CHAT_PATH, "hi", {"tools": iter(tools)}, StreamOptions, "stream")
+    assert [request.body(None)["tools"] for _ in range(2)] == [tools] * 2
+
+
+def test_request_from_messages_does_not_change_them():
+    """A function as a tool is not JSON, and only `run` calls it. Messages as a field would replace the prompt."""
+    messages = [{"role": "user", "content": "hi"}]
+    body = build_request(messages, model="m", system="s")
+    assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
+    assert messages == [{"role": "user", "content": "hi"}]
+    with pytest.raises(TypeError, match=r"functions as tools go to run\(\)"):
+        build_request("hi", tools=[{"type": "function"}, print])
+    with pytest.raises(ValueError, match="messages are the first argument"):
+        build_request("hi", extra_body={"messages": []})
+
+
+OPTIONS = {
+    "unknown-passes": ({"min_p": 0.1, "grammar": "root ::= x"}, {"min_p": 0.1, "grammar": "root ::= x"}),
+    "none-is-not-set": ({"seed": None, "temperature": 0}, {"temperature": 0}),
+    "no-tools-c5": ({"tools": [], "tool_choice": "auto"}, {}),
+    "required-without-tools-is-sent": ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    "extra-body-is-the-body": ({"extra_body": {"min_p": 0.1, "seed": None}, "top_k": 5}, {"top_k": 5, "min_p": 0.1}),
+}
+
+
+@pytest.mark.parametrize(("options", "fields"), OPTIONS.values(), ids=OPTIONS)
+def test_request_options(options, fields):
+    body = build_request("hi", **{**options, "extra_body": {**options.get("extra_body", {}), "stream": False}})
+    assert body == {"messages": body["messages"], **fields, "stream": False}
+
+
+def test_usage_is_requested_unless_stream_options_are_given():
+    for given, sent in ((None, {"include_usage": True}), ({}, None), ({"a": 1}, {"a": 1})):
+        assert build_request("hi", stream_options=given).get("stream_options") == sent
+
+
+@pytest.mark.parametrize("data", ["oh no", "{}", ""])
+def test_error_event_may_be_any_text(data):
+    assert parse_frame("error", data) == {"error": data or "no reason given"}
+
+
+@pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])
+def test_parse_frame_that_is_not_an_object(data):
+    with pytest.raises(ProtocolError) as caught:
+        parse_frame("message", data)
+    assert caught.value.head == (data if len(data) < 200 else data[:200] + "...")
+
+
+ERROR_BODIES = {
+    "openai": ('{"error": {"message": "m", "type": "t", "param": "p", "code": "c"}}', ("m", "t", "c", "p")),
+    "numeric-code": ('{"error": {"message": "m", "code": 400}}', ("m", None, "400", None)),
+    "text": ('{"error": "m"}', ("m", None, None, None)),
+    "flat": ('{"object": "error", "message": "m", "type": "t", "code": 40}', ("m", "t", "40", None)),
+    "detail": ('{"detail": "m"}', ("m", None, None, None)),
+    "detail-list": (
+        '{"detail": [{"loc": ["body", "n"], "msg": "too big", "type": "v"}, {"msg": "odd"}]}',
+        ("body.n: too big; odd", None, None, None),
+    ),
+    "list": ('[{"error": {"message": "m", "code": 400}}]', ("m", None, "400", None)),
+    "plain": ("Bad Gateway\n", ("Bad Gateway", None, None, None)),
+    "html": ("<html>\n<h1>502</h1></html>", ("<html> <h1>502</h1></html>", None, None, None)),
+    "empty": ("", ("no reason given", None, None, None)),
+    "strange": ('{"error": {"x": 1}}', ('{"error": {"x": 1}}', None, None, None)),
+    "long": ("x" * 500, ("x" * 200 + "...", None, None, None)),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), ERROR_BODIES.values(), ids=ERROR_BODIES)
+def test_parse_error_k27(body, expected):
+    error = parse_error(body)
+    assert (error.message, error.error_type, error.code, error.param) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({"data": [{"id": "a"}, {"id": "b"}]}, ["a", "b"]),
+        ({"models": [{"name": "a", "model": "a"}]}, ["a"]),
+        ([{"id": "a"}, "b", 3], ["a", "b"]),
+        ({"data": None}, []),
+    ],
+    ids=["openai", "ollama", "bare", "empty"],
+)
+def test_parse_models(body, names):
+    assert parse_models(body) == names
+    for wrong in ({}, {"data": 5}, "text", 5):
+        with pytest.raises(ProtocolError):
+            parse_models(wrong)
+
+
+REASONS = {
+    "stop": "stop eos EOS_TOKEN end_turn STOP COMPLETE",
+    "length": "length MAX_TOKENS maxTokens FinishReason.MAX_TOKENS max_output_tokens model_length token_limit "
+    "time_limit model_context_window_exceeded context_length_exceeded incomplete not_finished truncated pause_turn",
+    "tool_calls": "tool_calls tool_use function_call",
+    "content_filter": "content_filter content_filtered SAFETY IMAGE_SAFETY refusal RECITATION sensitive blocklist "
+    "SPII prohibited_content guardrail_intervened ERROR_TOXIC",
+    "error": "error network_error abort insufficient_system_resource MALFORMED_FUNCTION_CALL timeout ERROR_LIMIT",
+}
+
+
+@pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
+def test_normal_reason_k7(reason, words):
+    assert {normal_reason(word) for word in words.split()} == {reason}
+    assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
+
+
+USAGES = {
+    "derived-total": ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, 3)),
+    "aliases": ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2, 3)),
+    "zero-hides-nothing": ({"prompt_tokens": 0, "input_tokens": 4, "output_tokens": 2}, Usage(4, 2, 6)),
+    "cached-zero-is-known": (
+        {"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+        Usage(1, 0, 1, 0),
+    ),
+    "cached-null-details": ({"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": None}, Usage(1, 0, 1)),
+    "anthropic-cache": ({"input_tokens": 1, "cache_read_input_tokens": 9}, Usage(1, 0, 1, 9)),
+    "text-and-floats": ({"prompt_tokens": "1", "completion_tokens": 2.0}, Usage(1, 2, 3)),
+    "infinity": ({"prompt_tokens": float("inf"), "completion_tokens": 2}, Usage(0, 2, 2)),
+    "bool": ({"prompt_tokens": True, "completion_tokens": 2}, Usage(0, 2, 2)),
+}
+
+
+@pytest.mark.parametrize(("raw", "usage"), USAGES.values(), ids=USAGES)
+def test_usage_c15(raw, usage):
+    accumulator = Accumulator()
+    accumulator.add({"choices": [], "usage": raw})
+    assert accumulator.reply().usage == usage

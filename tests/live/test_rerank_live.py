@@ -1,0 +1,138 @@
+"""Embedding models and rerankers on the real engine: tiny random encoders and a decoder."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.completions import parse_completion
+from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.runs.start import start_text
+from localchat.serving.chat.runs.vectors import VectorRun
+from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
+from localchat.serving.core.fields import Fields
+from localchat.serving.engine import load
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import LoadOptions
+from tests.support.engines import request_for, submit
+from tests.support.wire_schemas import validate
+
+gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
+tiny_models = importlib.import_module("tests.support.tiny_models")
+
+TEXTS = ["the cat sat", "a dog", "what is the mat " * 12, "b"]
+
+
+@contextlib.contextmanager
+def loaded(folder: Path, write: Callable[..., None], *more: Any) -> Iterator[Engine]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    path = folder / "tiny.gguf"
+    write(path, *more)
+    with load(str(path), LoadOptions(n_parallel=2)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with loaded(tmp_path_factory.mktemp("encoder"), tiny_models.write_bert, gguf.PoolingType.MEAN) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with loaded(tmp_path_factory.mktemp("reranker"), tiny_models.write_bert, gguf.PoolingType.RANK) as engine:
+        yield engine
+
+
+def embed(engine: Engine, given: Any) -> list[Any]:
+    return VectorRun(Model("tiny", engine)).embed(parse_embeddings(Fields({"input": given})))
+
+
+def test_text_alone_and_beside_others_has_the_same_vector(encoder: Engine):
+    together = embed(encoder, TEXTS * 30)
+    for text, vector in zip(TEXTS, together):
+        assert list(embed(encoder, text)[0]) == pytest.approx(list(vector), abs=1e-4)
+
+
+def test_encoder_refuses_an_input_longer_than_its_positions(encoder: Engine):
+    with pytest.raises(ContextLengthExceeded, match=r"an input has \d+ tokens .* holds 64") as long:
+        embed(encoder, ["a", "cat " * 100])
+    assert long.value.param == "input[1]"
+    assert len(embed(encoder, [[5] * 64])) == 1
+
+
+@pytest.mark.parametrize("kind", ["encoder", "reranker"])
+def test_model_that_generates_no_text_refuses_completions(kind: str, request: pytest.FixtureRequest):
+    engine = request.getfixturevalue(kind)
+    with pytest.raises(NotSupported):
+        submit(engine, request_for(prompt=(2, 4, 3)))
+    with pytest.raises(NotSupported):
+        start_text(Model("tiny", engine), parse_completion(Fields({"prompt": "a"})), "cmpl-")
+
+
+def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(encoder: Engine, reranker: Engine):
+    with pytest.raises(NotSupported, match="rerank"):
+        embed(reranker, "a")
+    with pytest.raises(NotSupported, match="reranker"):
+        VectorRun(Model("tiny", encoder)).scores(parse_rerank(Fields({"query": "a", "documents": ["b"]})))
+
+
+def test_scores_are_those_of_each_pair_alone(reranker: Engine):
+    documents = ["the cat", "a dog sat on the mat", "b"]
+    request = parse_rerank(Fields({"query": "what is a cat", "documents": documents, "top_n": 2}))
+    embedding = VectorRun(Model("tiny", reranker))
+    scores = embedding.scores(request)
+    for document, score in zip(request.documents, scores):
+        alone = reranker.embed([document], field="documents", query=request.query)[0]
+        assert alone[0][0] == pytest.approx(score, abs=1e-4)
+    body = rerank_body("tiny", request, scores, embedding.n_tokens)
+    validate(body, "rerank")
+    best = max(range(3), key=lambda i: scores[i])
+    assert body["results"][0]["index"] == best
+    assert len(body["results"]) == 2
+
+
+def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
+    begin, separator = 2, 3
+    what, cat = reranker.tokenize("what"), reranker.tokenize("cat")
+    assert reranker.backend.pair_tokens("what", "cat") == [begin, *what, separator, *cat, separator]
+
+
+def test_too_long_document_is_named(reranker: Engine):
+    request = parse_rerank(Fields({"query": "a", "documents": ["b", "cat " * 100]}))
+    with pytest.raises(ApiError) as long:
+        VectorRun(Model("tiny", reranker)).scores(request)
+    assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with loaded(tmp_path_factory.mktemp("decoder"), tiny_models.write_qwen_reranker) as engine:
+        yield engine
+
+
+def test_pair_alone_and_beside_others_has_the_same_score(decoder: Engine):
+    documents = ["b", "cat " * 250, "a dog", "is " * 90]
+    request = parse_rerank(Fields({"query": "what", "documents": documents}))
+    embedding = VectorRun(Model("tiny", decoder))
+    scores = embedding.scores(request)
+    assert embedding.n_tokens > 1000
+    for document, score in zip(request.documents, scores):
+        alone = decoder.embed([document], field="documents", query=request.query)[0]
+        assert alone[0][0] == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])
+def test_template_renders_the_pair_and_user_text_has_no_control_tokens(decoder: Engine, query: str):
+    tokens = decoder.backend.pair_tokens(query, "doc")
+    end = decoder.tokenize("<|im_end|>")
+    assert len(end) == 1
+    assert tokens.count(end[0]) == 1
+    text = b"".join(decoder.texts.piece(token, True) for token in tokens).decode()
+    assert text == tiny_models.QWEN_PAIR.replace("{document}", "doc").replace("{query}", query)

@@ -1,0 +1,238 @@
+"""The server with the built-in model: many clients at once, some of which disconnect, and the command."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from localchat import server as server_module
+from localchat.serving.core.params import NUMBERS
+from localchat.serving.engine.engine import Engine
+from localchat.serving.models.model_file import DEMO_PATH
+from tests.support.exchanges import ask, exchange
+from tests.support.live import running_process
+from tests.support.serving import raw_request, reset, wait_for, wait_until_idle
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+DEADLINE_S = 60
+QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
+ENDS = ("stop", "length")
+CHAT = "/v1/chat/completions"
+
+
+def greedy(question: str, **fields: Any) -> dict[str, Any]:
+    """A greedy request with a length limit. No test depends on the text of the model or on its end."""
+    return {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 60, **fields}
+
+
+def finish_reason(port: int, **fields: Any) -> str:
+    """The finish reason of a greedy completion with log probabilities."""
+    _, body = ask(port, CHAT, greedy(QUESTIONS[0], logprobs=True, **fields))
+    return str(body["choices"][0]["finish_reason"])
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_at_the_ends_of_their_ranges_are_accepted(port: int, name: str):
+    """The ranges exclude the values at which llama.cpp aborts the process."""
+    others = {"temperature": 1, "repeat_penalty": 1.1, "dry_multiplier": 1, "xtc_probability": 1, "top_p": 0.5}
+    for value in (NUMBERS[name].low, NUMBERS[name].high):
+        for mirostat in (0, 1, 2):
+            assert finish_reason(port, **{**others, "max_tokens": 4, "mirostat": mirostat, name: value}) in ENDS
+
+
+def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
+    never = [[token, False] for token in range(engine.facts.n_vocab)]
+    for temperature in (0, 1):
+        assert finish_reason(port, logit_bias=never, max_tokens=3, temperature=temperature) in ENDS
+
+
+def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
+    """Send a request or its beginning, read a part of the response or nothing, and close or reset the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
+        is_whole = chance.random() < 0.8
+        sock.sendall(request if is_whole else request[: chance.randrange(len(request))])
+        sock.settimeout(chance.uniform(0.001, 0.3))
+        with contextlib.suppress(TimeoutError):
+            for _ in range(chance.randrange(40)):
+                if not sock.recv(chance.randrange(1, 400)):
+                    break
+        if chance.random() < 0.3:
+            reset(sock)
+
+
+def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: Engine):
+    chance = random.Random(5)
+    (end,) = engine.tokenize(engine.facts.eos)
+    threads_before = threading.active_count()
+
+    def request() -> bytes:
+        # Without its end-of-generation token, the model generates until the context is full.
+        options = {"stream": chance.random() < 0.7, "n": chance.choice((1, 1, 2)), "logit_bias": {str(end): -100}}
+        options["max_tokens"] = None
+        path = CHAT
+        if chance.random() < 0.3:
+            # Scoring this prompt takes many steps.
+            path, options = "/v1/completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
+        body = json.dumps(greedy(chance.choice(QUESTIONS), **options)).encode()
+        return raw_request(body, "Connection: close", path=path)
+
+    clients = [(request(), random.Random(i)) for i in range(200)]
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(lambda client: disconnect_early(port, *client), clients))
+
+    wait_for(lambda: threading.active_count() <= threads_before)
+    wait_until_idle(engine)
+    assert finish_reason(port) in ENDS
+
+
+# --- the command ---
+
+
+PAGE = "https://page.example"
+OPTIONS = f"""
+    --alias Tiny --any-name --strict --allow-chat-template --keep-tools --thought-field --cors {PAGE} --api-key secret
+    --default temperature=0 --default seed=7 --max-tokens 3 --reasoning-budget 0 --reasoning-budget-message Enough.
+    --ctx 300 --parallel 2 --queue 1 --threads 1
+"""
+
+
+def test_options_of_the_command_take_effect():
+    """Each option changes a response."""
+    key = {"Authorization": "Bearer secret"}
+    messages = [{"role": "user", "content": "Count from 1 to 9."}]
+    tool = {"type": "function", "function": {"name": "look_at_this"}}
+    reasoning = {"role": "assistant", "content": "", "reasoning_content": "So"}
+    continued = {"messages": [*messages, reasoning], "continue_final_message": "reasoning_content", "max_tokens": 20}
+    with running_process(*OPTIONS.split()) as server:
+
+        def post(path: str, **fields: Any) -> Any:
+            return ask(server.port, path, {"messages": messages, **fields}, headers=key)[1]
+
+        assert ask(server.port, "/v1/models")[0] == 401
+        response, models = exchange(f"127.0.0.1:{server.port}", "/v1/models", headers={**key, "Origin": PAGE})
+        props = ask(server.port, "/props", headers=key)[1]
+        body = post(CHAT, model="any")
+        too_many = post(CHAT, n=4)
+        unknown = post(CHAT, frobnicate=1)
+        shown = post("/apply-template", tools=[tool], tool_choice="none")
+        rendered = post("/apply-template", chat_template="<{{ messages[0].content }}>")
+        with_thought = post(CHAT, **continued)
+    assert response.getheader("Access-Control-Allow-Origin") == PAGE
+    assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
+    assert str(DEMO_PATH.parent) not in json.dumps(props)
+    params = props["default_generation_settings"]["params"]
+    assert (params["temperature"], params["seed"], props["total_slots"]) == (0, 7, 2)
+    assert (body["model"], body["usage"]["completion_tokens"]) == ("Tiny", 3)
+    assert "accepts 3 at once" in too_many["error"]["message"]
+    assert unknown["error"]["param"] == "frobnicate"
+    assert "look_at_this" in shown["prompt"]
+    assert rendered["prompt"] == "<Count from 1 to 9.>"
+    assert with_thought["thought"] == "Enough."
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
+def test_server_without_a_stderr_serves():
+    """Some services are started without it: with `2>&-`, or by pythonw."""
+    port = free_port()
+    program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: health(port) == 200 or process.poll() is not None, DEADLINE_S)
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def health(port: int) -> int | None:
+    """The status of /health; None: no server responds."""
+    with contextlib.suppress(OSError):
+        return ask(port, "/health")[0]
+    return None
+
+
+@contextlib.contextmanager
+def streaming(port: int, **fields: Any) -> Iterator[http.client.HTTPResponse]:
+    """A stream whose head has arrived."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+        client.request("POST", CHAT, json.dumps(greedy("Hi", stream=True, **fields)))
+        yield client.getresponse()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
+    with running_process() as server:
+        # With many choices at a high temperature, some are still running when the signal arrives.
+        with streaming(server.port, temperature=100, top_k=0, n=8) as response:
+            server.process.send_signal(number)
+            raw = response.read()
+        assert raw.endswith(b"data: [DONE]\n\n")
+        assert server.process.wait(DEADLINE_S) == 0
+    assert "Traceback" not in "".join(server.lines)
+
+
+STUCK = """
+import sys, threading
+from localchat import server
+from localchat.serving.engine.values import EngineStopped
+from localchat.serving.loading import loader
+
+class StuckFront:
+    def __init__(self, *arguments):
+        self.is_closed = threading.Event()
+
+    def start(self):
+        self.is_closed.wait()
+        raise EngineStopped("closed")
+
+    def close(self):
+        self.is_closed.set()
+
+loader.Front = StuckFront
+sys.exit(server.main(["--port", sys.argv[1]]))
+"""
+
+
+def test_signal_ends_a_server_whose_model_still_loads():
+    port = free_port()
+    with subprocess.Popen([sys.executable, "-c", STUCK, str(port)]) as process:
+        try:
+            wait_for(lambda: health(port) == 503, DEADLINE_S)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
+def test_second_signal_ends_the_process():
+    with (
+        running_process("--drain", "60", "--ctx", "100000") as server,
+        streaming(server.port, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5) as response,
+    ):
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: health(server.port) != 200)
+        # An immediate second signal counts as the same one, since systemd and `timeout` send it twice.
+        server.process.send_signal(signal.SIGTERM)
+        assert response.read(1000)
+        time.sleep(server_module.ONE_SIGNAL_S)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE_S) == -signal.SIGTERM

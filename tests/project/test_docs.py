@@ -1,0 +1,142 @@
+"""Every code block of the README and of docs/ runs against a server with the built-in model, or is in a tested file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import localchat
+from localchat.request import options
+from localchat.serving.core.model_options import SETTINGS
+from localchat.serving.core.params import NUMBERS, SamplingParams
+from localchat.serving.http.endpoints import chat_page
+from localchat.serving.loading.options import GROUPS
+from localchat.terminal.arguments import make_parser
+from tests.support.documents import ROOT, code_blocks, run_program, with_address
+
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "bench").glob("*.md")])
+BLOCKS = code_blocks(README)
+BLOCKS += [block for page in ("install", "server", "models", "client") for block in code_blocks(DOCS / f"{page}.md")]
+TOOLS, CLIENTS = (code_blocks(DOCS / name) for name in ("tools.md", "clients.md"))
+
+
+def first_lines(blocks: list[tuple[str, str]]) -> list[str]:
+    """The ids of the tests of these blocks."""
+    return [code.strip().splitlines()[0][:50] for _, code in blocks]
+
+
+@pytest.mark.parametrize(("language", "code"), BLOCKS, ids=first_lines(BLOCKS))
+def test_block_runs(language: str, code: str, base_url: str, tmp_path: Path):
+    """With this interpreter and this server; `make` only prints its commands."""
+    code = with_address(code, base_url)
+    if language == "python":
+        if "openai" in code:
+            pytest.importorskip("openai", reason="no release for this Python")
+        assert run_program([sys.executable, "-W", "error", "-c", code], base_url, tmp_path).stdout.strip()
+        return
+    assert language == "sh"
+    for line in code.splitlines():
+        folder = ROOT if line.startswith("make ") else tmp_path
+        line = re.sub(r"(\.venv/bin/|^)python ", f"{sys.executable} ", re.sub("^make ", "make --dry-run ", line))
+        assert run_program(["sh", "-c", line], base_url, folder).stdout.strip()
+
+
+# A part of the output of each block of tools.md with the built-in model.
+SHOWN = ["Bonn", "ask the user", "[add gave 42]", "on the Rhine", "Ada 37\n36\n", "supports only text"]
+SHOWN += ["Hello! How can I help you?", "2 256"]
+
+
+@pytest.mark.parametrize(("code", "shown"), [(code, shown) for (_, code), shown in zip(TOOLS, SHOWN)], ids=SHOWN)
+def test_block_about_tools_runs(code: str, shown: str, base_url: str, tmp_path: Path):
+    assert len(TOOLS) == len(SHOWN)
+    assert shown in run_program([sys.executable, "-W", "error", "-c", code], base_url, tmp_path).stdout
+
+
+@pytest.mark.parametrize("code", [code for _, code in CLIENTS], ids=first_lines(CLIENTS))
+def test_configuration_is_in_a_tested_file(code: str):
+    assert any(code in path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "configuration").iterdir())
+
+
+def test_names_in_the_tables_are_public():
+    named = re.findall(r"^\| `([A-Z]\w+)` \|", (DOCS / "client.md").read_text("utf-8"), re.MULTILINE)
+    assert named
+    assert set(named) <= set(localchat.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_have_targets(page: Path):
+    for target in re.findall(r"\]\(((?!http)[^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_sources_contain_the_files_that_the_readme_names():
+    lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    included = {name for line in lines if line.startswith(("graft ", "include ")) for name in line.split()[1:]}
+    included |= {"README.md", "LICENSE", "pyproject.toml", "localchat"}  # setuptools includes these.
+    named = {target.split("/")[0] for target in re.findall(r"\]\(((?!http)[^)]+)\)", README.read_text("utf-8"))}
+    assert named | {"Makefile", "tests", "tools", "examples"} <= included
+    assert all((ROOT / name).exists() for name in included)
+
+
+def rows(head: str, page: Path = DOCS / "client.md") -> list[list[str]]:
+    """The cells of the table whose first line begins like this."""
+    table = page.read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def test_options_in_the_docs_are_those_of_the_server():
+    """Each with its default, if --help shows it."""
+    table = {flag: row for row in rows("| option |", DOCS / "server.md") for flag in re.findall(r"`(-[\w-]+)", row[0])}
+    declared = [option for group in GROUPS for option in fields(group)]
+    assert set(table) <= {"-m", *(flag for option in declared for flag in option.metadata["flags"])}
+    for option in declared:
+        (row,) = {tuple(table[flag]) for flag in option.metadata["flags"] if flag in table}
+        assert "%(default)s" not in option.metadata["arguments"]["help"] or str(option.default) in " ".join(row), row
+    (settings,) = re.findall(r"^Settings are (.*); options", (DOCS / "models.md").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", settings)) == {*SETTINGS, "template", "adapters", "sampling"}
+
+
+def test_tables_of_the_client_are_complete():
+    names = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("| option | of |") + rows("| field | of |")))
+    classes = [options.MapOptions, options.RunOptions, options.CompletionOptions, options.EmbeddingOptions]
+    assert sorted(names) == sorted(set().union(*(known.__annotations__ for known in classes)))
+    shown = " ".join(row[0] for row in rows("| option | meaning |"))
+    for action in make_parser()._actions[1:]:
+        assert not action.option_strings or any(f"`{name}" in shown for name in action.option_strings), action
+    shown = " ".join(map(str, rows("| error | when |")))
+    public = [getattr(localchat, name) for name in localchat.__all__]
+    errors = [kind for kind in public if isinstance(kind, type) and issubclass(kind, localchat.LocalChatError)]
+    assert {kind.__name__ for kind in errors} - {"LocalChatError"} <= set(re.findall(r"`(\w+)`", shown))
+    events = {row[0]: row[1:] for row in rows("| event | `type` |")}
+    for event in (*get_args(localchat.StreamEvent), localchat.ToolResult):
+        kind, shown = events[f"`{event.__name__}`"]
+        fields = set(getattr(event, "_fields", ()) or event.__dataclass_fields__) - {"choice_index", "raw", "type"}
+        assert kind == f"`{event.type}`"
+        assert fields <= set(re.findall(r"`(\w+)`", shown)), event
+
+
+def test_readme_says_what_the_server_has():
+    has = {row[0]: row[1] for row in rows("| | localchat | llama-server |", README)}
+    assert (has["web page to chat with"] == "yes") == ("<html" in chat_page()[0])
+
+
+def test_sampling_fields_in_the_docs_are_those_of_the_server():
+    table = {name: row for row in rows("| field | default |", DOCS / "fields.md") for name in row[0].split(", ")}
+    declared = {f"`{field.name}`": field for field in fields(SamplingParams)}
+    aliases = {f"`{alias}`" for number in NUMBERS.values() for alias in number.aliases}
+    assert set(table) == set(declared) | aliases
+    for name, field in declared.items():
+        assert not isinstance(field.default, (int, float)) or float(table[name][1]) == field.default, name
+        if field.name in NUMBERS and (high := NUMBERS[field.name].high) is not None and high < 2**31 - 1:
+            assert table[name][2] == f"{NUMBERS[field.name].low:g} to {high:g}"
+
+
+def test_index_of_the_docs_names_every_page():
+    named = re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
+    assert sorted([*named, "README.md"]) == sorted(page.name for page in DOCS.glob("*.md"))

@@ -1,0 +1,149 @@
+"""The installer of `make`: its messages about what is missing, and its progress reports."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import ROOT, run
+from tests.support.raw_server import HELLO, always
+from tools import install, wheelhouse
+from tools.install import packages_for
+
+OFFLINE = ROOT / "tools" / "offline" / "install.py"
+SCRIPTS = re.findall(
+    r'^(localchat\S*) = "(\S+):(\w+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(
+    ("platform_name", "os_release", "command"),
+    [
+        ("linux", 'NAME="Linux Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install build-essential"),
+        ("linux", 'ID="rhel"\nID_LIKE="fedora"\n', "dnf install gcc-c++"),
+        ("darwin", "", "xcode-select --install"),
+        ("win32", "", "winget install Microsoft.VisualStudio.2022.BuildTools"),
+    ],
+)
+def test_advice_names_the_packages_of_the_system(platform_name, os_release, command):
+    advice = packages_for(platform_name, os_release)
+    assert command in advice
+    assert "\n" not in advice
+
+
+def test_wheelhouse_beside_the_project_is_found_unless_a_variable_says_otherwise(tmp_path, monkeypatch):
+    for folder in ("wheelhouse", "other"):
+        (tmp_path / folder / "wheels").mkdir(parents=True)
+    monkeypatch.setattr(install, "ROOT", tmp_path / "project")
+    monkeypatch.delenv("WHEELHOUSE", raising=False)
+    assert install.find_wheelhouse() == tmp_path / "wheelhouse"
+    for named, found in ((str(tmp_path / "other"), tmp_path / "other"), ("", None)):
+        monkeypatch.setenv("WHEELHOUSE", named)
+        assert install.find_wheelhouse() == found
+
+
+def test_options_of_a_wheelhouse_for_several_machines():
+    assert (
+        wheelhouse.cmake_args("cuda", "win32", "-DX=1", True) == "-DGGML_NATIVE=off -DGGML_CUDA=on -DGGML_RPC=on -DX=1"
+    )
+    done = run(["make", "--dry-run", "wheelhouse", "RPC=1"], cwd=ROOT)
+    assert "--rpc '1'" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")
+@pytest.mark.parametrize(
+    "compiler", [None, "#!/bin/sh\necho 'vector: no such file' >&2\nexit 1\n"], ids=["none", "bad"]
+)
+def test_missing_or_broken_compiler_is_reported(compiler, tmp_path):
+    if compiler is not None:
+        (tmp_path / "c++").write_text(compiler)
+        (tmp_path / "c++").chmod(0o755)
+    command = [sys.executable, "-c", "import tools.install as i; i.check_compiler()"]
+    done = run(command, PATH=str(tmp_path), PYTHONPATH=str(ROOT))
+    message = done.stderr.rpartition("InstallError: ")[2]
+    assert message.startswith("no C++ compiler was found" if compiler is None else "c++ cannot compile C++: vector")
+    assert "install" in message.splitlines()[1]
+
+
+def test_old_python_is_refused_in_one_line(tmp_path):
+    old = tmp_path / "python"
+    # This interpreter runs the check with an older version number.
+    old.write_text(f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 8, 18)\nexec(sys.argv[2])\n")
+    old.chmod(0o755)
+    done = run(["make", "--silent", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", "run"])
+    assert done.returncode == 2
+    assert done.stderr.startswith("localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=")
+    assert not (tmp_path / "venv").exists()
+
+
+def test_both_console_commands_run():
+    assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
+    for _, module, function in SCRIPTS:
+        code = f"import sys; from {module} import {function}; sys.exit({function}())"
+        done = run([sys.executable, "-c", code, "--version"])
+        assert (done.returncode, done.stdout.split()[0]) == (0, "localchat")
+
+
+@pytest.mark.parametrize("name", ["localchat.pyz", "chat_client.py"])
+def test_client_in_the_folder_is_a_program(name, tmp_path):
+    wheelhouse.Wheelhouse(tmp_path / "folder", "server", [], tmp_path).write_client()
+    with always(HELLO) as server:
+        done = run([sys.executable, "-I", "-S", tmp_path / "folder" / name, "hi"], OPENAI_BASE_URL=server.url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hello\n", "")
+
+
+def write_wheel(folder: Path, name: str, module: str) -> None:
+    """An empty package, as a wheel."""
+    information = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{module}.py", "")
+        file.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{information}/RECORD", "")
+
+
+def offline_install(folder: Path, pythons: list[str] | None, sums: str) -> subprocess.CompletedProcess[str]:
+    """Write the files of the installer beside the wheels, and run it."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    (folder / "install.py").write_bytes(OFFLINE.read_bytes())
+    (folder / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
+    (folder / "SHA256SUMS").write_text(sums)
+    return run([sys.executable, folder / "install.py", folder / "my programs"])
+
+
+def test_offline_installer_installs_the_wheels_of_its_folder(tmp_path):
+    folder = tmp_path / "my folder"
+    (folder / "wheels").mkdir(parents=True)
+    write_wheel(folder / "wheels", "localchat_llama", "localchat")
+    write_wheel(folder / "wheels", "llama_cpp_python", "llama_cpp")
+    done = offline_install(folder, None, "")
+    assert (done.returncode, "localchat-server" in done.stdout) == (0, True), done.stderr
+    python = folder / "my programs" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    assert run([python, "-I", "-c", "import localchat, llama_cpp"]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("pythons", "content", "message"),
+    [
+        (["3.1"], b"whole", "this folder is for Python 3.1, this is 3."),
+        (None, b"cut", "x.whl is damaged: copy the folder again"),
+        (None, None, "x.whl is missing: copy the folder again"),
+    ],
+    ids=["other Python", "damaged", "missing"],
+)
+def test_offline_installer_refuses_a_folder_that_cannot_be_installed(pythons, content, message, tmp_path):
+    (tmp_path / "wheels").mkdir()
+    if content is not None:
+        (tmp_path / "wheels" / "x.whl").write_bytes(content)
+    done = offline_install(tmp_path, pythons, f"{hashlib.sha256(b'whole').hexdigest()}  wheels/x.whl\n")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not (tmp_path / "my programs").exists()

@@ -1,0 +1,45 @@
+"""Short runs of the reliability programs. `make soak` runs them at full length."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
+
+from tests.soak import faults, fuzz, load
+from tests.soak.__main__ import new_target
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(scope="module")
+def target():
+    with new_target() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("program", "n"), [(fuzz.http, 100), (fuzz.json_bodies, 100), (fuzz.constraints, 5)])
+def test_fuzz(target, program, n):
+    assert f"{n} " in program(target, n, 1)
+
+
+@linux
+def test_load(target):
+    line = load.run(target, 1, 1, n_connections=16, settle_s=0.0)
+    assert "read" in line
+    assert "MB an hour" in line
+
+
+def test_damaged_model_files():
+    assert "no crash" in fuzz.models(1, 1)
+
+
+@linux
+def test_kills_of_the_engine():
+    assert "2 kills under 16 streams" in faults.kills(2, 1)
+
+
+def test_damaged_images_and_sounds():
+    assert "50 damaged images and sounds: " in fuzz.media(50, 1)

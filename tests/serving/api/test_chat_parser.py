@@ -1,0 +1,414 @@
+"""The parser of chat requests: the value of each field, messages for templates, and the field that an error names."""
+
+import contextlib
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localchat.serving.api.chat import MAX_N, ChatRequest, parse_chat
+from localchat.serving.core import errors
+from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, parse_body
+from localchat.serving.core.params import (
+    MAX_LISTED_TOKENS,
+    MAX_STOPS,
+    MAX_TOKEN_ID_DIGITS,
+    MAX_TOP_LOGPROBS,
+    parse_default,
+)
+from localchat.serving.core.request import ResponseFormat
+from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, refused
+
+
+def test_smallest_request_has_only_the_message():
+    assert parse() == ChatRequest(model="", messages=({"role": "user", "content": "hi"},))
+
+
+SCHEMA = {"type": "null"}
+# The fields of a request, and the values of the parsed request or of its parameters.
+FIELDS = [
+    ({"stream": True, "stream_options": {"include_usage": True}}, {"stream": True, "include_usage": True}),
+    ({"model": "m", "n": 3, "max_tokens": 7.0}, {"model": "m", "n": 3, "max_tokens": 7}),
+    ({"max_tokens": 1, "max_completion_tokens": 7}, {"max_tokens": 7}),
+    ({"n_predict": 5}, {"max_tokens": 5}),
+    ({"n_predict": -1, "max_tokens": 3}, {"max_tokens": 3}),
+    ({"temperature": 0, "top_k": -1, "seed": -1}, {"sampling": {"temperature": 0, "top_k": 0, "seed": None}}),
+    ({"presence_penalty": -2, "repeat_penalty": 1}, {"sampling": {"presence_penalty": -2, "repeat_penalty": 1}}),
+    ({"repetition_penalty": 1.2, "repeat_last_n": 7}, {"sampling": {"repeat_penalty": 1.2, "penalty_last_n": 7}}),
+    ({"dry_sequence_breakers": ["."]}, {"sampling": {"dry_sequence_breakers": (".",)}}),
+    # adaptive_p is no step of the chain: it samples the token.
+    ({"samplers": ["typ_p", "adaptive_p"]}, {"sampling": {"samplers": ("typical_p",)}}),
+    ({"typical_p": 0.5, "typical": 0.6}, {"sampling": {"typical_p": 0.5}}),
+    ({"samplers": []}, {"sampling": {"samplers": ()}}),
+    ({"stop": "x", "stop_token_ids": [1, 2]}, {"stop": ("x",), "stop_token_ids": (1, 2)}),
+    ({"stop": ["42", "\n"]}, {"stop": ("42", "\n")}),
+    ({"logit_bias": {"5": -100, "the": False}}, {"logit_bias": ((5, -100), ("the", -math.inf))}),
+    ({"logit_bias": [[5, 1], ["7", -1], ["a b", False]]}, {"logit_bias": ((5, 1), ("7", -1), ("a b", -math.inf))}),
+    ({"logit_bias": []}, {"logit_bias": ()}),
+    ({"min_tokens": 5, "ignore_eos": True, "n_cmpl": 2}, {"min_tokens": 5, "ignore_eos": True, "n": 2}),
+    ({"prompt_logprobs": 0, "truncate_prompt_tokens": 7}, {"prompt_logprobs": 0, "n_prompt_kept": 7}),
+    ({"truncate_prompt_tokens": -1}, {"n_prompt_kept": 0}),
+    ({"n_probs": 0}, {"top_logprobs": None}),
+    ({"n_probs": 2}, {"top_logprobs": 2}),
+    ({"logprobs": True, "n_probs": 2}, {"top_logprobs": 2}),
+    ({"logprobs": True, "top_logprobs": 1, "n_probs": 2}, {"top_logprobs": 1}),
+    ({"logprobs": True}, {"top_logprobs": 0}),
+    ({"logprobs": True, "top_logprobs": 5}, {"top_logprobs": 5}),
+    ({"logprobs": False, "top_logprobs": 0}, {"top_logprobs": None}),
+    ({"stream_options": {"continuous_usage_stats": True}}, {"continuous_usage": False}),
+    ({"documents": [{"text": "a"}]}, {"template_vars": {"documents": [{"text": "a"}]}}),
+    ({"reasoning_effort": "none"}, {"template_vars": {"enable_thinking": False, "reasoning_effort": "none"}}),
+    ({"template_vars": {"a": 1, "b": 1}, "chat_template_kwargs": {"b": 2}}, {"template_vars": {"a": 1, "b": 2}}),
+    (
+        {"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}},
+        {"template_vars": {"enable_thinking": False}},
+    ),
+    ({"reasoning_format": "none"}, {"splits_reasoning": False}),
+    ({"reasoning_format": "deepseek"}, {"splits_reasoning": True}),
+    ({"t_max_predict_ms": 0}, {"max_completion_s": None}),
+    ({"t_max_predict_ms": 1500}, {"max_completion_s": 1.5}),
+    ({"return_tokens": True, "post_sampling_probs": False}, {"return_token_ids": True, "post_sampling_probs": False}),
+    ({"use_beam_search": False, "user": "u", "whatever": 1}, {"n": 1}),
+    ({"functions": [{"name": "look"}]}, {"tool_choice": "auto"}),
+    ({"functions": [{"name": "look"}], "function_call": "none"}, {"tool_choice": "none"}),
+    ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, {"allowed": ("f",)}),
+    ({"tools": [TOOL], "parallel_tool_calls": False}, {"tools": (TOOL,), "parallel_tool_calls": False}),
+    ({"tools": [TOOL]}, {"tool_choice": "auto"}),
+    ({"tools": [TOOL], "tool_choice": "none"}, {"tool_choice": "none"}),
+    ({"tools": [], "tool_choice": "auto"}, {"tool_choice": "none"}),
+    ({"tools": [TOOL], "tool_choice": "required"}, {"tool_choice": "required"}),
+    ({"tools": [TOOL], "tool_choice": NAMED}, {"tool_choice": "required", "allowed": ("look",)}),
+    ({"tools": [TOOL], "tool_choice": ALLOWED}, {"tool_choice": "auto", "allowed": ("look",)}),
+    (
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"name": "look"}]}},
+        {"tool_choice": "required"},
+    ),
+    ({"reasoning_budget_tokens": 0}, {"reasoning_budget": 0}),
+    ({"thinking_budget_tokens": 5}, {"reasoning_budget": 5}),
+    ({"thinking_token_budget": 5}, {"reasoning_budget": 5}),
+    ({"thinking_budget": 5, "reasoning_budget": 6}, {"reasoning_budget": 6}),
+    ({"chat_template_kwargs": {"thinking_budget": 7}}, {"reasoning_budget": 7}),
+    ({"reasoning_budget_message": "Well."}, {"reasoning_budget_message": "Well."}),
+]
+
+
+@pytest.mark.parametrize(("fields", "values"), FIELDS)
+def test_field_is_read(fields, values):
+    """K11, K21, K42, T25, T48, V9, V50, G3, G4, G8."""
+    request = parse(**fields)
+    found = {name: getattr(request if hasattr(request, name) else request.params, name) for name in values}
+    assert found == values
+
+
+# The fields of a request; the kind and the value of its response format, and the field that errors name.
+FORMATS = [
+    ({"response_format": {"type": "text"}}, None),
+    ({"grammar": "", "regex": "", "choice": []}, None),
+    ({"response_format": {"type": "json_object"}}, ("json_object", None, "response_format")),
+    ({"response_format": {"type": "json_object", "schema": {}}}, ("json_schema", {}, "response_format.schema")),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        ("json_schema", SCHEMA, "response_format.json_schema.schema"),
+    ),
+    ({"response_format": {"type": "json_schema", "schema": {}}}, ("json_schema", {}, "response_format.schema")),
+    ({"json_schema": {}}, ("json_schema", {}, "json_schema")),
+    ({"grammar": "g"}, ("grammar", "g", "grammar")),
+    ({"regex": "a+"}, ("regex", "a+", "regex")),
+    ({"choice": ["a", "b"]}, ("choice", ("a", "b"), "choice")),
+    ({"guided_json": True}, ("json_schema", True, "guided_json")),
+    ({"guided_regex": "a"}, ("regex", "a", "guided_regex")),
+    ({"structured_outputs": {"json": {}}}, ("json_schema", {}, "structured_outputs.json")),
+    ({"structured_outputs": {"json_object": True}}, ("json_object", None, "structured_outputs.json_object")),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), FORMATS)
+def test_response_format_is_read(fields, expected):
+    assert parse(**fields).response_format == (ResponseFormat(*expected) if expected else None)
+
+
+@pytest.mark.parametrize("name", FIELD_NAMES)
+def test_null_is_absent(name):
+    """K41."""
+    assert parse(**{name: None}) == parse()
+
+
+FUNCTION = {"name": "f", "arguments": "{}"}
+# A message, and the fields that differ in the message for the template.
+MESSAGES = [
+    ({"role": "system", "content": ""}, {}),
+    ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"content": "ab"}),
+    ({"role": "user", "content": []}, {"content": ""}),
+    ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, {"content": "no"}),
+    ({"role": "assistant", "content": None, "refusal": "no"}, {"content": "no", "refusal": None}),
+    ({"role": "assistant", "content": "", "refusal": "no"}, {"content": "no", "refusal": None}),
+    ({"role": "assistant", "content": "yes", "refusal": False}, {"refusal": None}),
+    ({"role": "assistant", "content": None, "name": None}, {}),
+    ({"role": "assistant", "content": "x", "reasoning_content": "r", "weight": 5}, {"weight": None}),
+    (
+        {"role": "assistant", "content": None, "function_call": FUNCTION},
+        {"function_call": None, "tool_calls": [{"type": "function", "function": FUNCTION}]},
+    ),
+    ({"role": "function", "name": "f", "content": "5"}, {"role": "tool"}),
+    (
+        {"role": "assistant", "tool_calls": [{"id": "c", "function": FUNCTION}]},
+        {"tool_calls": [{"id": "c", "type": "function", "function": FUNCTION}]},
+    ),
+    ({"role": "assistant", "tool_calls": [{"type": "function", "function": {**FUNCTION, "arguments": {"a": 1}}}]}, {}),
+    ({"role": "assistant", "content": "", "tool_calls": []}, {"tool_calls": None}),
+    ({"role": "tool", "content": "42", "tool_call_id": "c", "name": "f"}, {}),
+]
+
+
+@pytest.mark.parametrize(("message", "changed"), MESSAGES)
+def test_message_is_normalised(message, changed):
+    """K25, K30, T28."""
+    expected = {name: value for name, value in {**message, **changed}.items() if value is not None}
+    assert parse_messages(message) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("temperature=0", {"temperature": 0}),
+        ("typical=0.5", {"typical_p": 0.5}),
+        ('samplers=["top_k"]', {"samplers": ("top_k",)}),
+        ('dry_sequence_breakers=["."]', {"dry_sequence_breakers": (".",)}),
+        ("max_tokens=5", None),
+        ("temperature", None),
+        ("temperature=hot", None),
+        ("top_p=2", None),
+        ("top_k=1e999", None),
+        ("top_k=" + "[" * 100000, None),
+    ],
+)
+def test_k9_default_on_the_command_line_is_read_as_a_request_is(text, expected):
+    if expected is not None:
+        assert parse_default(text) == expected
+    else:
+        with pytest.raises(errors.BadRequest) as caught:
+            parse_default(text)
+        assert caught.value.param == text.partition("=")[0]
+
+
+# The largest and the smallest values that are allowed.
+LIMITS: dict[str, list[Any]] = {
+    "n": [1, MAX_N],
+    "max_tokens": [1, 2**31],
+    "min_tokens": [0, 2**31],
+    "temperature": [0, 100],
+    "top_p": [0, 1],
+    "top_k": [-1, 2**31 - 1],
+    "seed": [-(2**63), 2**64 - 1],
+    "repeat_penalty": [0.01, 100],
+    "presence_penalty": [-2, 2],
+    "penalty_last_n": [-1, 2**31 - 1],
+    "mirostat": [0, 2],
+    "adaptive_decay": [0, 0.99],
+    "n_probs": [0, MAX_TOP_LOGPROBS],
+    "prompt_logprobs": [0, MAX_TOP_LOGPROBS],
+    "truncate_prompt_tokens": [-1],
+    "reasoning_budget_tokens": [-1, 0],
+    "stop": [["a"] * MAX_STOPS],
+    "dry_sequence_breakers": [["a"], ["a"] * MAX_STOPS],
+    "stop_token_ids": [[0], [1] * MAX_LISTED_TOKENS],
+    "logit_bias": [{"9" * MAX_TOKEN_ID_DIGITS: 1}, [[0, -100]], [[1, 100]] * MAX_LISTED_TOKENS],
+    "grammar": ["x" * MAX_CONSTRAINT_CHARS],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in LIMITS.items() for value in values])
+def test_value_at_a_limit_is_accepted(name: str, value: Any):
+    parse(**{name: value})
+
+
+# --- refused requests ---
+
+
+# Wrong values of fields, by the name of the field.
+WRONG: dict[str, list[Any]] = {
+    "stream": ["yes", 1],
+    "stream_options": [[]],
+    "n": [0, MAX_N + 1],
+    "max_tokens": [0, -2, 1.5, True],
+    "min_tokens": [-1],
+    "temperature": [-0.1, "hot", False],
+    "top_p": [1.1],
+    "top_k": [-2, 2**31],
+    "seed": [2**64],
+    "stop": ["", ["a", ""], ["a", 5], {"a": 1}, ["a"] * (MAX_STOPS + 1)],
+    "stop_token_ids": [["5"], [-1], 5, [True], [1] * (MAX_LISTED_TOKENS + 1)],
+    "logit_bias": [5, {"9" * 5000: 1}, [[1, 1]] * (MAX_LISTED_TOKENS + 1)],
+    "dry_sequence_breakers": [[], "x", ["a\0b"]],
+    "samplers": [["top_k", "magic"], ["top_k", "top_k"], "k", 5],
+    "truncate_prompt_tokens": [-2],
+    "prompt_logprobs": [21],
+    "modalities": [["audio"]],
+    "allowed_token_ids": [[5]],
+    "guided_choice": [[""]],
+    "chat_template": ["x"],
+    "continue_final_message": ["all", True],
+    "reasoning_format": ["deepseek-legacy"],
+    "reasoning_effort": [3],
+    "reasoning_budget_tokens": [-2],
+    "reasoning_control": [True],
+    "use_beam_search": [True],
+    "request_id": [5],
+    "top_logprobs": [2],
+    "tools": [{}],
+    "tool_choice": ["maybe", 5, {"type": "function"}, "required"],
+    "chat_template_kwargs": [[]],
+    "json_schema": ["x"],
+    "choice": [["a", ""]],
+    "messages": [None, [], "hi"],
+}
+
+
+def using(*tools: Any, mode: str = "auto") -> dict[str, Any]:
+    """A `tool_choice` with allowed tools."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+def said(role: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": role, **fields}]}
+
+
+# Wrong fields, and the path that the error names.
+PARAMETERS = "tools[0].function.parameters"
+WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
+    ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"logit_bias": {"": 1}}, "logit_bias."),
+    ({"logit_bias": {"5": True}}, "logit_bias.5"),
+    ({"logit_bias": [[5, 1], [-1, 1]]}, "logit_bias[1]"),
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+    ({"guided_regex": "a", "regex": "b"}, "guided_regex"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+    ({"documents": ["x"]}, "documents[0]"),
+    ({"chat_template_kwargs": {"enable_thinking": "false"}}, "chat_template_kwargs.enable_thinking"),
+    ({"chat_template_kwargs": {"thinking_budget": 0.5}}, "chat_template_kwargs.thinking_budget"),
+    ({"functions": [{}]}, "functions[0].name"),
+    ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
+    ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    # A schema is checked whatever enforces it.
+    *(
+        ({"tools": [{"function": {"name": "f", "parameters": {"type": "objct"}, **more}}]}, f"{PARAMETERS}#/type")
+        for more in ({}, {"strict": False}, {"strict": True})
+    ),
+    ({"tools": [{"function": {"name": "f", "parameters": {"properties": {"a": 1}}}}]}, f"{PARAMETERS}#/properties/a"),
+    ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
+    ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
+    ({"tools": [TOOL], "tool_choice": using(mode="none")}, "tool_choice.allowed_tools.mode"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.tools"),
+    ({"tools": [TOOL], "tool_choice": using({"name": "other"})}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    (said("bot", content="x"), "messages[0].role"),
+    (said("user"), "messages[0].content"),
+    (said("user", content=["x"]), "messages[0].content[0]"),
+    (said("user", content=[{"text": "x"}]), "messages[0].content[0].type"),
+    (said("assistant", tool_calls=[{"function": {}}]), "messages[0].tool_calls[0].function.name"),
+    (
+        said("assistant", tool_calls=[{"function": {"name": "f", "arguments": 5}}]),
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    (said("tool", content="x", tool_call_id=5), "messages[0].tool_call_id"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [*(({name: value}, name) for name in WRONG for value in WRONG[name]), *WRONG_INSIDE]
+)
+def test_wrong_field_is_named(fields: dict[str, Any], param: str):
+    """K11, K25, K41, V9, V50, G6."""
+    assert refused(parse_chat, {"messages": HI, **fields}) == param
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "words"),
+    [
+        ("required", True, "a list of names, beside the 'properties' that have these names, got true"),
+        ("type", "any", 'or a list of these: leave it out to allow all, got "any"'),
+        ("multipleOf", 0, "a number above 0, got 0"),
+    ],
+)
+def test_error_of_a_keyword_says_what_to_write(keyword: str, value: Any, words: str):
+    """OpenAI's API refuses malformed schemas, too. JSON Schema of 2010 had `required: true` and `"type": "any"`."""
+    schema = {"type": "object", "properties": {"a": {keyword: value}}}
+    with pytest.raises(errors.BadRequest) as caught:
+        parse(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    assert f"'{PARAMETERS}#/properties/a/{keyword}' must be" in str(caught.value)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("keyword", ["exclusiveMaximum", "exclusiveMinimum"])
+def test_exclusive_bound_may_be_a_boolean_of_draft_4(keyword: str):
+    assert parse(json_schema={"type": "number", keyword: True}).response_format
+
+
+def test_message_gives_both_numbers():
+    with pytest.raises(errors.BadRequest, match=r"from 0 to 1, got 1\.5"):
+        parse(top_p=1.5)
+
+
+def test_k10_strict_names_the_unknown_field():
+    assert parse(strict=True, user="u", temperature=0).params.sampling == {"temperature": 0}
+    with pytest.raises(errors.BadRequest) as caught:
+        parse(strict=True, whatever=1)
+    assert caught.value.param == "whatever"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b'{"messages": [', id="cut"),
+        pytest.param(b'{"a": 1} {"b": 2}', id="g5-data after it"),
+        pytest.param(b"[]", id="list"),
+        pytest.param(b'{"temperature": NaN}', id="NaN"),
+        pytest.param(b'{"temperature": 1e999}', id="float beyond a double"),
+        pytest.param(b'{"temperature": ' + b"9" * 400 + b"}", id="integer beyond a double"),
+        pytest.param(b'{"a": "\xff"}', id="not UTF-8"),
+        pytest.param('{"a": 1}'.encode("utf-16"), id="UTF-16"),
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
+)
+def test_g5_body_that_is_no_object_is_refused(body):
+    with pytest.raises(errors.BadRequest) as caught:
+        parse_body(body)
+    assert caught.value.param == "body"
+
+
+def test_byte_order_mark_is_skipped():
+    assert parse_chat(parse_body(b"\xef\xbb\xbf" + json.dumps({"messages": HI}).encode())) == parse()
+
+
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [(r"\ud83d", "�"), (r"\ud83d\ude00", "😀"), (r"a\udc00b", "a�b"), (r"\\ud83d", r"\ud83d")],
+)
+def test_half_a_surrogate_pair_is_replaced(escaped, text):
+    body = b'{"messages": [{"role": "user", "content": "%b"}]}' % escaped.encode()
+    assert parse_chat(parse_body(body)).messages[0]["content"] == text
+
+
+@settings(max_examples=25)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_any_json_is_a_request_or_a_bad_request(value):
+    for body in (
+        {"messages": value},
+        value,
+        *({"messages": HI, "tools": [TOOL], name: value} for name in FIELD_NAMES),
+    ):
+        with contextlib.suppress(errors.BadRequest):
+            parse_chat(parse_body(json.dumps(body).encode("utf-8", "surrogatepass")), allow_template=True)

@@ -1,0 +1,244 @@
+"""Text completions over HTTP with a fake model: fields, choices, log probabilities, fill-in-the-middle, and usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from localchat.serving.api.completions import LogprobWriter, parse_completion
+from localchat.serving.core.events import OutputToken
+from tests.support.chat_requests import read
+from tests.support.exchanges import ask
+from tests.support.fakes import FakeBackend, endless
+from tests.support.serving import Serving, raw_request, read_until, serving
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Serving]:
+    with serving() as running:
+        yield running
+
+
+def complete(running: Serving, **fields: Any) -> Any:
+    """The body, or the chunks of the stream."""
+    status, found = ask(running.port, "/v1/completions", fields)
+    assert status == 200, found
+    return found[:-1] if fields.get("stream") else found
+
+
+def choices(running: Serving, **fields: Any) -> list[Any]:
+    """The choices of the body, or of all chunks of the stream."""
+    found = complete(running, **fields)
+    return [choice for body in (found if fields.get("stream") else [found]) for choice in body["choices"]]
+
+
+def texts(running: Serving, **fields: Any) -> list[str]:
+    return [choice["text"] for choice in choices(running, **fields)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"prompt": "abc"}, ["abc"]),
+        ({"prompt": [104, 105]}, ["hi"]),
+        ({"prompt": ["ab", [99]], "n": 2}, ["ab", "ab", "c", "c"]),
+        ({"prompt": [104, 105], "echo": True}, ["hihi"]),
+        ({"prompt": "abcdef", "stop": "d"}, ["abc"]),
+        ({"prompt": "abcdef", "max_tokens": 2}, ["ab"]),
+        ({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef")),
+    ],
+)
+def test_choices_are_in_order(running: Serving, fields: dict[str, Any], expected: list[str]):
+    assert texts(running, **fields) == expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_is_scored_without_a_completion(running: Serving, stream: bool):
+    """As requested by evaluation harnesses: a log probability for each token of the prompt, and no output."""
+    fields = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
+    found = choices(running, stream=stream, **fields)
+    assert sorted(choice["text"] for choice in found if choice["text"]) == ["ab", "cde"]
+    assert [choice["finish_reason"] for choice in found if choice["finish_reason"]] == ["length"] * 2
+    scores = [choice["logprobs"]["token_logprobs"] for choice in found if choice["logprobs"]]
+    assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
+    usage = complete(running, **fields)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, ["a", "b", "c", ""]),
+        ({"stop_token_ids": [98]}, ["a", ""]),
+        ({"max_tokens": 2}, ["a", "b"]),
+        ({"stop": "b"}, ["a", "b"]),
+        ({"echo": True, "max_tokens": 1}, ["a", "b", "c", "a"]),
+    ],
+)
+def test_every_counted_token_has_a_log_probability(running: Serving, fields: dict[str, Any], names: list[str]):
+    """The token that ended the output has one, too: clients that score with `max_tokens: 1` drop the last one."""
+    fields = {"prompt": "abc", "logprobs": 0, **fields}
+    whole, chunks = complete(running, **fields), choices(running, stream=True, **fields)
+    for found in (whole["choices"], chunks):
+        assert [name for choice in found if choice["logprobs"] for name in choice["logprobs"]["tokens"]] == names
+    assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in fields else 0)
+    assert (chunks[-1]["text"], chunks[-1]["finish_reason"] is None) == ("", False)  # The end is a separate chunk.
+
+
+def test_v48_tokens_are_spelled_as_ids(running: Serving):
+    fields = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
+    (choice,) = choices(running, **fields)
+    assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98", "token_id:97"]
+    assert choice["logprobs"]["top_logprobs"][1] == {"token_id:98": -0.5, "token_id:0": -1.5}
+    assert choice["text"] == "aba"
+
+
+def test_v44_prompt_logprobs_are_beside_each_choice(running: Serving):
+    """Also with `echo` and a smaller `logprobs`."""
+    b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+    other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
+    for choice in choices(running, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2):
+        assert choice["prompt_logprobs"] == [None, {"98": b, "0": other}]
+        assert choice["logprobs"]["top_logprobs"][1] == {"b": -0.5}
+
+
+@pytest.fixture
+def beginning(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """A server with a vocabulary that adds BOS and a space before a text."""
+
+    def tokenize(backend: FakeBackend, text: str, *, add_bos: bool = False, **options: Any) -> list[int]:
+        return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
+
+    monkeypatch.setattr(FakeBackend, "tokenize", tokenize)
+    with serving(endless) as running:
+        yield running
+
+
+def test_bos_may_be_left_out(beginning: Serving):
+    for fields, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
+        found = complete(beginning, prompt="a", echo=True, logprobs=0, max_tokens=0, **fields)
+        assert found["usage"]["prompt_tokens"] == n_prompt
+        assert found["choices"][0]["logprobs"]["tokens"] == ["", "a"]
+
+
+def test_echo_has_neither_bos_nor_its_space(beginning: Serving):
+    for prompt, text, first in (("h", "h", -0.5), ([1, 104], "\x01h", None)):
+        (choice,) = choices(beginning, prompt=prompt, echo=True, logprobs=0, max_tokens=2)
+        assert choice["text"] == "".join(choice["logprobs"]["tokens"]) == text + "ab"
+        assert choice["logprobs"]["token_logprobs"] == [first, *[-0.5] * 3]
+
+
+def test_suffix_makes_a_fim_prompt():
+    with serving(fim={"fim_tokens": (1, 2, 3)}) as running:
+        assert texts(running, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["a", None]}, "prompt[1]"),
+        ({"prompt": [1, -1]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
+        ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "logprobs": 99}, "logprobs"),
+        ({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs"),
+        ({"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+        ({"prompt": [1], "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
+        ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt[1]"),
+        ({"prompt": [999]}, "prompt"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),  # the model has no FIM tokens
+        ({"prompt": ["a", "a" * 300]}, "prompt[1]"),
+        ({"prompt": "a", "n": 100}, "n"),
+        ({"prompt": "a", "stop_token_ids": [257]}, "stop_token_ids"),
+    ],
+)
+def test_wrong_field_is_named(running: Serving, fields: dict[str, Any], param: str):
+    status, body = ask(running.port, "/v1/completions", fields)
+    assert (status, body["error"]["param"]) == (400, param)
+    running.wait_until_idle()
+
+
+def test_usage_counts_each_prompt_once(running: Serving):
+    body = complete(running, prompt=["abc", "de"], n=2)
+    assert body["choices"][3] == {
+        "index": 3, "text": "de", "logprobs": None, "finish_reason": "stop", "stop_reason": None
+    }  # fmt: skip
+    assert (body["usage"]["prompt_tokens"], body["timings"]["predicted_n"]) == (5, (4 + 3) * 2)  # with their ends
+    assert (body["object"], body["model"]) == ("text_completion", "Fake")
+
+
+def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch: pytest.MonkeyPatch):
+    """It has no details of a bug."""
+    with serving(endless, is_gated=True) as running, running.connect() as sock:
+        sock.sendall(raw_request(b'{"prompt": "a", "stream": true}', path="/v1/completions"))
+        running.gate.release()
+        read_until(sock, b'"text":"a"')
+        monkeypatch.setattr(
+            "localchat.serving.chat.runs.generation.Output.read", mock.Mock(side_effect=RuntimeError("a bug"))
+        )
+        running.gate.release(1000)
+        raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert b'"type":"inference_error"' in raw
+        assert (b"a bug" in raw, b"Traceback" in raw) == (False, False)
+
+
+def test_stream_reports_the_prefill_progress_of_each_prompt():
+    """As in chat: in order, and before the first text of the prompt's choices, with or without `echo` (K31)."""
+    fields = {"prompt": ["a" * 200, "b" * 150], "n": 2, "return_progress": True, "echo": True, "max_tokens": 2}
+    with serving(n_ctx=2000, n_cells=8000, n_batch=64) as running:
+        chunks = complete(running, stream=True, **fields)
+    for index, n_prompt in ((0, 200), (2, 150)):
+        own = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
+        n_done = [chunk["prompt_progress"]["processed"] for chunk in own if "prompt_progress" in chunk]
+        assert n_done[-1] == n_prompt  # Of several reports at once, only the newest is sent.
+        assert n_done == sorted(n_done)
+        assert all("prompt_progress" in chunk for chunk in own[: len(n_done)])
+        assert "".join(chunk["choices"][0]["text"] for chunk in own[: len(n_done)]) == ""
+    assert all(chunk["choices"][0]["index"] in (0, 2) for chunk in chunks if "prompt_progress" in chunk)
+
+
+@pytest.mark.parametrize("prompt", ["abc", [97, 98, 99]])
+def test_ids_of_tokens_whole_and_streamed(running: Serving, prompt: Any):
+    chunks = choices(running, stream=True, prompt=prompt, return_token_ids=True)
+    assert [choice.get("prompt_token_ids") for choice in chunks] == [[97, 98, 99], *[None] * (len(chunks) - 1)]
+    assert [id for choice in chunks for id in choice.get("token_ids", ())] == [97, 98, 99]
+    for choice in choices(running, prompt=prompt, return_token_ids=True, n=2):
+        assert choice["token_ids"] == choice["prompt_token_ids"] == [97, 98, 99]
+
+
+def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
+    return OutputToken(7, piece, logprob, tuple(OutputToken(8, other, value) for other, value in top))
+
+
+def written(*tokens: OutputToken) -> dict[str, Any]:
+    return LogprobWriter(read(parse_completion, {"prompt": "a", "logprobs": 5})).write(tokens)
+
+
+def test_logprobs_are_four_lists_with_offsets_in_characters():
+    body = written(
+        token("é".encode(), -0.5, ((b"e", -1.0), ("é".encode(), -0.5))),
+        token(b"\xe2\x82", float("-inf")),
+        token(b"\xac!", -0.25),
+    )
+    assert body["tokens"] == ["é", "bytes:\\xe2\\x82", "bytes:\\xac\\x21"]
+    assert body["token_logprobs"] == [-0.5, -9999.0, -0.25]
+    assert body["top_logprobs"][0] == {"e": -1.0, "é": -0.5}
+    assert body["text_offset"] == [0, 1, 1]
+
+
+def test_likeliest_of_tokens_with_equal_text_is_kept():
+    body = written(token(b"d", -4.0, ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))))
+    assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]

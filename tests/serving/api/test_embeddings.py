@@ -1,0 +1,96 @@
+"""Embeddings and rerank: the groups of inputs, request parsing, and the encoding of results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.runs.vectors import VectorRun
+from localchat.serving.core.errors import ShuttingDown
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import ModelFacts
+from tests.support.chat_requests import read, refused
+from tests.support.fakes import FakeBackend
+
+
+def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+
+    def check() -> None:
+        if calls:
+            raise ShuttingDown("")
+
+    with Engine(FakeBackend(n_ctx=9000)) as engine:
+        embed = engine.backend.embed
+        monkeypatch.setattr(engine.backend, "embed", lambda inputs: calls.append(inputs) or embed(inputs))
+        with pytest.raises(ShuttingDown):
+            VectorRun(Model("m", engine), check).embed(read(parse_embeddings, {"input": [[1] * 3000] * 10}))
+    assert len(calls) == 1
+
+
+def facts(architecture: str, **metadata: str) -> ModelFacts:
+    named = {f"{architecture}.{key.replace('__', '.')}": value for key, value in metadata.items()}
+    return replace(FakeBackend().facts, metadata={"general.architecture": architecture, **named})
+
+
+def test_pooling_and_attention_are_those_of_the_model():
+    for value, pooling in (("0", "mean"), ("1", "mean"), ("2", "cls"), ("3", "last"), ("4", "rank"), ("x", "mean")):
+        assert facts("bert", pooling_type=value).pooling == pooling
+    assert (facts("bert").pooling, FakeBackend().facts.pooling) == ("mean", "mean")
+    assert not facts("llama").is_non_causal
+    assert not FakeBackend().facts.is_non_causal
+    assert facts("llama", attention__causal="false").is_non_causal
+    assert facts("nomic-bert").is_non_causal
+    assert facts("gemma-embedding").is_non_causal
+
+
+# --- Requests and responses ---
+
+
+def test_input_is_text_or_tokens_or_a_list_of_both():
+    for given, inputs in (("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2]], ((1,), (2,)))):
+        assert read(parse_embeddings, {"input": given}).inputs == inputs
+
+
+WRONG = [
+    *((parse_embeddings, {"input": wrong}, "input") for wrong in ("", ["a", ""], [], ["a"] * 2049)),
+    (parse_embeddings, {}, "input"),
+    (parse_embeddings, {"input": [{"a": 1}]}, "input[0]"),
+    (parse_embeddings, {"input": "a", "dimensions": 0}, "dimensions"),
+    (parse_embeddings, {"input": "a", "encoding_format": "hex"}, "encoding_format"),
+    (parse_embeddings, {"input": "a", "embd_normalize": -1}, "embd_normalize"),
+    (parse_rerank, {"documents": ["a"]}, "query"),
+    (parse_rerank, {"query": "", "documents": ["a"]}, "query"),
+    (parse_rerank, {"query": "q"}, "documents"),
+    *((parse_rerank, {"query": "q", "documents": wrong}, "documents") for wrong in ([], "a", ["a", 1])),
+    (parse_rerank, {"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
+]
+
+
+@pytest.mark.parametrize(("parse", "fields", "param"), WRONG)
+def test_wrong_fields_are_named(parse: Any, fields: Any, param: str):
+    assert refused(parse, fields) == param
+
+
+def test_fields_that_request_the_default_are_accepted():
+    fields = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
+    assert read(parse_embeddings, {"input": "a", **fields}, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "results"),
+    [
+        pytest.param({}, [(1, None), (2, None), (0, None)], id="all"),
+        pytest.param({"top_n": 1}, [(1, None)], id="the best"),
+        pytest.param({"top_n": 1, "return_documents": True}, [(1, {"text": "b"})], id="with its text"),
+    ],
+)
+def test_documents_are_sorted_by_score(more: Any, results: Any):
+    request = read(parse_rerank, {"query": "q", "documents": ["a", "b", "c"], **more})
+    body = rerank_body("m", request, [-1.0, 2.0, 0.5], 9)
+    assert [(result["index"], result.get("document")) for result in body["results"]] == results
+    assert body["usage"]["total_tokens"] == 9

@@ -1,0 +1,260 @@
+"""The Messages API without a model: bodies become chat requests, output events become blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.messages import MessageEncoder, error_body, parse_messages
+from localchat.serving.core.errors import BadRequest, InferenceError, QueueFull
+from localchat.serving.core.events import (
+    ContentDelta,
+    Event,
+    OutputEnd,
+    ReasoningDelta,
+    ResponseHead,
+    ToolCallArguments,
+    ToolCallStart,
+    Usage,
+)
+from localchat.serving.core.request import ResponseFormat
+from tests.support.chat_requests import read, refused
+
+HELLO = [{"role": "user", "content": "Hello"}]
+TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}
+FUNCTION = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
+
+
+BODY = {"model": "demo", "max_tokens": 9, "messages": HELLO}
+
+
+def parsed(**fields: Any) -> Any:
+    return read(parse_messages, {**BODY, **fields})
+
+
+def block(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, **fields}
+
+
+TEXT, MORE = block("text", text="Hi", cache_control={"type": "ephemeral"}), block("text", text=" there")
+RESULT = block("tool_result", tool_use_id="t1", content="21")
+RESULTS = block(
+    "tool_result", tool_use_id="t1", content=[block("text", text="21"), block("tool_reference", tool_name="f")]
+)
+FAILED = block("tool_result", tool_use_id="t1", content="no such city", is_error=True)
+FAILED_WITH_WORD = block("tool_result", tool_use_id="t1", content="Error: no such city", is_error=True)
+CALL = block("tool_use", id="t1", name="get_weather", input={"city": "Oslo"})
+CALLED = {"id": "t1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+THINKING = block("thinking", thinking="Hm.", signature="x")
+DOCUMENT = block("document", title="Notes", source={"type": "text", "media_type": "text/plain", "data": "a"})
+FOUND = block("search_result", title="T", source="S", content=[block("text", text="a")])
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "expected"),
+    [
+        ("user", "Hi", [{"role": "user", "content": "Hi"}]),
+        ("user", [TEXT, MORE], [{"role": "user", "content": "Hi there"}]),
+        ("user", [], [{"role": "user", "content": ""}]),
+        ("system", "Be brief.", [{"role": "system", "content": "Be brief."}]),
+        ("user", [RESULT], [{"role": "tool", "tool_call_id": "t1", "content": "21"}]),
+        ("user", [RESULTS], [{"role": "tool", "tool_call_id": "t1", "content": "21f"}]),
+        ("user", [FAILED], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
+        ("user", [FAILED_WITH_WORD], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
+        (
+            "user",
+            [RESULT, TEXT],
+            [{"role": "tool", "tool_call_id": "t1", "content": "21"}, {"role": "user", "content": "Hi"}],
+        ),
+        ("assistant", [TEXT, CALL], [{"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}]),
+        ("assistant", [CALL], [{"role": "assistant", "tool_calls": [CALLED]}]),
+        (
+            "assistant",
+            [THINKING, block("redacted_thinking", data="x"), TEXT],
+            [{"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}],
+        ),
+        ("user", [DOCUMENT], [{"role": "user", "content": "Notes\na"}]),
+        ("user", [FOUND], [{"role": "user", "content": "T\nS\na"}]),
+    ],
+)
+def test_blocks_become_chat_messages(role: str, content: Any, expected: list[dict[str, Any]]):
+    assert list(parsed(messages=[*HELLO, {"role": role, "content": content}]).messages[1:]) == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [
+        ("Be brief.", "Be brief."),
+        ([block("text", text="A"), block("text", text="B")], "A\n\nB"),
+        ("x-anthropic-billing-header: cc_version=2; cch=1a2b;\nBe brief.", "Be brief."),
+        ([block("text", text="x-anthropic-billing-header: cch=1a2b;"), block("text", text="B")], "B"),
+        ([block("text", text="A\nx-anthropic-billing-header: quoted")], "A\nx-anthropic-billing-header: quoted"),
+    ],
+)
+def test_system_text_comes_first_without_a_line_that_changes_with_every_request(system: Any, expected: str):
+    assert parsed(system=system).messages[0] == {"role": "system", "content": expected}
+
+
+SCHEMA = {"type": "object"}
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"tools": [TOOL]}, {"tools": ({"type": "function", "function": FUNCTION},)}),
+        ({"tools": [{**TOOL, "type": "custom"}]}, {"tool_choice": "auto"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, {"allowed": ("get_weather",)}),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            {"parallel_tool_calls": False},
+        ),
+        ({"tools": [block("web_search_20250305", name="web_search")]}, {"tool_choice": "none"}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            {"reasoning_budget": 1024, "template_vars": {"enable_thinking": True}},
+        ),
+        ({"thinking": {"type": "adaptive"}}, {"template_vars": {"enable_thinking": True}}),
+        ({}, {"template_vars": {"enable_thinking": False}}),
+        ({"thinking": {"type": "disabled"}}, {"template_vars": {"enable_thinking": False}}),
+        (
+            {"output_config": {"effort": "high"}},
+            {"template_vars": {"enable_thinking": False, "reasoning_effort": "high"}},
+        ),
+        (
+            {"output_config": {"format": FORMAT}},
+            {"response_format": ResponseFormat("json_schema", SCHEMA, "output_config.format.schema")},
+        ),
+        (
+            {"output_format": FORMAT},
+            {"response_format": ResponseFormat("json_schema", SCHEMA, "output_format.schema")},
+        ),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, {"continue_final_message": True}),
+        (
+            {"temperature": 0.5, "top_k": 3, "stop_sequences": ["END"], "seed": 7},
+            {"max_tokens": 9, "stop": ("END",), "sampling": {"temperature": 0.5, "top_k": 3, "seed": 7}},
+        ),
+    ],
+)
+def test_field_is_read(fields: dict[str, Any], expected: dict[str, Any]):
+    request = parsed(**fields)
+    found = {name: getattr(request if hasattr(request, name) else request.params, name) for name in expected}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [block("tool_result")]}]},
+            "messages[0].content[0].tool_use_id",
+        ),
+        ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "x", "input_schema": {"type": "objct"}}]}, "tools[0].input_schema#/type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"stop_sequences": ["x"] * 65}, "stop_sequences"),
+        ({"thinking": {"type": "much"}}, "thinking.type"),
+    ],
+)
+def test_wrong_field_is_named(fields: dict[str, Any], param: str):
+    assert refused(parse_messages, {**BODY, **fields}) == param
+
+
+USAGE = Usage(n_prompt=10, n_cached=4, n_completion=9, prompt_s=0.0, completion_s=0.0)
+COUNTS = {
+    "input_tokens": 6,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 4,
+    "output_tokens": 9,
+}
+EVENTS = [
+    ReasoningDelta("Hm"),
+    ReasoningDelta("."),
+    ContentDelta("Hi"),
+    ToolCallStart(0, "t1", "get_weather"),
+    ToolCallArguments(0, '{"city":'),
+    ToolCallArguments(0, '"Oslo"}'),
+    ToolCallStart(1, "t2", "now"),
+    ToolCallArguments(1, "{}"),
+]
+
+
+HEAD = ResponseHead("msg_1", 0, "demo")
+
+
+def encoded(end: OutputEnd, *, n_completion: int = 9, events: Sequence[Event] = EVENTS) -> tuple[list[Any], Any]:
+    """The events of the stream, and the body, of the same output under a limit of 20 tokens."""
+    usage = replace(USAGE, n_completion=n_completion)
+    stream, whole = (
+        MessageEncoder(HEAD, parsed(max_tokens=20, stream=is_stream), lambda: usage) for is_stream in (True, False)
+    )
+    chunks = []
+    for event in (*events, end):
+        stream.add(0, event)
+        whole.add(0, event)
+        chunks += stream.take()
+    stream.finish()
+    return [json.loads(chunk) for chunk in (*chunks, *stream.take())], whole.body()
+
+
+def test_stream_has_the_blocks_of_the_message_one_after_another():
+    events, whole = encoded(OutputEnd("tool_calls"))
+    thinking, *content = whole["content"]
+    assert (thinking["type"], thinking["thinking"], bool(thinking["signature"])) == ("thinking", "Hm.", True)
+    assert content == [
+        {"type": "text", "text": "Hi"},
+        {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}},
+        {"type": "tool_use", "id": "t2", "name": "now", "input": {}},
+    ]
+    deltas = ["thinking_delta", "thinking_delta", "signature_delta"], ["text_delta"], ["input_json_delta"] * 2
+    expected: list[Any] = [("message_start", None), ("ping", None)]
+    for i, kinds in enumerate([*deltas, ["input_json_delta"]]):
+        expected += [("content_block_start", i), *((kind, i) for kind in kinds), ("content_block_stop", i)]
+    assert [(event.get("delta", event)["type"], event.get("index")) for event in events[:-2]] == expected
+    ends = {"stop_reason": "tool_use", "stop_sequence": None}
+    assert events[-2:] == [{"type": "message_delta", "delta": ends, "usage": COUNTS}, {"type": "message_stop"}]
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "demo"}
+    assert whole == {**head, "content": whole["content"], **ends, "usage": COUNTS}
+
+
+@pytest.mark.parametrize(
+    ("end", "n_completion", "expected"),
+    [
+        (OutputEnd("stop"), 9, ("end_turn", None)),
+        (OutputEnd("stop", "END"), 9, ("stop_sequence", "END")),
+        (OutputEnd("length"), 20, ("max_tokens", None)),
+        (OutputEnd("length"), 9, ("model_context_window_exceeded", None)),
+    ],
+)
+def test_stop_reason(end: OutputEnd, n_completion: int, expected: tuple[str, str | None]):
+    events, whole = encoded(end, n_completion=n_completion)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == expected
+    assert tuple(events[-2]["delta"].values()) == expected
+
+
+def test_arguments_cut_by_the_length_limit_are_kept_as_text():
+    for text in ('{"a": [1,', '{"a": 1e999}', '{"a": ' + "[" * 5000):
+        _, whole = encoded(OutputEnd("length"), events=[ToolCallStart(0, "t1", "now"), ToolCallArguments(0, text)])
+        assert whole["content"][0]["input"] == {"_incomplete_json": text}
+
+
+def test_types_of_errors():
+    for error, kind in (
+        (BadRequest("x"), "invalid_request_error"),
+        (QueueFull("x"), "rate_limit_error"),
+        (InferenceError("x"), "api_error"),
+    ):
+        assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}

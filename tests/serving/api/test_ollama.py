@@ -1,0 +1,216 @@
+"""Ollama's API: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.api.completions import CompletionRequest
+from localchat.serving.api.ollama import parse_generate, parse_ollama
+from tests.support.chat_requests import ignored, read, refused
+from tests.support.exchanges import ask
+from tests.support.serving import REASONING_AND_TEXT, TOOLS, generating, serving
+
+DEADLINE_S = 60
+USER = {"role": "user", "content": "hello"}
+BIG: dict[str, Any] = {"n_ctx": 4000, "n_cells": 8000}
+CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def given(path: str, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The parser of an endpoint, and the fields of a request."""
+    return (parse_ollama, {"messages": [USER], **fields}) if path == "chat" else (parse_generate, fields)
+
+
+def parse(path: str = "chat", **fields: Any) -> Any:
+    return read(*given(path, fields))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_chat_has_thinking_content_and_counts(stream):
+    with serving(generating(REASONING_AND_TEXT), **BIG) as running:
+        status, body = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
+    lines = body if stream else [body]
+    assert status == 200
+    assert "".join(line["message"].get("thinking", "") for line in lines) == "hm"
+    assert "".join(line["message"]["content"] for line in lines) == "Let me look."
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    last = lines[-1]
+    assert (last["done_reason"], last["model"], last["eval_count"]) == ("stop", "Fake", len(REASONING_AND_TEXT) + 1)
+    assert last["prompt_eval_count"] > 0
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", last["created_at"])
+    assert last["total_duration"] >= last["eval_duration"] > 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_call_is_whole_with_arguments_as_an_object(stream):
+    with serving(generating(CALL), **BIG) as running:
+        _, body = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
+    calls = [call for line in (body if stream else [body]) for call in line["message"].get("tool_calls", ())]
+    assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
+
+
+def test_generate_with_template_raw_and_suffix():
+    with serving(generating("yes"), **BIG) as running:
+        _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})
+        assert "".join(line["response"] for line in lines) == "yes"
+        assert running.last_prompt == "s\n\nhello"
+        _, body = ask(running.port, "/api/generate", {"prompt": "a[b]", "raw": True, "stream": False})
+        assert body["response"] == "yes"
+        assert running.last_prompt == "a[b]"
+        status, body = ask(running.port, "/api/generate", {"prompt": "a", "suffix": "b", "stream": False})
+        assert status == 400
+        assert "suffix" in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/api/chat", {"messages": []}), ("/api/chat", {"model": "Fake"}), ("/api/generate", {})]
+)
+@pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("5m", "load")])
+def test_empty_request_loads_the_model(path, fields, keep_alive, reason):
+    with serving(generating("yes"), **BIG) as running:
+        _, body = ask(running.port, path, {**fields, "keep_alive": keep_alive, "stream": False})
+    assert (body["done"], body["done_reason"]) == (True, reason)
+    assert body.get("response", body.get("message", {}).get("content")) == ""
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "role": ("chat", {"messages": [{"role": "king"}]}, "messages[0].role"),
+    "call": ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+    "tool": ("chat", {"tools": [{"type": "function"}]}, "tools[0].function"),
+    "format": ("chat", {"format": "xml"}, "format"),
+    "think": ("chat", {"think": "a lot"}, "think"),
+    "option": ("chat", {"options": {"temperature": "hot"}}, "options.temperature"),
+    "length": ("chat", {"options": {"num_predict": "x"}}, "options.num_predict"),
+    "template": ("generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template"),
+    "context": ("generate", {"prompt": "a", "context": [1, 2]}, "context"),
+}
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
+def test_refused_field_is_named(path, fields, param):
+    assert refused(*given(path, fields)) == param
+
+
+def test_options_are_mapped():
+    options = {
+        "num_predict": 7,
+        "temperature": 0,
+        "top_k": 3,
+        "seed": 5,
+        "stop": ["x"],
+        "num_ctx": 4096,
+        "repeat_last_n": 9,
+    }
+    request = parse(options={**options, "colour": 1}, keep_alive="5m", think="high", format={"type": "object"})
+    assert isinstance(request, ChatRequest)
+    assert request.stream
+    assert (request.params.max_tokens, request.params.stop) == (7, ("x",))
+    assert request.params.sampling == {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}
+    assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert request.response_format is not None
+    assert (request.response_format.kind, request.response_format.param) == ("json_schema", "format")
+    assert ignored(parse_ollama, {"messages": [USER], "options": {"num_ctx": 1, "colour": 1}}) == ("options.colour",)
+    assert parse(options={"num_predict": -2}).params.max_tokens is None
+    assert parse(think=False).template_vars == {"enable_thinking": False}
+    assert isinstance(parse("generate", prompt="a", suffix="b"), CompletionRequest)
+
+
+def test_results_are_assigned_to_the_calls_in_order():
+    call = {"function": {"name": "look", "arguments": {"a": 1}}}
+    history = [USER, {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [call, call]}]
+    history += [{"role": "tool", "content": text, "tool_name": "look"} for text in ("one", "two")]
+    _, assistant, first, second = parse(messages=history).messages
+    assert assistant["reasoning_content"] == "hm"
+    assert [one["id"] for one in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+    assert first["tool_call_id"] != second["tool_call_id"]
+
+
+@pytest.mark.parametrize("path", ["chat", "generate", "embed", "embeddings", "show", "pull"])
+def test_error_is_one_text(path: str):
+    with serving() as running:
+        fields = {"model": "nobody", "messages": [USER], "prompt": "a", "input": "a"}
+        status, body = ask(running.port, f"/api/{path}", fields)
+    assert (status, type(body["error"])) == (404, str)
+
+
+# --- The built-in model ---
+
+
+@pytest.fixture(scope="module")
+def url(base_url: str) -> str:
+    return base_url.removesuffix("/v1")
+
+
+def test_model_is_listed_and_shown(url):
+    port = int(url.rpartition(":")[2])
+    version = ask(port, "/api/version")[1]["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+    (model,) = ask(port, "/api/tags")[1]["models"]
+    assert (model["name"], model["details"]["format"], len(model["digest"])) == ("demo", "gguf", 64)
+    (running,) = ask(port, "/api/ps")[1]["models"]
+    _, shown = ask(port, "/api/show", {"model": "demo:latest"})
+    family = shown["details"]["family"]
+    assert shown["model_info"][f"{family}.context_length"] == running["context_length"] > 0
+    assert {"completion", "tools"} <= set(shown["capabilities"])
+    _, found = ask(port, "/v1/models?client_version=1.2&limit=5")
+    (entry,) = found["models"]
+    assert entry == {**model, "type": "model", "capabilities": shown["capabilities"]}
+    assert found["data"][0]["max_model_len"] == running["context_length"]
+
+
+@pytest.mark.parametrize(
+    ("template", "capabilities"),
+    [
+        ("{{ messages[-1].content }}", ["completion"]),
+        ("{{ messages[-1].content }}{{ tools }}", ["completion", "tools"]),
+        ("{{ messages[-1].content }}{# <think></think> #}", ["completion", "thinking"]),
+        ("{{ messages[-1].content }}{# [THINK] [/THINK] #}", ["completion", "thinking"]),
+        ("{{ messages[-1].content }}{{ enable_thinking }}", ["completion", "thinking"]),
+    ],
+    ids=["text", "tools", "thinking", "other tags", "switch"],
+)
+def test_capabilities_are_those_of_the_template(template, capabilities):
+    with serving(chat_template=template) as running:
+        assert ask(running.port, "/api/show", {"model": "Fake"})[1]["capabilities"] == capabilities
+
+
+def test_ollama_package(url, request):
+    ollama = pytest.importorskip("ollama", reason="the real client comes with the clients extra")
+    client = ollama.Client(host=url)
+    request.addfinalizer(client._client.close)
+    assert [model.model for model in client.list().models] == ["demo"]
+    assert client.show("demo").capabilities
+    options = {"temperature": 0}
+    whole = client.chat("demo", messages=[{"role": "user", "content": "What is your name?"}], options=options)
+    parts = client.chat(
+        "demo", messages=[{"role": "user", "content": "What is your name?"}], options=options, stream=True
+    )
+    assert "".join(part.message.content or "" for part in parts) == whole.message.content != ""
+
+    def get_weather(city: str) -> str:
+        """The weather in a city.
+
+        Args:
+            city: The city.
+        """
+        return f"21 degrees in {city}"
+
+    messages: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
+    first = client.chat("demo", messages=messages, tools=[get_weather], options=options)
+    (call,) = first.message.tool_calls or ()
+    messages += [
+        first.message,
+        {"role": "tool", "tool_name": "get_weather", "content": get_weather(**call.function.arguments)},
+    ]
+    assert "21" in (client.chat("demo", messages=messages, tools=[get_weather], options=options).message.content or "")
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    completion = client.generate("demo", "Is it so?", format=schema, options=options)
+    assert isinstance(json.loads(completion.response)["ok"], bool)
+    assert len(client.embed("demo", ["one", "two"]).embeddings) == 2
+    with pytest.raises(ollama.ResponseError, match="nobody"):
+        client.generate("nobody", "a")

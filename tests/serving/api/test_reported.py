@@ -1,0 +1,318 @@
+"""Requests that failed on other servers, by public reports, over HTTP. Each test is named after what is right."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.exchanges import exchange
+from tests.support.fakes import endless
+from tests.support.live import running_server
+from tests.support.serving import (
+    BIG,
+    chat_body,
+    delta_text,
+    generating,
+    raw_request,
+    read_all,
+    reset,
+    serving,
+    wait_for,
+)
+
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "object", "required": None, "enum": None, "properties": {"a": {"type": "integer", "minimum": None}}}
+
+
+def called(id: Any, arguments: Any) -> dict[str, Any]:
+    call = {"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def result(id: Any, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": content}
+
+
+CHAT = "/v1/chat/completions"
+SERVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "calls without ids": (CHAT, {"messages": [USER, called(None, "{}"), result(None, "x")], "tools": [TOOL]}),
+    "arguments that are an object": (CHAT, {"messages": [USER, called("1", {"at": "x"}), result("1", "x")]}),
+    "arguments that are no JSON": (CHAT, {"messages": [USER, called("1", "{bad"), result("1", "x")]}),
+    "a tool that returned nothing": (CHAT, {"messages": [USER, called("1", ""), result("1", None)]}),
+    "a system message at the end": (CHAT, {"messages": [USER, {"role": "system", "content": "be nice"}]}),
+    "two system messages": (CHAT, {"messages": [{"role": "system", "content": text} for text in "ab"] + [USER]}),
+    "a tool without parameters": (
+        CHAT,
+        {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]},
+    ),
+    "a limit that is a float": (CHAT, {"messages": [USER], "max_tokens": 10.0}),
+    "options of a stream without one": (CHAT, {"messages": [USER], "stream_options": {"include_usage": True}}),
+    "Ollama's empty format": ("/api/chat", {"messages": [USER], "stream": False, "format": ""}),
+    "null in Ollama's format": ("/api/chat", {"messages": [USER], "stream": False, "format": SCHEMA}),
+    "null in Ollama's format of a text": ("/api/generate", {"prompt": "a", "stream": False, "format": SCHEMA}),
+    "null in all fields": ("/v1/responses", {"input": "hi", "reasoning": None, "text": None, "tools": None}),
+    "a tool result without content": (
+        "/v1/messages",
+        {
+            "max_tokens": 5,
+            "messages": [
+                USER,
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]},
+            ],
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with running_server("--max-tokens", "8") as url:
+        yield urlsplit(url).netloc
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_request_is_served(address: str, name: str):
+    path, body = SERVED[name]
+    response, found = exchange(address, path, body)
+    assert response.status == 200, found
+
+
+def logprobs(found: Any) -> Any:
+    return found["choices"][0]["logprobs"]
+
+
+def finish(found: Any) -> Any:
+    return found["choices"][0]["finish_reason"]
+
+
+def text_of(found: Any) -> Any:
+    return found["choices"][0]["message"]["content"]
+
+
+ECHO = {"prompt": "The Rhine is", "max_tokens": 2, "echo": True, "logprobs": 0}
+OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
+REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_content": "Where?"}
+RETURNED: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "log probabilities without a number": (
+        CHAT,
+        {"messages": [USER], "logprobs": True},
+        lambda found: [token["top_logprobs"] for token in logprobs(found)["content"]] == [[]] * 8,
+    ),
+    "zero log probabilities are those of the tokens": (
+        "/v1/completions",
+        {"prompt": "a", "logprobs": 0, "max_tokens": 3},
+        lambda found: (
+            [list(top) for top in logprobs(found)["top_logprobs"]] == [[token] for token in logprobs(found)["tokens"]]
+        ),
+    ),
+    "the first token of an echo has no log probability": (
+        "/v1/completions",
+        ECHO,
+        lambda found: (
+            [value is None for value in logprobs(found)["token_logprobs"]].index(False) == 1
+            and "".join(logprobs(found)["tokens"]) == found["choices"][0]["text"]
+        ),
+    ),
+    "a limit that cuts": (CHAT, {"messages": [USER], "max_tokens": 2}, lambda found: finish(found) == "length"),
+    "a natural end with log probabilities": (
+        CHAT,
+        {"messages": [USER], "max_tokens": 300, "logprobs": True},
+        lambda found: (
+            finish(found) == "stop"
+            and "".join(token["token"] for token in logprobs(found)["content"]) == text_of(found)
+        ),
+    ),
+    "control tokens as stop texts": (
+        CHAT,
+        {"messages": [USER], "stop": ["<|im_end|>", "<|im_start|>"]},
+        lambda found: found["usage"]["completion_tokens"] == 8,
+    ),
+    "usage is the sum of the choices": (
+        CHAT,
+        {"messages": [USER], "n": 3, "max_tokens": 2},
+        lambda found: found["usage"]["completion_tokens"] == 6,
+    ),
+    "content, reasoning and a call in one message": (
+        CHAT,
+        {"messages": [USER, REPLAYED, result("1", [{"type": "text", "text": "x"}])], "tools": [TOOL]},
+        lambda found: finish(found) == "length",
+    ),
+    "a response that is cut is incomplete": (
+        "/v1/responses",
+        {"input": "hi", "max_output_tokens": 3},
+        lambda found: found["incomplete_details"] == {"reason": "max_output_tokens"},
+    ),
+    "the count of a cached prompt": ("/api/chat", OLLAMA, lambda found: found["prompt_eval_count"] > 5),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_response_is_right_also_for_a_cached_prompt(address: str, name: str):
+    path, body, is_right = RETURNED[name]
+    for _ in range(2):
+        response, found = exchange(address, path, body)
+        assert response.status == 200, found
+        assert is_right(found), found
+
+
+REFUSED: dict[str, tuple[str, bytes]] = {
+    "an empty text to embed": ("/api/embeddings", b'{"prompt": ""}'),
+    "an empty text in a list": ("/v1/embeddings", b'{"input": ["a", ""]}'),
+    "an empty prompt": ("/completion", b'{"prompt": ""}'),
+    "another encoding": (CHAT, '{"messages": [{"role": "user", "content": "你好"}]}'.encode("gbk")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_request_is_refused_each_time_and_others_are_served(name: str):
+    path, body = REFUSED[name]
+    with serving(generating("Fine."), **BIG) as running:
+        assert [running.request("POST", path, body)[0] for _ in range(3)] == [400] * 3
+        assert running.chat()[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1//models", "//v1/models//", "/%76%31/models", "/v1%2Fmodels", "/v1/models/Fak%65"]
+)
+def test_path_with_empty_and_encoded_parts_is_found(path: str):
+    with serving(generating("x")) as running:
+        status, found = running.request("GET", path)
+    assert (status, found.get("id") or found["data"][0]["id"]) == (200, "Fake")
+
+
+STOPS = [
+    ("Alice! Alice says: Alice: no", ["\n", "Alice:"]),
+    ("A B O P Q R", ["O P Q"]),
+    ("né😀stop", ["😀"]),
+    ("ab Al", ["Alice"]),
+]
+
+
+@pytest.mark.parametrize(("text", "stop"), STOPS)
+def test_stream_with_stop_texts_is_the_whole_text_once(text: str, stop: list[str]):
+    with serving(generating(text), **BIG) as running:
+        _, found = running.chat(stop=stop)
+        _, chunks = running.chat(stop=stop, stream=True)
+    before = min(text.partition(one)[0] for one in stop)
+    assert found["choices"][0]["message"]["content"] == delta_text(chunks) == before
+
+
+def test_request_that_leaves_the_queue_does_not_end_the_running_ones():
+    with serving(endless, **BIG, is_gated=True) as running, contextlib.ExitStack() as stack:
+
+        def has_arrived(n: int) -> bool:
+            running.gate.release()  # A step, before which the engine reads its inbox.
+            stats = running.engine.stats()
+            return stats.n_running + stats.n_waiting == n
+
+        sockets = []
+        for n in range(running.engine.facts.n_parallel + 1):
+            sockets.append(stack.enter_context(running.connect()))
+            sockets[-1].sendall(raw_request(chat_body(max_tokens=1000, stream=True), "Connection: close"))
+            wait_for(lambda n=n: has_arrived(n + 1))
+        reset(sockets.pop())
+        wait_for(lambda: has_arrived(len(sockets)))
+        running.gate.release(100_000)
+        for sock in sockets:
+            raw = read_all(sock)
+            assert (raw.count(b'"finish_reason":"length"'), raw.count(b"[DONE]")) == (1, 1)
+
+
+@pytest.mark.parametrize("fields", [{}, {"n_predict": 0}, {"n_predict": -1}], ids=["no limit", "limit 0", "limit -1"])
+def test_context_of_other_files_is_cut_and_leaves_a_token_for_the_output(fields: dict[str, Any]):
+    extra = [{"filename": "a.py", "text": "x = 1\n" * 100}]
+    gap = {"input_prefix": "before", "input_suffix": "after", "input_extra": extra}
+    with serving(generating("out"), n_ctx=128, fim={"fim_tokens": (1, 2, 3)}) as running:
+        status, body = running.request("POST", "/infill", json.dumps({**gap, **fields}))
+        assert status == 200, body
+        assert running.last_prompt.endswith("\x01before\x02after\x03")
+        assert 100 < len(running.last_prompt) < 128
+
+
+@pytest.mark.parametrize("stop", ["Rome", "name", "<tool_call>"])
+def test_stop_text_inside_a_call_ends_nothing(stop: str):
+    call = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>'
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    with serving(generating(call), **BIG) as running:
+        for stream in (False, True):
+            body = {"messages": [USER], "tools": [TOOL], "stop": stop, "stream": stream}
+            _, found = running.request("POST", CHAT, json.dumps(body))
+            choices = [choice for chunk in (found if stream else [found]) for choice in chunk["choices"]]
+            messages = [choice["delta"] if stream else choice["message"] for choice in choices]
+            calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+            assert json.loads("".join(call["arguments"] for call in calls)) == {"at": "Rome"}
+            assert "<tool_call>" not in json.dumps(found)
+        body = {"input": "hello", "tools": [tool], "stop": stop}
+        _, found = running.request("POST", "/v1/responses", json.dumps(body))
+    calls = [item for item in found["output"] if item["type"] == "function_call"]
+    assert [json.loads(call["arguments"]) for call in calls] == [{"at": "Rome"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
+    tiny_models = importlib.import_module("tests.support.tiny_models")
+    folder = tmp_path_factory.mktemp("models")
+    tiny_models.write_bert(folder / "rank.gguf", gguf.PoolingType.RANK)
+    tiny_models.write_bert(folder / "mean.gguf", gguf.PoolingType.MEAN)
+    return folder
+
+
+def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with running_server(str(folder / "rank.gguf")) as url:
+        body = {"query": "a", "documents": ["b", "a " * 2_100_000]}
+        response, found = exchange(urlsplit(url).netloc, "/v1/rerank", body)
+    assert (response.status, found["error"]["code"]) == (400, "context_length_exceeded")
+    assert "2100000" in found["error"]["message"]
+    assert "2000000" in found["error"]["message"]
+
+
+def test_ollama_cuts_long_inputs_of_embeddings_unless_told_not_to(folder: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    text = "a cat " * 500
+    cases = [
+        ("/api/embed", {"input": text}, 200),
+        ("/api/embed", {"input": [text, "a"], "truncate": True}, 200),
+        ("/api/embed", {"input": text, "truncate": False}, 400),
+        ("/api/embeddings", {"prompt": text}, 200),
+        ("/v1/embeddings", {"input": text}, 400),
+    ]
+    with running_server(str(folder / "mean.gguf")) as url:
+        for path, body, status in cases:
+            response, found = exchange(urlsplit(url).netloc, path, body)
+            assert response.status == status, (path, body.keys(), found)
+
+
+LITELLM = """
+import sys, litellm
+for model, base in ("openai/demo", "http://{0}/v1"), ("anthropic/demo", "http://{0}"):
+    try:
+        text = "many words " * 20_000
+        messages = [dict(role="user", content=text)]
+        litellm.completion(model=model, api_base=base.format(sys.argv[1]), api_key="none", messages=messages)
+    except litellm.ContextWindowExceededError:
+        print("recognised")
+"""
+
+
+def test_litellm_recognises_a_prompt_that_is_too_long(address: str):
+    if importlib.util.find_spec("litellm") is None:
+        pytest.skip("the extra 'clients' has the package")
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # without a request to the network
+    command = [sys.executable, "-c", LITELLM, address]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout.split().count("recognised") == 2, done.stderr

@@ -1,0 +1,225 @@
+"""Every layout of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.constraints.constraint import constraint_for
+from localchat.serving.chat.dialects import DIALECTS, Dialect
+from localchat.serving.chat.dialects.call_layout import CallLayout
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.engine.values import Constraint
+from tests.support.constraints import (
+    MESSAGES,
+    OPEN_SCHEMA,
+    PROMPT,
+    TOOLS,
+    check_calls,
+    constraint_of,
+    fits,
+    generated,
+    read_calls,
+    required,
+)
+from tools import formats as templates
+
+
+def tool(name: str, properties: Any, required: Any, **schema: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(required), **schema}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
+    """A function `f` whose one argument `a` has this schema."""
+    return (tool("f", {"a": schema}, "a"),)
+
+
+def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Constraint:
+    """The constraint that requires calls in this layout."""
+    template = ChatTemplate("")
+    template.dialect = replace(dialect, calls=(layout,))
+    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
+    assert constraint is not None
+    return constraint
+
+
+# For each family, the text of its template, and a call of `f` with one argument.
+IN_TAGS = {
+    "glm": ("<tool_call><arg_key>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+    "minicpm5": ('<function name="<param name="', '<function name="f"><param name="a">{}</param></function>'),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "right", "wrong"),
+    [
+        ("glm", {"type": "string"}, ["", "a\n\nb", "3", '{"a": </b>'], []),
+        ("glm", {"type": ["string", "null"]}, ["", "null", "a < b"], []),
+        ("glm", {}, ["", "x", "[1]"], []),
+        ("glm", {"type": "string", "maxLength": 2}, ["", "ab", "</"], ["abc"]),
+        ("glm", {"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
+        ("glm", {"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
+        ("glm", {"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
+        ("glm", {"type": "array", "items": {"type": "string"}}, ['["</arg_value>"]', "[]"], ["", "[1]"]),
+        # Bare text that the parser could read as another value is not allowed.
+        ("glm", {"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),
+        ("glm", {"enum": ["1", 1]}, [], ["1"]),
+        # Bare text does not begin like quoted text.
+        ("minicpm5", {"type": "string"}, ["", "<![CDAT", "a<![CDATA[", "<![CDATA[</param>]]>"], ["<![CDATA["]),
+        ("minicpm5", {"type": "string", "maxLength": 12}, ["<b>", "<![CDATA[</param>]]>"], ["<![CDATA[a", "a" * 13]),
+        ("minicpm5", {"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
+        ("minicpm5", {}, ["a", "3", "<!"], ["<![CDATA[a"]),
+        # Schemas that bare text cannot enforce: their values are JSON.
+        ("minicpm5", {"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
+    ],
+    ids=str,
+)
+def test_value_in_tags_matches_its_schema(name: str, schema: Any, right: list[str], wrong: list[str]):
+    markers, call = IN_TAGS[name]
+    tools = tools_with(schema)
+    constraint = constraint_of("{{ tools }}" + markers, **required(tools=tools))
+    assert [value for value in right if not fits(constraint, call.format(value))] == []
+    assert [value for value in wrong if fits(constraint, call.format(value))] == []
+    for value in right:
+        check_calls(DIALECTS[name], tools, call.format(value))
+
+
+@pytest.mark.parametrize(
+    ("others", "is_in_tags"),
+    [
+        ({}, True),
+        ({"additionalProperties": False}, True),
+        ({"additionalProperties": {"type": "string"}}, False),
+        ({"additionalProperties": True}, True),
+        ({"patternProperties": {"^x": {"type": "string"}}}, False),
+    ],
+    ids=str,
+)
+def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: bool):
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, **others}
+    tools = ({"function": {"name": "f", "parameters": schema}},)
+    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
+    in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
+    as_object = '<tool_call>f{"a": "b", "x": "c"}\n</tool_call>'
+    assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string"}, *({"type": "string", "maxLength": n} for n in (20, 21, 90)), {}], ids=str
+)
+def test_text_in_a_notation_cannot_end_the_call(schema: Any):
+    """The parser ends a call of Gemma at the marker, also inside a text; a string of LFM2 may contain its marker."""
+    tools = tools_with(schema)
+    constraint = constraint_of("{{ tools }}<|tool_call>", **required(tools=tools))
+    call, end = '<|tool_call>call:f{a:<|"|>TEXT<|"|>}<tool_call|>', "<tool_call|>"
+    assert not fits(constraint, call.replace("TEXT", end))
+    assert not fits(constraint, call.replace("TEXT", "x" + end + "y"))
+    # A limit of the length above 20 allows no prefix of a marker.
+    text = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
+    assert fits(constraint, call.replace("TEXT", text))
+    constraint = constraint_of("{{ tools }}<|tool_call_start|>", **required(tools=tools))
+    for quote in ('"', "'"):
+        call = f"<|tool_call_start|>[f(a={quote}<|tool_call_end|>{quote})]<|tool_call_end|>"
+        assert fits(constraint, call) or (quote == "'" and "maxLength" in schema)
+        check_calls(DIALECTS["lfm2"], ({"function": {"name": "f"}},), call)
+
+
+# Calls that a model generates that was trained with a template.
+CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
+SOURCES = dict(templates.sources([]))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("reasoning", ["", templates.REASONING])
+def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: str):
+    template = ChatTemplate(SOURCES[name], bos_token=templates.BOS, eos_token=templates.EOS)
+    prompt, output = templates.generated(template, templates.Message(reasoning, "", CALLS))
+    request = ChatRequest(messages=MESSAGES, tools=templates.TOOLS, tool_choice="auto")
+    constraint = constraint_for(request, template, prompt)
+    assert constraint is not None
+    # Kimi K3 ends its turns with a marker that also ends its calls.
+    text = output.rstrip() + ("<|sep|>" if name == "kimi-k3.jinja" else "")
+    assert fits(constraint, text), text
+    assert not fits(constraint, text.replace("get_time", "get_tame"))
+    assert not fits(constraint, text.replace("days", "hours"))
+
+
+LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.calls))]
+
+CLOSED: dict[str, Any] = {"additionalProperties": False}
+SHORT = {"type": "string", "maxLength": 3}
+INNER = {"type": "object", "properties": {"b": SHORT, "a": {"type": "boolean"}}, "required": ["a"], **CLOSED}
+# Properties of every kind whose bare text could be read as a value of another kind.
+KINDS = {
+    "text": {"type": "string", "minLength": 1, "maxLength": 9},
+    "count": {"type": "integer", "minimum": -3, "maximum": 30},
+    "ratio": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "mood": {"enum": ["good", "so so", "<b>", 'a "b"', "5"]},
+    "level": {"enum": ["low", 1, None]},
+    "code": {"type": "string", "pattern": "^[A-Z<]{2,4}$"},
+    "day": {"type": "string", "format": "date"},
+    "list": {"type": "array", "items": SHORT, "maxItems": 2},
+    "inner": INNER,
+}
+RICH = (tool("rich", KINDS, ("text", "mood", "inner"), **CLOSED),)
+# References, and values of several types, which each layout represents in its own way.
+REFERENCES = {
+    "color": {"$ref": "#/$defs/color"},
+    "size": {"type": ["integer", "null"]},
+    "either": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    "colors": {"type": "array", "items": {"$ref": "#/$defs/color"}},
+    "inner": {"$ref": "#/$defs/inner"},
+    "map": {"type": "object", "additionalProperties": {"enum": ["low", 1, None]}},
+}
+DEFINED = {
+    "color": {"enum": ["red", "dark blue"]},
+    "inner": {**INNER, "properties": {"b": SHORT, "a": {"$ref": "#/$defs/color"}}},
+}
+NESTED = (tool("deep", REFERENCES, ("color", "inner"), **CLOSED, **{"$defs": DEFINED}),)
+# Bare text cannot enforce this schema, and some names are not valid in Python or in tags, or have placeholders.
+UNENFORCED = {
+    "5 or more": {"type": ["string", "integer"], "minimum": 5, "maxLength": 3},
+    "class": {"enum": ["1", 1]},
+    "a~$n^$id": {"type": "boolean"},
+}
+HARD = (tool("get-it~$n", UNENFORCED, UNENFORCED, **CLOSED),)
+
+
+@pytest.mark.parametrize("tools", [TOOLS, RICH, NESTED, HARD], ids=["plain", "rich", "nested", "hard"])
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
+def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
+    """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
+    dialect = DIALECTS[name]
+    constraint = layout_constraint(dialect, dialect.calls[i], tools)
+    texts = (generated(constraint, random.Random(seed)) for seed in range(9))
+    found = list(itertools.islice((text for text in texts if text is not None), 3))
+    assert found
+    layout = dialect.calls[i]
+    if tools is NESTED and (layout.arguments is not None or layout.notation == "gemma"):
+        # The layout can enforce the schema, so the arguments are not one JSON object.
+        assert not any('"color":' in text for text in found)
+    for text in found:
+        check_calls(dialect, tools, text)
+
+
+WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""}))
+
+
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
+def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
+    """The code that writes earlier calls, the grammar and the parser use one declaration."""
+    dialect = DIALECTS[name]
+    layout = dialect.calls[i]
+    tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
+    constraint = layout_constraint(dialect, layout, tools)
+    for calls in (WRITTEN, WRITTEN[1:2]):
+        text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
+        assert fits(constraint, text), text
+        assert read_calls(dialect, tools, text) == list(calls)

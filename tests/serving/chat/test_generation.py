@@ -1,0 +1,211 @@
+"""The output of one sequence: items of the engine become events, up to the end of the output or a stop text."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.parser import OutputParser
+from localchat.serving.chat.runs.generation import Output, PlainText
+from localchat.serving.core.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    OutputToken,
+    PromptLogprobs,
+    PromptProgress,
+    SampledTokens,
+)
+from localchat.serving.engine.values import StepOutput, TokenTexts
+from tests.support.engines import events_of, output_of, request_for
+from tests.support.serving import BIG, TOOLS, generating, serving
+
+CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "expected"),
+    [
+        ("Hi", "stop", "stop"),
+        ("Hi", "length", "length"),
+        (CALL, "stop", "tool_calls"),
+        (CALL, "length", "tool_calls"),
+        (CALL + CALL[:-15], "length", "length"),
+        (CALL[:-15], "stop", "stop"),
+    ],
+)
+def test_k6_finish_reason(text: str, reason: str, expected: str):
+    """V31: an output with a call that is cut does not end with "tool_calls", since clients would run it."""
+    output = output_of([text.encode()], OutputParser(DIALECTS["hermes"], tools=TOOLS))
+    events = events_of(output, 0, end=reason)
+    assert events[-1] == OutputEnd(expected)
+    assert output.finish_reason == expected
+
+
+def test_first_events_come_before_the_first_token_and_after_progress():
+    a, b = OutputToken(0, b"a"), OutputToken(1, b"b")
+    output = Output(
+        request_for((0,), reports_progress=True, stop_token_ids=(1,)),
+        TokenTexts([a.piece, b.piece], frozenset(), frozenset()),
+        PlainText(),
+        first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")],
+    )
+    older, newer = PromptProgress(1, 3, 0, 0.5), PromptProgress(2, 3, 0, 0.5)
+    output.prompt = [0]
+    steps = [StepOutput(0, 1.0, progress=older), StepOutput(0, 2.0, progress=newer)]
+    assert output.read(steps) == [newer]
+    assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, end="stop", last=1)]) == [
+        PromptLogprobs((a,)),
+        ContentDelta("Once"),
+        SampledTokens((a,)),
+        ContentDelta("a"),
+        OutputEnd("stop", 1, b),
+    ]
+    usage = output.usage()
+    assert (usage.n_completion, usage.prompt_s, usage.completion_s) == (2, 2.0, 1.0)
+
+
+# Stop texts end the content, at any cut. A word of the reasoning or of a call ends nothing.
+
+
+def shown(output: Output, *tokens: int) -> str:
+    """The text of the events of the next tokens."""
+    return "".join(event.text for event in events_of(output, *tokens) if isinstance(event, ContentDelta))
+
+
+def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
+    """The text of the pieces up to a stop text, and this stop text."""
+    output, events = output_of(pieces, stop=stop), list[OutputEvent]()
+    for i in range(len(pieces) + 1):
+        if output.finish_reason is None:
+            events += events_of(output, *range(i, len(pieces))[:1], end=None if i < len(pieces) else "length")
+    *_, end = events
+    assert isinstance(end, OutputEnd)
+    assert end.reason == ("length" if end.stop is None else "stop")
+    return "".join(event.text for event in events if isinstance(event, ContentDelta)), end.stop
+
+
+def cuts(data: bytes) -> list[list[bytes]]:
+    """The data whole, byte by byte, split in two at every position, and split at random positions."""
+    random_ = random.Random(len(data))
+    result = [[data], [data[i : i + 1] for i in range(len(data))]]
+    result += [[data[:i], data[i:]] for i in range(1, len(data))]
+    for _ in range(20):
+        places = sorted(random_.choices(range(len(data) + 1), k=4))
+        result.append([data[a:b] for a, b in zip([0, *places], [*places, len(data)])])
+    return result
+
+
+CASES = {
+    "plain": (b"hello world", (), "hello world", None),
+    "characters of 1 to 4 bytes": ("aé€😀z".encode(), (), "aé€😀z", None),
+    "invalid byte": (b"a\xffb", (), "a\ufffdb", None),
+    "cut character at the end": ("a😀".encode()[:-1], (), "a\ufffd", None),
+    "stop in the middle": (b"one STOP two", ("STOP",), "one ", "STOP"),
+    "stop at the start": (b"STOP two", ("STOP",), "", "STOP"),
+    "stop at the very end": (b"one STOP", ("STOP",), "one ", "STOP"),
+    "unfinished stop is text": (b"one STO", ("STOP",), "one STO", None),
+    "stop with a cut character": ("a😀".encode()[:-1], ("\ufffd",), "a", "\ufffd"),
+    "false start inside a stop": (b"xaab", ("ab",), "xa", "ab"),
+    "repeated start": (b"aaaaab!", ("aab",), "aaa", "aab"),
+    "non-ASCII stop": ("gut. Schluß jetzt".encode(), ("Schluß",), "gut. ", "Schluß"),
+    "first complete stop counts": (b"abcd", ("abcd", "b"), "a", "b"),
+    "longer of two that end together": (b"xabc", ("bc", "abc"), "x", "abc"),
+    "several stops": (b"q\n\nUser: x", ("User:", "\n\n"), "q", "\n\n"),
+    "newline stop": (b"line\nnext", ("\n",), "line", "\n"),
+}
+
+
+@pytest.mark.parametrize(("data", "stop", "text", "stopped_by"), CASES.values(), ids=CASES.keys())
+def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text: str, stopped_by: str | None):
+    for pieces in cuts(data):
+        assert text_and_stop(pieces, stop) == (text, stopped_by), pieces
+
+
+def test_stop_text_at_the_start_of_the_content_ends_the_tags_of_the_reasoning():
+    parser = OutputParser(DIALECTS["hermes"], is_raw=True)
+    output = output_of([b"<think>hm</think>", b"END"], parser, stop=("END",))
+    assert shown(output, 0, 1) == "<think>hm</think>"
+    assert output.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stop", [(), ("\n",)], ids=["no stop text", "stop text"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", "<think>\n hm \n\n</think>\n\n Hi\nyou"),
+        ("hermes", "<think>\n\n</think>\n\nHi"),
+        ("hermes", "\n<think> \nh\nm "),
+        ("hermes", "<think>"),
+        ("gemma-4", "<|channel>thought\n<channel|>Hi <channel|>\n<|channel>thought\nhm<channel|> \n you"),
+        ("harmony", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi<|end|>"),
+    ],
+)
+def test_raw_output_is_the_text_as_it_was_generated(name: str, text: str, stop: tuple[str, ...]):
+    """S13. Stop texts and the count of reasoning tokens do not change."""
+    pieces = [character.encode() for character in text]
+    parsers = [OutputParser(DIALECTS[name], is_raw=is_raw) for is_raw in (True, False)]
+    raw, split = (output_of(pieces, parser, stop=stop) for parser in parsers)
+    events, _ = (events_of(output, *range(len(pieces)), end="length") for output in (raw, split))
+    content = "".join(event.text for event in events if isinstance(event, ContentDelta))
+    assert text.startswith(content + "\n") if raw.finish_reason == "stop" else content == text
+    for counted in ("n_completion", "n_reasoning"):
+        assert getattr(raw.usage(), counted) == getattr(split.usage(), counted)
+    assert raw.finish_reason == split.finish_reason
+
+
+def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
+    output = output_of([b"a", b"<", b"e", b"x", b"y"], stop=("<end>",))
+    assert [shown(output, i) for i in range(5)] == ["a", "", "", "<ex", "y"]
+
+
+def test_character_is_returned_with_its_last_byte():
+    output = output_of([bytes([byte]) for byte in "é€".encode()])
+    assert [shown(output, i) for i in range(5)] == ["", "é", "", "", "€"]
+
+
+def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
+    output = output_of([b"a", b"b!c", b"d"], stop=("!",))
+    assert shown(output, 0, 1, 2) == "ab"
+    assert (output.finish_reason, output.usage().n_completion) == ("stop", 2)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_random_texts_match_a_search_in_the_whole_text(seed: int):
+    random_ = random.Random(seed)
+    text = "".join(random_.choices("ab€", k=30))
+    stop = tuple({"".join(random_.choices("ab€", k=random_.randint(1, 4))) for _ in range(2)})
+    ends = [(text.find(s) + len(s), text.find(s), s) for s in stop if s in text]
+    expected = (text[: min(ends)[1]], min(ends)[2]) if ends else (text, None)
+    for pieces in cuts(text.encode()):
+        assert text_and_stop(pieces, stop) == expected
+
+
+LOOK = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "content", "reason"),
+    [
+        pytest.param("<think>see END</think>Hi END you", "END", "Hi ", "stop", id="word of the reasoning"),
+        pytest.param("<think>hm", "hm", "", "length", id="reasoning that is cut"),
+        pytest.param("Hi" + LOOK, "Rome", "Hi", "tool_calls", id="word of the arguments"),
+        pytest.param("Hi" + LOOK, "name", "Hi", "tool_calls", id="word of the format"),
+        pytest.param("Hi" + LOOK, "<tool_call>", "Hi", "tool_calls", id="marker"),
+        pytest.param("Hi" + LOOK + "so END", "END", "Hiso ", "tool_calls", id="after a call"),
+        pytest.param("Hi END" + LOOK, "END", "Hi ", "stop", id="before a call"),
+        pytest.param("Hi" + LOOK[:-20], "Rome", "Hi", "length", id="call that is cut"),
+    ],
+)
+def test_stop_text_counts_in_the_content_alone(text: str, stop: str, content: str, reason: str):
+    """S4."""
+    with serving(generating(text), **BIG) as running:
+        _, body = running.chat(tools=TOOLS, stop=stop, max_tokens=len(text))
+    (choice,) = body["choices"]
+    assert ((choice["message"]["content"] or ""), choice["finish_reason"]) == (content, reason)
+    calls = choice["message"].get("tool_calls", [])
+    if reason == "tool_calls":
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"at": "Rome"}]

@@ -1,0 +1,468 @@
+"""A chat template in the sandbox: Jinja features, errors, BOS, the assistant prefill, and messages in its format."""
+
+import faulthandler
+import re
+
+import pytest
+
+from localchat.serving.chat.prompt import sandbox
+from localchat.serving.chat.prompt.marked import user_ranges
+from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError, prefilled
+from tests.support.chat_templates import CALLS, SPECIAL, USER, call_message, render
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        pytest.param("  {% if true %}\nx\n  {% endif %}\ny", "x\ny", id="a line with only a block"),
+        pytest.param(
+            "{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01", id="break"
+        ),
+        pytest.param("{% generation %}a{{ messages[0].content }}{% endgeneration %}b", "ahib", id="generation"),
+        pytest.param("{{ {'b': 'é', 'a': 1} | tojson }}", '{"b": "é", "a": 1}', id="tojson keeps letters and order"),
+        pytest.param(
+            "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}",
+            '{"a":2,"b":1}',
+            id="tojson options",
+        ),
+        pytest.param("{{ messages | map(attribute='role') | tojson }}", '["user"]', id="tojson of a generator"),
+        pytest.param("{{ ('[1]' | from_json)[0] + 1 }}", "2", id="from_json"),
+        pytest.param("{{ strftime_now('%Y') | length }}", "4", id="strftime_now"),
+        pytest.param("{{ tools is none }}{{ nothing is defined }}", "TrueFalse", id="no tools is none"),
+    ],
+)
+def test_template_language(source, expected):
+    assert render(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param("{% if %}", "not valid Jinja at line 1", id="syntax"),
+        pytest.param(
+            "{{ raise_exception('only one user') }}", "refuses this conversation: only one user", id="raise_exception"
+        ),
+        pytest.param("{{ messages.__class__.__name__ }}", "unsafe", id="attribute"),
+        pytest.param("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe", id="item that is an attribute"),
+        pytest.param("{{ messages[0].update({'role': 'x'}) }}", "unsafe", id="dict update"),
+        pytest.param("{{ 'x' * 1000000000 }}", "too large", id="repetition"),
+        pytest.param("{{ [[1]] | tojson(indent=30000000) }}", "too much work", id="indent of JSON"),
+        pytest.param(
+            "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+            "too much work",
+            id="macro that calls itself twice",
+        ),
+        pytest.param("{{ 10 ** 300 * 10 ** 300 }}", "too much work", id="product"),
+        pytest.param("{{ '{:{w}}'.format('a', w=30000000) }}", "too much work", id="width that is an argument"),
+        pytest.param("{{ 'a' | indent(30000000, true) }}", "too much work", id="indent"),
+        pytest.param("{{ ('a\n' * 9999) | indent(' ' * 9999) }}", "too much work", id="indent of many lines"),
+        pytest.param("{{ [1] | batch(linecount=30000000) | list }}", "No filter named 'batch'", id="batch"),
+        pytest.param("{{ [1] | slice(30000000) | list }}", "No filter named 'slice'", id="slice"),
+        pytest.param("{{ 1.5 | round(30000000, 'floor') }}", "No filter named 'round'", id="round"),
+        pytest.param("{{ 9 ** 99999999 }}", "too large", id="power"),
+        pytest.param("{{ '%999999999d' % 1 }}", "too large", id="width of %"),
+        pytest.param("{{ '{:999999999}'.format(1) }}", "width", id="width of format"),
+        pytest.param("{{ 'x'.ljust(999999999) }}", "unsafe", id="padding"),
+        pytest.param(
+            "{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}",
+            "loops more than 20000 times",
+            id="loops",
+        ),
+        pytest.param("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError", id="recursion"),
+        pytest.param("{{ messages[0].content + 1 }}", "TypeError", id="type error"),
+        pytest.param(
+            "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}",
+            "too large",
+            id="doubling",
+        ),
+        pytest.param("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled", id="nesting of the source"),
+    ],
+)
+def test_template_error(source, message, monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
+    with pytest.raises(TemplateError, match=message):
+        render(source)
+
+
+# Lists and tuples whose text doubles with each step, and texts that are near the limit of one operation.
+LISTS, TUPLES = (
+    f"{{% set n = namespace(x={x}) %}}{{% for i in range(40) %}}{{% set n.x = {twice} %}}{{% endfor %}}"
+    for x, twice in (("[1]", "[n.x, n.x]"), ("(1, 2)", "(n.x, n.x)"))
+)
+OTHER = LISTS + "{% set m = n.x %}" + LISTS
+TEXT = "{% set t = 'ab' * 14000 %}{% set t = t + t + t + t + t + t %}"
+DEEP = "{% set n = namespace(x=()) %}{% for i in range(2000) %}{% set n.x = (n.x,) %}{% endfor %}"
+WORK = {
+    **{f"printed {x}": LISTS + f"{{{{ {x} }}}}" for x in ("n.x", "n", "'a' ~ n.x", "{1: n.x}.items()")},
+    **{
+        f"compared {x}": OTHER + f"{{{{ n.x {x} }}}}"
+        for x in ("== m", "!= m", "< m", "in [m]", "not in [m]", "is eq(m)")
+    },
+    **{
+        f"filter {x}": OTHER + f"{{{{ [m, n.x] | {x} }}}}"
+        for x in (
+            "string",
+            "safe",
+            "tojson",
+            "sort",
+            "min",
+            "unique",
+            "join",
+            "upper",
+            "trim",
+            "select('eq', m) | list",
+        )
+    },
+    "sort of an iterator": OTHER + "{{ [m, n.x] | map('list') | sort }}",
+    **{f"call {x}": LISTS + f"{{{{ {x} }}}}" for x in ("','.join(n.x)", "'{}'.format(n.x)", "raise_exception(n.x)")},
+    "loop.changed": LISTS + "{% for i in range(2) %}{{ loop.changed(n.x) }}{% endfor %}",
+    **{f"operator {x}": LISTS + f"{{{{ {x} }}}}" for x in ("'%s' % (n.x,)", "'%r' % n.x", "(n.x * 2) | length")},
+    **{
+        f"hash {x}": TUPLES + f"{{{{ {x} }}}}"
+        for x in ("{n.x: 1}", "{}[n.x]", "{}.get(n.x)", "n.x in {}", "{}[[n.x]].a")
+    },
+    "hash of nested tuples": DEEP + "{{ {n.x: 1} }}",
+    "list in itself": "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}",
+    **{f"output {x}": TEXT + x for x in ("{{ t }}{{ t }}", "{% set a %}{{ t }}{{ t }}{% endset %}")},
+    "output of a macro": TEXT + "{% macro m() %}{{ t }}{{ t }}{% endmacro %}{{ m() | length }}",
+    **{
+        f"result of {x}": TEXT + f"{{{{ ({x}) | length }}}}"
+        for x in (
+            *("t + t", "t ~ t", "[t] * 9999", "[t, t] | join", "[1, 2, 3] | join(t)", "t.join('123')", "t | list"),
+            *("t | replace('a', 'cc')", "t.replace('', 'c')", "t.split('b')", "t.split(sep='b')", "t.splitlines()"),
+            *("('%(a)s' * 9) % {'a': t}", "('{0}' * 9).format(t)", "t | indent(9)", "[[t]] | tojson(indent=999999)"),
+            *("t.find('ba' * 9999)", "'ba' * 9999 in t", "t.strip('ba' * 9999)", "t | trim('ba' * 9999)"),
+            *(
+                "'%(a)99999d' % {'a': 1}",
+                "'%*d' % (99999, 1)",
+                "('9' * 9999) | int",
+                "[{}] | map(attribute='a.' * 19999)",
+            ),
+        )
+    },
+    "slices": TEXT + "{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
+    "slices of a list": "{% set t = [0] * 9999 %}{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
+    "recursive loop": "{% for i in [1] recursive %}{{ loop(range(99999)) if loop.depth < 2 }}{% endfor %}",
+    "block that calls itself": "{% block a %}{% for i in range(99999) %}{% endfor %}{{ self.a() }}{% endblock %}",
+    "variable with the name of the counter": "{% set _steps = range(9) %}{% for i in range(99999) %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", WORK.values(), ids=WORK)
+def test_operation_that_is_too_large_is_refused_before_it_runs(source, monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_SIZE", 1 << 18)
+    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 4_000)
+    faulthandler.dump_traceback_later(5, exit=True)  # An operation in C would stop every other kind of timeout.
+    try:
+        with pytest.raises(TemplateError, match="refused as too much work"):
+            render(source)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        *(
+            (f"{{{{ 'a' | {name} }}}}", "No filter named")
+            for name in ("sum", "striptags", "center", "urlize", "groupby")
+        ),
+        *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("''.center", "{}.fromkeys", "(1).to_bytes", "''.format_map")),
+        *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
+        ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
+        ("a" * 200_000, "200000 characters; the limit is 131072"),
+        ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
+    ],
+)
+def test_what_a_template_cannot_use_is_named(source, message):
+    with pytest.raises(TemplateError, match=message):
+        render(source)
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('a' * 9999) }}", "{{ messages['a' * 9999].b }}"])
+def test_error_shows_the_start_of_a_long_text(source):
+    with pytest.raises(TemplateError, match="a" * 900) as caught:
+        render(source)
+    assert len(str(caught.value)) < 1200
+
+
+def test_input_nested_too_deeply_is_an_error():
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        render(None, variables={"documents": deep})
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        render(None, [call_message("[" * 100_000)])
+
+
+def test_template_cannot_change_its_variables():
+    messages = [{"role": "user", "content": "hi"}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}]
+    source = "{% set _ = tools[0].function.parameters.required.append('b') %}{{ tools | tojson }}"
+    assert '"b"' in render(source, messages, tools=tools)
+    assert tools[0]["function"]["parameters"]["required"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("source", "add_bos", "content", "expected"),
+    [
+        pytest.param("{{ messages[0].content }}", True, "hi", "<s>hi", id="added"),
+        pytest.param("{{ bos_token }}{{ messages[0].content }}", True, "hi", "<s>hi", id="not doubled (T33)"),
+        pytest.param("{{ bos_token }}{{ messages[0].content }}", False, "hi", "<s>hi", id="printed by the template"),
+        pytest.param("{{ messages[0].content }}", False, "hi", "hi", id="none"),
+        pytest.param("{{ messages[0].content }}", True, "<s>hi", "<s><s>hi", id="in user text"),
+    ],
+)
+def test_prompt_starts_with_one_bos(source, add_bos, content, expected):
+    template = ChatTemplate(source, bos_token="<s>", add_bos=add_bos, special_texts=SPECIAL)
+    assert template.render([{"role": "user", "content": content}]) == expected
+
+
+THINKING = CHATML + "{# <think> </think> #}"
+HEADER = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+CHANNELS, SECTIONS = (
+    f"{{# {marks} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{{{ tools }}}}"
+    for marks in ("<|start|> <|channel|> <|message|>", "<|open|> <|close|> <|sep|>")
+)
+# The template, the reasoning and the text of the prefill, and the prompt.
+PREFILLS = {
+    "content": (THINKING, "", "It is", HEADER + "It is"),
+    "content, reasoning open": (THINKING + "<think>{{ '\n' }}", "", "It is", HEADER + "<think>\n\n</think>\n\nIt is"),
+    "reasoning and content": (THINKING, "hm", "It is", HEADER + "<think>\nhm\n</think>\n\nIt is"),
+    "reasoning": (THINKING, "hm", None, HEADER + "<think>\nhm"),
+    "channel": (CHANNELS, "", "It is", "hiNone<|channel|>final<|message|>It is"),
+    "channels": (
+        CHANNELS, "hm", "It is",
+        "hiNone<|channel|>analysis<|message|>\nhm\n<|end|><|start|>assistant<|channel|>final<|message|>It is",
+    ),
+    "section": (SECTIONS, "", "It is", "hiNone<|open|>response<|sep|>It is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "reasoning", "text", "prompt"), PREFILLS.values(), ids=PREFILLS)
+def test_prefill_ends_the_prompt(source, reasoning, text, prompt):
+    """Only its markers, and not its texts, may become control tokens."""
+    template = ChatTemplate(source)
+    rendered = template.render([USER])
+    found = prefilled(template.dialect, rendered, reasoning, text)
+    assert found == prompt
+    user_texts = [found[start:stop] for start, stop in user_ranges(found) if stop > start >= len(rendered)]
+    assert user_texts == [part for part in (reasoning, text) if part]
+
+
+# --- messages and tools in the format of the template ---
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
+        pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
+        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
+        pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
+        pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="invalid JSON stays text"),
+        pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),
+    ],
+)
+def test_message_in_the_format_of_the_template(message, expected):
+    assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
+
+
+@pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
+@pytest.mark.parametrize("written", ["{oops", "[1]"])
+def test_template_that_iterates_arguments_gets_invalid_ones_as_one_argument(decoded, written):
+    source = CALLS.replace(
+        "{{ ARGUMENTS }}", f"{{% for k, v in {decoded}.items() %}}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}"
+    )
+    assert render(source, [call_message('{"a": 1}')]) == "[assistant]<f:a=1:call_1>"
+    assert render(source, [call_message(written)]) == f"[assistant]<f:arguments={written}:call_1>"
+
+
+ONE_CALL = [
+    pytest.param(CALLS.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"), id="drops the others"),
+    pytest.param(
+        CALLS.replace(
+            "[{{ m.role", "{{ raise_exception('one!') if m.tool_calls and m.tool_calls | length > 1 }}[{{ m.role"
+        ),
+        id="refuses them",
+    ),
+]
+TWO_CALLS = {
+    **call_message({"a": 1}),
+    "content": "so",
+    "tool_calls": [call_message({"a": i}, f"call_{i}")["tool_calls"][0] for i in (1, 2)],
+}
+
+
+@pytest.mark.parametrize("source", ONE_CALL)
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param(["call_1", "call_2"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="in order"),
+        pytest.param(["call_2", "call_1"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="by their ids"),
+        pytest.param([None, None], "FIRST[tool]NoneSECOND[tool]None[user]hi", id="without ids"),
+        pytest.param(["call_1", "x"], "FIRST[tool]call_1SECOND[tool]x[user]hi", id="of no call"),
+        pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
+    ],
+)
+def test_template_that_shows_one_call_per_message_gets_a_message_for_each_call(source, results, expected):
+    result_messages = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
+    calls = '[assistant]so<f:{"a": 1}:call_1>', '[assistant]<f:{"a": 2}:call_2>'
+    shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *result_messages, USER])
+    assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
+
+
+def test_calls_without_ids_match_results_in_order():
+    calls = [{"type": "function", "function": call["function"]} for call in TWO_CALLS["tool_calls"]]
+    results = [{"role": "tool", "content": id, "tool_call_id": id} for id in ("x", "y")]
+    source = ONE_CALL[0].values[0].replace("ARGUMENTS", "call.function.arguments | tojson")
+    shown = render(source, [{**TWO_CALLS, "tool_calls": calls}, *results])
+    assert shown == '[assistant]so<f:{"a": 1}:>[tool]x[assistant]<f:{"a": 2}:>[tool]y'
+
+
+def test_template_that_requires_short_ids_gets_equal_ids_for_call_and_result():
+    source = CALLS.replace(
+        "ARGUMENTS", "raise_exception('nine, please') if call.id | length != 9 else call.function.arguments | tojson"
+    )
+    result = {"role": "tool", "content": "", "tool_call_id": "call_1"}
+    template = ChatTemplate(source.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_call_id }}"))
+    text = template.render([call_message({}), result])
+    call_id, result_id = re.fullmatch(r"\[assistant\]<f:\{\}:(\w{9})>\[tool\](\w{9})", text.replace("\n", "")).groups()
+    assert call_id == result_id
+    assert "abc123XYZ" in template.render([call_message({}, "abc123XYZ")])
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        ({"name": "f"}, '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}'),
+        (
+            {"parameters": {"title": "T"}, "name": "f", "description": "d"},
+            '{"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
+        ),
+    ],
+    ids=["a name alone", "in its own order"],
+)
+def test_tools_have_the_fields_that_templates_require(function, shown):
+    tools = [{"type": "function", "function": function}]
+    assert render("{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}", tools=tools) == shown
+
+
+OPENED = "{% for m in messages %}"
+DEVELOPER = [{"role": "developer", "content": "x"}]
+REASONED = {"role": "assistant", "content": "a", "reasoning_content": "b"}
+REASONED_CALL = {**call_message({}), **REASONED}
+NULL_CONTENT = "{% if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+IN_PARTS = """{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | length }}
+{%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
+{%- endfor %}"""
+BOTH = "({{ m.thinking }}){{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}"
+REFUSING = "{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}"
+
+# The template, the messages, and the beginning of the prompt.
+FIELDS = {
+    "arguments as text": (
+        CALLS.replace("ARGUMENTS", "call.function.arguments"),
+        [call_message({"a": "é"})],
+        '[assistant]<f:{"a": "é"}:call_1>',
+    ),
+    "content in parts": (OPENED + "{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", [USER], "hi"),
+    "a list of no tools": ("{% for t in tools %}{% endfor %}{{ messages[0].content }}", [USER], "hi"),
+    "developer": (OPENED + "{{ m.role }} {{ m.content }}{% endfor %}{# developer #}", DEVELOPER, "developer x"),
+    "developer without effect": (
+        OPENED + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}",
+        DEVELOPER,
+        "system x",
+    ),
+    "calls without content": (OPENED + NULL_CONTENT, [USER, call_message({})], 'hi[{"'),
+    **{
+        f"reasoning in {key}": (OPENED + f"{{{{ m.content }}}}({{{{ m.{key} }}}}){{% endfor %}}", [REASONED], "a(b)")
+        for key in ("thinking", "reasoning", "reasoning_content")
+    },
+    "reasoning in a part": (OPENED + IN_PARTS, [REASONED], "2<b>a"),
+    "reasoning refused beside text and calls": (OPENED + REFUSING + BOTH, [REASONED_CALL], "()a[{"),
+    "reasoning beside text and calls": (OPENED + BOTH, [REASONED_CALL], "(b)a[{"),
+}
+
+
+@pytest.mark.parametrize(("source", "messages", "shown"), FIELDS.values(), ids=FIELDS)
+def test_message_has_the_fields_that_the_template_reads(source, messages, shown):
+    assert render(source, messages).startswith(shown)
+
+
+PLAIN_ROLES = """{%- for m in messages %}
+{%- if m.role not in ROLES %}{{ raise_exception('no ' + m.role) }}{% endif -%}
+[{{ m.role }}]{{ m.content }}
+{%- endfor %}"""
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("roles", "messages", "expected"),
+    [
+        pytest.param(
+            ["system", "user", "assistant"],
+            [call_message({"a": 1}), {"role": "tool", "content": "3"}],
+            '[assistant]<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+            "[user]<tool_response>\n3\n</tool_response>",
+            id="call and result",
+        ),
+        pytest.param(
+            ["user", "assistant"],
+            [{"role": "system", "content": "Be brief."}, USER],
+            "[user]Be brief.\n\nhi",
+            id="no system role",
+        ),
+        pytest.param(
+            ["system", "user", "assistant", "tool"],
+            [{**call_message({}), "content": "Well."}, {"role": "tool", "content": "3"}],
+            '[assistant]Well.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>[tool]3',
+            id="text and call",
+        ),
+    ],
+)
+def test_unsupported_content_moves_to_supported_messages(roles, messages, expected):
+    assert render(PLAIN_ROLES.replace("ROLES", str(roles)), messages) == expected
+
+
+@pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
+def test_template_without_tools_gets_a_description_of_the_tools(roles):
+    messages = [{"role": "system", "content": "Be brief."}, USER]
+    tools = [{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}]
+    text = render(PLAIN_ROLES.replace("ROLES", str(roles)), messages, tools=tools)
+    assert text.startswith(f"[{roles[0]}]You can call functions.")
+    described = '{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}'
+    assert f"\n<tools>\n{described}\n</tools>\n" in text
+    call = '{"name": "the_name", "arguments": {"an_argument": "its value"}}'
+    assert f"<tool_call>\n{call}\n</tool_call>\n\nBe brief." in text
+
+
+DEEPSEEK = ("<｜tool▁call▁begin｜>the_name<｜tool▁sep｜>", "<｜tool▁call▁end｜>")  # noqa: RUF001
+EACH = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "shown"),
+    [
+        (f"{EACH}{{# {DEEPSEEK[0]} #}}", [USER], '{"an_argument": "its value"}'.join(DEEPSEEK)),
+        (EACH + "{# <TOOLCALL> #}", [USER], '<TOOLCALL>[{"name": "the_name", '),
+        (EACH + "{# <|tool_call_start|> tools #}", [call_message({"a": "x"})], '<|tool_call_start|>[f(a="x")]<|tool_'),
+    ],
+)
+def test_calls_are_described_and_written_in_the_format_of_the_family(source, messages, shown):
+    assert shown in render(source, messages, tools=TOOLS)
+
+
+@pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])
+def test_missing_template_is_chatml(source):
+    assert render(source) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_test_conversations_share_one_limit_of_work(monkeypatch):
+    """A template that takes long for each of them would delay the start twenty times."""
+    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
+    slow = "{% for _ in range(90) %}{% for _ in range(90) %}{% endfor %}{% endfor %}{{ messages[-1].content }}"
+    template = ChatTemplate(slow)
+    assert not template.capabilities.shows_results  # This test conversation comes after the limit.
+    assert template.render([USER]) == "hi"

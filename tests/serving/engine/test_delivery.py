@@ -1,0 +1,116 @@
+"""When an engine process sends what its steps produce, and how the outputs of several steps are read."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.chat import ChatEncoder, ChatRequest
+from localchat.serving.core.events import ContentDelta, OutputEnd, PromptProgress, ResponseHead, SampledTokens, Usage
+from localchat.serving.core.params import GenerationParams
+from localchat.serving.engine import delivery
+from localchat.serving.engine.values import StepOutput
+from tests.support.engines import events_of, output_of
+
+PROGRESS = PromptProgress(1, 1, 0, 0.0)
+
+
+class Process:
+    """An engine process whose steps take a given time, and the messages that it sends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[list[tuple[Any, ...]]] = []
+        self.now = 100.0
+        self.delivery = delivery.Delivery(self.sent.append)
+        monkeypatch.setattr(delivery, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def step(self, seconds: float, *outputs: StepOutput, is_due: bool = False) -> int:
+        """Run a step with these outputs; returns the number of messages so far."""
+        self.now += seconds
+        for output in outputs:
+            self.delivery.add(7, output)
+        self.delivery.after_step(is_due)
+        return len(self.sent)
+
+
+def token(id: int, sequence: int = 0, **fields: Any) -> StepOutput:
+    return StepOutput(sequence, 0.0, tokens=[id], **fields)
+
+
+def test_output_of_slow_steps_is_sent_at_once(monkeypatch: pytest.MonkeyPatch):
+    process = Process(monkeypatch)
+    assert [process.step(0.03, token(i)) for i in range(3)] == [1, 2, 3]
+
+
+def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(monkeypatch: pytest.MonkeyPatch):
+    process = Process(monkeypatch)
+    process.step(0.001, token(0, progress=PROGRESS))
+    counts = [process.step(0.003, token(i), token(i, 1)) for i in range(1, 5)]
+    assert counts == [1, 2, 2, 3]  # A third step would end 9 ms after the last message.
+    assert [(*output[:2], output[3]) for output in process.sent[1]] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
+
+
+@pytest.mark.parametrize(
+    "urgent",
+    [token(1, progress=PROGRESS), StepOutput(0, 0.0, end="stop", last=2), StepOutput(0, 0.0, progress=PROGRESS)],
+)
+def test_what_a_client_waits_for_is_sent_at_once(urgent: StepOutput, monkeypatch: pytest.MonkeyPatch):
+    process = Process(monkeypatch)
+    process.step(0.001, token(0, progress=PROGRESS))
+    assert process.step(0.001, token(3, 1)) == 1
+    assert process.step(0.001, urgent) == 2
+    assert [output[1] for output in process.sent[1]] == [1, 0]
+
+
+def test_what_is_held_is_sent_before_a_long_step_and_when_nothing_runs(monkeypatch: pytest.MonkeyPatch):
+    process = Process(monkeypatch)
+    process.step(0.001, token(0, progress=PROGRESS))
+    assert process.step(0.001, token(1)) == 1
+    assert process.step(0.0, is_due=True) == 2
+    assert process.step(0.0, is_due=True) == 2
+
+
+def test_interval_grows_with_the_sequences(monkeypatch: pytest.MonkeyPatch):
+    process = Process(monkeypatch)
+    process.step(0.001, token(0, progress=PROGRESS))
+    seconds = 0.004
+    n_steps = next(n for n in itertools.count(1) if process.step(seconds, *(token(n, i) for i in range(64))) == 2)
+    assert 64 / ((n_steps + 1) * seconds) <= delivery._MAX_EVENTS_PER_S < 64 / ((n_steps - 2) * seconds)
+
+
+def test_several_tokens_of_one_read_are_counted_up_to_a_stop_text():
+    pieces = [b"a", b"b", b"!", b"c", b"d"]
+    output = output_of(pieces, stop=("b!",))
+    assert events_of(output, 0, 1, 2, 3, 4)[1:] == [ContentDelta("a"), OutputEnd("stop", "b!")]
+    assert output.usage().n_completion == 3
+
+
+def test_tokens_that_no_response_shows_are_no_events_but_the_first():
+    output = output_of([b"a", b"b"], shows_tokens=False)
+    assert events_of(output, 0) == [SampledTokens(()), ContentDelta("a")]
+    assert events_of(output, 1, 1) == [ContentDelta("bb")]
+    assert output.usage().n_completion == 3
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"include_usage": True}, {"thought_field": True}], ids=["plain", "usage", "thought"]
+)
+def test_chunks_around_a_text_are_those_of_the_slow_way(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    def chunks(is_plain: bool) -> list[str]:
+        request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True, **fields)
+        encoder = ChatEncoder(ResponseHead("id", 0, 'a"b\0'), request, lambda index=None: Usage(1, 0, 2, 0.0, 0.0))
+        encoder._is_plain = is_plain
+        for text in ("a", '"\\\0\u2028', "é"):
+            encoder.add(0, ContentDelta(text))
+        return encoder.take()
+
+    assert chunks(True) == chunks(False)
+
+
+def test_only_plain_chunks_have_a_prepared_frame():
+    for params, is_plain in ((GenerationParams(), True), (GenerationParams(top_logprobs=0), False)):
+        request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True, params=params)
+        assert ChatEncoder(ResponseHead("id", 0, "m"), request, Usage)._is_plain == is_plain

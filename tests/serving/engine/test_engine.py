@@ -1,0 +1,220 @@
+"""The engine on a fake backend: output, ends, log probabilities, cancelling, failing decodes, full caches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from localchat.serving.core.events import PromptProgress, SampledTokens
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import Cancelled, EngineError
+from tests.support.engines import (
+    DEADLINE_S,
+    Finish,
+    ScoringBackend,
+    read,
+    request,
+    step_until_idle,
+    stepped,
+    submit,
+    text_of,
+)
+from tests.support.fakes import FakeBackend, echo, endless
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "text", "end", "n_completion"),
+    [
+        pytest.param(echo, {}, "hello", ("stop", None), 6, id="the model's end"),
+        pytest.param(endless, {"max_tokens": 5}, "abcde", ("length", None), 5, id="limit"),
+        pytest.param(endless, {}, "abcdefghijk", ("length", None), 11, id="end of the context"),
+        pytest.param(endless, {"max_tokens": 10_000}, "abcdefghijk", ("length", None), 11, id="limit beyond it"),
+        pytest.param(endless, {"stop_token_ids": (ord("c"),)}, "ab", ("stop", ord("c")), 3, id="stop token"),
+    ],
+)
+def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: str, end: Any, n_completion: int):
+    with stepped(FakeBackend(model, n_ctx=16)) as engine:
+        generation = submit(engine, request("hello", **options))
+        step_until_idle(engine)
+        output, finish = read(generation)
+        assert (output, (finish.reason, finish.stop)) == (text, end)
+        assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, n_completion, 0)
+        assert list(generation) == []
+
+
+def test_progress_comes_before_the_text_on_request():
+    """Progress that is not read is replaced by newer progress."""
+    with stepped(FakeBackend(n_batch=4)) as engine:
+        reporting, late = (submit(engine, request(text, reports_progress=True)) for text in ("hello, world", "later"))
+        other = submit(engine, request("x"))
+        items = []
+        while engine.step():
+            if reporting.wait(0) and not any(isinstance(item, (SampledTokens, Finish)) for item in items):
+                items.append(next(reporting))
+        progress = [item for item in items if isinstance(item, PromptProgress)]
+        assert (progress[0].n_computed, progress[0].n_prompt, progress[0].n_cached) == (0, 12, 0)
+        assert [item.n_computed for item in progress] == sorted({item.n_computed for item in progress})
+        assert text_of((*items, *reporting)) == "hello, world"
+        assert getattr(next(late), "n_computed", None) == 5
+        assert (read(late)[0], read(other)[0]) == ("later", "x")
+
+
+@pytest.mark.parametrize("n_prompt", [1, 2, 31, 32, 33, 100])
+def test_prompt_is_scored_whole_and_in_order(n_prompt: int):
+    text = "".join(chr(ord("a") + i % 26) for i in range(n_prompt))
+    with stepped(ScoringBackend(n_batch=16)) as engine:
+        others = [submit(engine, request(text, max_tokens=40)) for _ in range(2)]
+        engine.step()
+        scored = submit(engine, request(text, max_tokens=2, prompt_logprobs=1, top_logprobs=0))
+        step_until_idle(engine)
+        _, finish = read(scored)
+        tokens = scored.prompt_tokens()
+        assert b"".join(token.piece for token in tokens).decode() == text
+        assert [token.logprob for token in tokens] == [None, *(-float(i) for i in range(1, n_prompt))]
+        assert [[top.id for top in token.top] for token in tokens[1:]] == [[ord(c)] for c in text[:-1]]
+        assert finish.usage.n_cached == 0
+        assert {read(other)[0] for other in others} == {(text * 40)[: min(n_prompt, 40)]}
+
+
+def test_preempted_prompt_is_scored_once():
+    with stepped(ScoringBackend(endless, n_ctx=66, n_cells=66, n_parallel=2, n_batch=10)) as engine:
+        older = submit(engine, request("xy", max_tokens=64))
+        engine.step()
+        scored = submit(engine, request("a" * 60, max_tokens=5, prompt_logprobs=0))
+        n_scored_when_preempted = 0
+        while engine.step():
+            scored.wait(0)
+            if engine.stats().n_waiting:
+                n_scored_when_preempted = len(scored.prompt_tokens()) - 1
+        assert 0 < n_scored_when_preempted < 59
+        assert [token.logprob for token in scored.prompt_tokens()[1:]] == [-float(i) for i in range(1, 60)]
+        assert [read(generation)[1].usage.n_completion for generation in (older, scored)] == [64, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "n_tokens"), [(b"ab\ncd", 3), (b"\nab", 1), (b"abcd", 20)], ids=["in a line", "at once", "no line"]
+)
+def test_time_limit_ends_output_that_has_begun_a_second_line(line: bytes, n_tokens: int):
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return line[(len(tokens) - n_prompt) % len(line)]
+
+    with stepped(FakeBackend(model)) as engine:
+        late = submit(engine, request("x", max_tokens=20, max_completion_s=0.0))
+        early = submit(engine, request("x", max_tokens=20, max_completion_s=3600.0))
+        step_until_idle(engine)
+        finishes = [read(generation)[1] for generation in (late, early)]
+    assert [(finish.reason, finish.usage.n_completion) for finish in finishes] == [("length", n_tokens), ("length", 20)]
+
+
+@pytest.mark.parametrize("n_requests", [1, 2, 3, 5, 8])
+def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequences(n_requests: int):
+    def model(tokens: list[int], n_prompt: int) -> int:
+        threads.add(threading.get_ident())
+        return echo(tokens, n_prompt)
+
+    threads: set[int] = set()
+    with stepped(FakeBackend(model, n_vocab=100_000, n_parallel=8)) as engine:
+        texts = [f"{i} and so on" for i in range(n_requests)]
+        generations = [submit(engine, request(text)) for text in texts]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == texts
+        assert (len(threads) > 1) == (n_requests > 1 and (os.cpu_count() or 1) > 1)
+
+
+def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
+    backend = FakeBackend(endless)
+    with stepped(backend) as engine:
+        with submit(engine, request()) as generation:  # which cancels it
+            engine.step()
+        assert not engine.step()
+        assert (engine.stats().n_cells_active, engine.stats().n_cells_idle) == (0, 5)
+        engine.forget()
+        assert not engine.step()
+        assert backend.n_cells_used() == 0
+        next(generation)
+        with pytest.raises(Cancelled):
+            next(generation)
+        assert list(generation) == []
+
+
+# Without free cells, and with failing decodes.
+
+
+def test_request_that_never_finds_free_cells_fails_alone():
+    backend = FakeBackend(n_cells=1024, n_real_cells=20)
+    with stepped(backend) as engine:
+        small, large = submit(engine, request("abc")), submit(engine, request("x" * 40))
+        step_until_idle(engine)
+        assert read(small)[0] == "abc"
+        with pytest.raises(EngineError, match="no free cells for 40 tokens"):
+            read(large)
+
+
+@pytest.mark.parametrize("max_drafted", [0, 16])
+def test_poisoned_request_fails_alone(max_drafted: int):
+    backend = FakeBackend(poison=ord("!"), max_drafted=max_drafted)
+    with stepped(backend) as engine:
+        texts = ["good good good good", "good good good good!", "other"]
+        good, bad, other = (submit(engine, request(text)) for text in texts)
+        step_until_idle(engine)
+        assert [read(good)[0], read(other)[0]] == ["good good good good", "other"]
+        with pytest.raises(EngineError, match="could not compute this request"):
+            read(bad)
+
+
+@pytest.mark.parametrize("limits", [{"is_unified": False}, {"can_truncate": False}], ids=["streams", "no truncation"])
+@pytest.mark.parametrize("seed", range(10))
+def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[str, bool]):
+    """The backend checks what each slot holds, and which rows are computed together."""
+    random_ = random.Random(seed)
+    n_parallel, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
+    backend = FakeBackend(
+        n_parallel=n_parallel,
+        n_idle=random_.choice([1, 3]),
+        n_ctx=n_ctx,
+        n_cells=n_ctx * (2 if "can_truncate" in limits else 16),
+        n_batch=random_.choice([32, 256]) if "can_truncate" in limits else 256,
+        max_drafted=0 if "can_truncate" in limits else random_.choice([0, 8]),
+        **limits,
+    )
+    beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
+    with stepped(backend) as engine:
+        texts = [random_.choice(beginnings) + "xyz"[i % 3] * random_.randint(1, 60) for i in range(40)]
+        generations = []
+        for text in texts:
+            generations.append(submit(engine, request(text)))
+            if random_.random() < 0.1:
+                generations[-1].cancel()
+                texts[len(generations) - 1] = ""
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        for text, generation in zip(texts, generations):
+            if text:
+                assert read(generation)[0] == text
+
+
+class MeetingEngine(Engine):
+    """Two threads that count the open sequences at once both go on with the same number."""
+
+    meeting = threading.Barrier(2)
+
+    @property
+    def n_open(self) -> int:
+        n_open = super().n_open
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.meeting.wait(0.5)
+        return n_open
+
+
+def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
+    with MeetingEngine(FakeBackend(n_parallel=1), max_queue=0) as engine, ThreadPoolExecutor(2) as pool:
+        submitting = [pool.submit(engine.submit, [request("hello")], lambda output: None) for _ in range(2)]
+        errors = [submitted.exception(DEADLINE_S) for submitted in submitting]
+        assert sorted(type(error).__name__ for error in errors) == ["NoneType", "QueueFull"]

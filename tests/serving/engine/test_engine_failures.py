@@ -1,0 +1,127 @@
+"""Errors of the engine thread at any place: every request ends, and the engine goes on or has stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from localchat.serving.core.errors import ApiError
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.token_sampler import TokenSampler
+from localchat.serving.engine.values import EngineDied
+from tests.support.engines import DEADLINE_S, Finish, Generation, request_for, started, submit, text_of
+from tests.support.fakes import FakeBackend
+
+TEXTS = ("one one one", "two two", "three")
+
+# Where errors are raised, by the paths of the methods from the engine. An error while a token is sampled ends its
+# request alone; all others stop the engine.
+SAMPLING = ("backend.sample", "backend.logprobs", "texts.is_end")
+PLACES = (
+    *SAMPLING,
+    "backend.decode",
+    "backend.clear",
+    "_scheduler.add",
+    "_scheduler.schedule",
+    "_scheduler.update",
+    "_scheduler.remove",
+    "_cache.release",
+    "_after_step",
+)
+
+
+class Fault:
+    """Raises `error` once in place of a method on the engine thread."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.was_raised = False
+
+    def put_into(self, engine: Engine, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        *path, name = place.split(".")
+        target: Any = engine
+        for part in path:
+            target = getattr(target, part)
+        monkeypatch.setattr(target, name, self.around(getattr(target, name)))
+
+    def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def broken(*args: Any, **options: Any) -> Any:
+            if not self.was_raised and threading.current_thread().name == "localchat-engine":
+                self.was_raised = True
+                raise self.error
+            return method(*args, **options)
+
+        return broken
+
+
+def end_of(generation: Generation) -> str | ApiError:
+    """The text of a generation, or its error; fails if neither comes in time."""
+    text = ""
+    while generation.wait(DEADLINE_S):
+        try:
+            item = next(generation)
+        except ApiError as error:
+            return error
+        if isinstance(item, Finish):
+            return text
+        text += text_of([item])
+    pytest.fail(f"no end after {text!r}")
+
+
+def ask(engine: Engine, text: str) -> Generation:
+    return submit(engine, request_for(tuple(text.encode()), top_logprobs=1, min_tokens=1))
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("place", PLACES)
+def test_error_in_the_engine_thread_leaves_no_request_waiting(
+    place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+):
+    backend = FakeBackend(max_drafted=4)
+    with started(backend) as engine:
+        assert end_of(ask(engine, "before")) == "before"
+        fault = Fault(error)
+        fault.put_into(engine, place, monkeypatch)
+        all_are_submitted = threading.Event()
+        engine.post(lambda: all_are_submitted.wait(DEADLINE_S))
+        engine.forget()
+        generations = [ask(engine, text) for text in TEXTS]
+        all_are_submitted.set()
+        ends = [end_of(generation) for generation in generations]
+        for end, text in zip(ends, TEXTS):
+            assert end == text or isinstance(end, ApiError)
+        if place in SAMPLING and isinstance(error, Exception):
+            assert fault.was_raised
+            assert sum(isinstance(end, ApiError) for end in ends) <= 1
+            assert end_of(ask(engine, "again")) == "again"
+            assert engine.failure is None
+        else:
+            engine.join()
+            assert engine.failure is error
+            with pytest.raises(EngineDied, match=r"the engine has stopped: (ValueError\('broken'\)|SystemExit\(3\))"):
+                ask(engine, "refused")
+    assert backend.is_closed
+
+
+def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
+    backend, seen = FakeBackend(n_batch=8), []
+    with Engine(backend, after_step=lambda is_due: seen.append(len(backend.batches))) as engine:
+        submit(engine, request_for(tuple(b"a prompt of several steps")))
+        while engine.step():
+            pass
+    assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))
+
+
+def test_sampler_that_can_start_no_thread_samples_alone(monkeypatch: pytest.MonkeyPatch):
+    """A thread that could not be started in a step would end the engine."""
+    backend = FakeBackend()
+    backend.facts = replace(backend.facts, n_vocab=20_000)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert TokenSampler(backend, backend.texts)._n_shares == 4
+    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+    assert TokenSampler(backend, backend.texts)._n_shares == 1

@@ -1,0 +1,484 @@
+"""The engine process: its death at every moment, its start again, and its end with the server."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import json
+import os
+import pickle
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.params import GenerationParams
+from localchat.serving.engine import front, process
+from localchat.serving.engine.front import Front
+from localchat.serving.engine.values import (
+    EngineDied,
+    EngineError,
+    EngineStopped,
+    GenerationRequest,
+    LoadOptions,
+    StepOutput,
+    invalid_grammar,
+)
+from localchat.serving.loading.loader import Loader
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import RETRY_S, Service
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from tests.serving.models.test_several_models import together
+from tests.soak.faults import engine_of
+from tests.support import exchanges
+from tests.support.engine_programs import (
+    ABORTS,
+    CRASHES_AT_AMX,
+    CRASHES_AT_SUBMIT,
+    FAILS,
+    FAILS_AT_SUBMIT,
+    WITHOUT_THREADS,
+)
+from tests.support.live import ServerProcess, running_process, started
+from tests.support.serving import served, wait_for
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes by Linux's means")
+
+DEADLINE_S = 30
+# How long a client may wait for the error of a request whose engine died. A loaded machine needs more than a second.
+ERROR_S = 5.0
+# A request that generates for some seconds.
+LONG = {"max_tokens": 3000, "ignore_eos": True}
+MESSAGES = [{"role": "user", "content": "Hello"}]
+COMMAND = [sys.executable, "-m", "localchat.server", "--port", "0"]
+
+
+def kill_engine(server: ServerProcess, number: signal.Signals = signal.SIGKILL) -> int:
+    if engine_of(server.process.pid) is None:
+        ask(server)  # The test before has killed it.
+    pid = engine_of(server.process.pid)
+    assert pid is not None
+    os.kill(pid, number)
+    return pid
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@contextlib.contextmanager
+def asked(
+    server: ServerProcess, path: str, fields: Any = None, method: str = "POST"
+) -> Iterator[http.client.HTTPResponse]:
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    with contextlib.closing(client):
+        client.request(method, path, None if fields is None else json.dumps(fields))
+        with client.getresponse() as response:
+            yield response
+
+
+def ask(
+    server: ServerProcess, path: str = "/v1/chat/completions", fields: Any = None, method: str = "POST"
+) -> tuple[int, Any]:
+    fields = {"messages": MESSAGES, "max_tokens": 4} if fields is None and method == "POST" else fields
+    with asked(server, path, fields, method) as response:
+        return response.status, json.loads(response.read())
+
+
+def stream_of(server: ServerProcess, **fields: Any) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
+    """A stream that takes some seconds."""
+    return asked(server, "/v1/chat/completions", {"messages": MESSAGES, **LONG, **fields, "stream": True})
+
+
+def n_busy(server: ServerProcess) -> int:
+    return sum(slot["is_processing"] for slot in ask(server, "/slots", method="GET")[1])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with running_process("--any-name") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(server: ServerProcess):
+    with stream_of(server) as response:
+        assert response.status == 200
+        response.readline()
+        pid = kill_engine(server, signal.SIGSEGV)
+        killed_at = time.monotonic()
+        rest = response.read().decode()
+        assert time.monotonic() - killed_at < ERROR_S
+    assert "was killed by SIGSEGV" in rest
+    assert ask(server, "/health", method="GET")[0] == 200
+    assert ask(server)[0] == 200
+    assert engine_of(server.process.pid) not in (None, pid)
+
+
+def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
+    server: ServerProcess, pool: ThreadPoolExecutor
+):
+    asking = pool.submit(ask, server, fields={"messages": MESSAGES, **LONG})
+    wait_for(lambda: n_busy(server) == 1)
+    kill_engine(server)
+    status, body = asking.result(ERROR_S)
+    assert status == 500
+    assert "was killed by SIGKILL (most likely memory was short)" in json.dumps(body)
+
+
+def test_log_of_the_engine_is_in_the_log_of_the_server(server: ServerProcess):
+    kill_engine(server)
+    assert ask(server, "/v1/embeddings", {"input": "a"})[0] == 200
+    wait_for(lambda: any("created a context for embeddings" in line for line in server.lines))
+
+
+def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess, pool: ThreadPoolExecutor):
+    kill_engine(server)
+    assert [status for status, _ in pool.map(ask, [server] * 4)] == [200] * 4
+
+
+def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
+    pid = kill_engine(server)
+    wait_for(lambda: engine_of(server.process.pid) is None or has_ended(pid))
+    for path in ("/slots", "/props", "/health"):
+        assert ask(server, path, method="GET")[0] == 200
+    with asked(server, "/metrics", method="GET") as response:
+        assert 'localchat_requests_running{model="demo"} 0' in response.read().decode()
+    assert engine_of(server.process.pid) is None
+    assert ask(server)[0] == 200
+
+
+def test_main_process_loads_neither_llama_cpp_nor_numpy(server: ServerProcess):
+    """Not even while it generates, with a schema and log probabilities."""
+    schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    _, body = ask(server, fields={"messages": MESSAGES, "response_format": format, "logprobs": True})
+    assert json.loads(body["choices"][0]["message"]["content"]) == {"a": "b"}
+    pids = (server.process.pid, engine_of(server.process.pid))
+    libraries = [set(re.findall(r"libllama|numpy", Path(f"/proc/{pid}/maps").read_text())) for pid in pids]
+    assert libraries == [set(), {"libllama", "numpy"}]
+
+
+def test_engine_ends_with_a_killed_server():
+    with started(COMMAND) as running, stream_of(running) as response:
+        pid = engine_of(running.process.pid)
+        assert pid is not None
+        response.readline()
+        running.process.kill()
+        wait_for(lambda: has_ended(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signals):
+    """As a terminal, `timeout` and systemd send it. SIGTERM lets the stream end."""
+    with started(["setsid", *COMMAND, "--drain", "20"]) as running:
+        pid = engine_of(running.process.pid)
+        assert pid is not None
+        with stream_of(running, max_tokens=500) as response:
+            response.readline()
+            os.killpg(running.process.pid, number)
+            rest = response.read().decode()
+        assert running.process.wait(DEADLINE_S) == 0
+        assert has_ended(pid)
+    assert ('"finish_reason":"length"' in rest) == (number == signal.SIGTERM)
+    assert rest.endswith("data: [DONE]\n\n")
+
+
+def test_death_of_the_engine_while_the_server_drains_ends_the_server():
+    with started([*COMMAND, "--drain", "20"]) as running:
+        with stream_of(running) as response:
+            response.readline()
+            running.process.terminate()
+            wait_for(lambda: ask(running)[0] == 503)
+            kill_engine(running)
+            assert "SIGKILL" in response.read().decode()
+        assert running.process.wait(DEADLINE_S) == 0
+
+
+def test_server_that_is_ended_while_it_loads_leaves_no_engine():
+    with subprocess.Popen(COMMAND, stderr=subprocess.PIPE) as process:
+        wait_for(lambda: engine_of(process.pid) is not None)
+        pid = engine_of(process.pid)
+        assert pid is not None
+        process.terminate()
+        assert process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
+        wait_for(lambda: has_ended(pid))
+
+
+def write_changed(path: Path, key: bytes, value: int) -> None:
+    """The built-in model with another number in its header."""
+    data = DEMO_PATH.read_bytes()
+    at = data.index(key) + len(key) + 4
+    path.write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
+
+
+def test_engine_that_starts_again_has_the_facts_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(DEMO_PATH.read_bytes())
+    with serving_process(monkeypatch, path=path) as (service, port):
+        pid = pid_of(service)
+        assert exchanges.ask(port, "/v1/models")[1]["data"][0]["max_model_len"] == 256
+        path.unlink()  # The process has mapped the old file.
+        write_changed(path, b"llama.context_length", 128)
+        os.kill(pid, signal.SIGKILL)
+        assert exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})[0] == 200
+        assert exchanges.ask(port, "/v1/models")[1]["data"][0]["meta"]["n_ctx_train"] == 128
+
+
+def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
+    path = tmp_path / "hostile.gguf"
+    write_changed(path, b"llama.block_count", 7_000_000)
+    done = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    *log, last = done.stderr.splitlines()
+    assert last.startswith(
+        f"localchat.server: cannot load {path}: the engine process was killed by SIGABRT (GGML_ASSERT("
+    )
+    assert last.endswith("download it again")
+    assert len(log) <= 2
+    assert "Traceback" not in done.stderr
+
+
+# --- other programs in the engine process ---
+
+
+@contextlib.contextmanager
+def serving_process(
+    monkeypatch: pytest.MonkeyPatch, program: str = "", path: Path = DEMO_PATH, ping_s: float = 20, **service: Any
+) -> Iterator[tuple[Service, int]]:
+    """A server in this process whose engine process runs this program, and its port."""
+    if program:
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
+    file, options = ModelFile(path, "demo"), Options(port=0, n_parallel=2, n_ctx=256, ping_s=ping_s)
+    loader = Loader(file, options)
+    models = Service(file, load=loader.load, **service)
+    with served(models, options) as (server, _):
+        models.load(models.default)
+        wait_for(lambda: models.default.model is not None, DEADLINE_S)
+        try:
+            yield models, server.server_port
+        finally:
+            models.stop()
+            loader.close()
+
+
+def pid_of(service: Service) -> int:
+    assert service.default.model is not None
+    engine = service.default.model.engine
+    assert isinstance(engine, Front)
+    assert engine._process is not None
+    return engine._process._process.pid
+
+
+def chat_at(port: int) -> tuple[int, Any]:
+    return exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})
+
+
+def front_of(monkeypatch: pytest.MonkeyPatch, program: str) -> Front:
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
+    return Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))
+
+
+def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(front, "has_matrix_instructions", lambda: True)
+    with front_of(monkeypatch, CRASHES_AT_AMX) as engine:
+        assert engine.start().tokenize("Hello")
+    [message] = caplog.messages
+    assert "SIGSEGV" in message
+    assert "rebuild" in message
+
+
+def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.MonkeyPatch):
+    now = time.monotonic()
+    starts: list[str] = []
+    with serving_process(monkeypatch, clock=lambda: now) as (service, port):
+        monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
+        monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", ABORTS])
+        os.kill(pid_of(service), signal.SIGKILL)
+        wait_for(lambda: service.default.model is not None and service.default.model.has_died)
+        for i in range(5):
+            now += 1
+            status, body = chat_at(port)
+            assert (status, "killed by SIGABRT (GGML_ASSERT(n > 0) failed)" in body["error"]["message"]) == (500, True)
+            assert exchanges.ask(port, "/health")[0] == (200 if i < 2 else 500)
+        assert len(starts) == 3
+        monkeypatch.undo()
+        now += RETRY_S
+        assert (exchanges.ask(port, "/health")[0], chat_at(port)[0]) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [(FAILS, "ended with exit code 1"), (FAILS.replace("Engine._stop = ", ""), "a fault of the test")],
+    ids=["without ending its requests", "after ending them"],
+)
+def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: str, monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, program) as (_, port):
+        status, body = chat_at(port)
+        assert (status, cause in body["error"]["message"]) == (500, True)
+        monkeypatch.undo()  # The next process runs the engine as it is.
+        assert chat_at(port)[0] == 200
+
+
+def test_front_waits_at_its_end_until_the_process_has_ended():
+    """A large process takes seconds to free its memory, as the reader of the output does here."""
+    has_ended_late = threading.Event()
+
+    def deliver(output: StepOutput) -> None:
+        if output.end is not None:
+            threading.Timer(0.5, has_ended_late.set).start()
+            has_ended_late.wait(DEADLINE_S)
+
+    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).start() as engine:
+        engine.submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
+    assert has_ended_late.is_set()
+
+
+def test_front_that_closes_while_it_starts_ends_the_start(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
+    engine = front_of(monkeypatch, "import time; time.sleep(60)")
+    start = pool.submit(engine.start)
+    wait_for(lambda: engine._process is not None)
+    engine.close()
+    assert type(start.exception(DEADLINE_S)) is EngineStopped
+
+
+# --- errors of the machine, and processes that do not respond ---
+
+
+def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.MonkeyPatch):
+    """A grammar may crash the library."""
+    starts: list[str] = []
+    monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
+    with serving_process(monkeypatch, CRASHES_AT_SUBMIT) as (_, port):
+        status, body = chat_at(port)
+        assert (status, "killed by SIGSEGV" in body["error"]["message"], len(starts)) == (500, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "raise the limit of open files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "no memory is left"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "no process or thread can be started"),
+    ],
+    ids=["files", "memory", "processes"],
+)
+def test_engine_that_cannot_start_again_is_503_with_the_reason(
+    error: OSError, text: str, monkeypatch: pytest.MonkeyPatch
+):
+    with serving_process(monkeypatch) as (service, port):
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "Popen", mock.Mock(side_effect=error))
+            os.kill(pid_of(service), signal.SIGKILL)
+            status, body = chat_at(port)
+            assert (status, text in body["error"]["message"]) == (503, True)
+        assert chat_at(port)[0] == 200
+
+
+def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, ping_s=0.02) as (service, port):
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", "import time; time.sleep(60)"])
+        os.kill(pid_of(service), signal.SIGKILL)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        with contextlib.closing(client):
+            client.request("POST", "/v1/chat/completions", json.dumps({"messages": MESSAGES, "stream": True}))
+            assert client.getresponse().readline() == b": \n"
+            service.waits = False
+            assert chat_at(port)[0] == 503
+            # The metrics of an engine that loads again are not waited for.
+            assert "localchat_up 0" in exchanges.ask(port, "/metrics")[1]
+
+
+@pytest.mark.parametrize("fails", ['RuntimeError("can\'t start new thread")', "BaseException('a panic')"])
+def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, FAILS_AT_SUBMIT.replace("ERROR", fails)) as (service, port):
+        pid = pid_of(service)
+        assert chat_at(port)[0] == (503 if "thread" in fails else 500)
+        assert (chat_at(port)[0], pid_of(service)) == (200, pid)
+
+
+def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, WITHOUT_THREADS) as (service, port):
+        pid = pid_of(service)
+        assert together([lambda: chat_at(port)[0]] * 4) == [200] * 4
+        assert pid_of(service) == pid
+
+
+def test_stopped_engine_delays_neither_metrics_nor_the_end():
+    """Its requests end with an error response, those of clients that leave at once."""
+    with started([*COMMAND, "--drain", "0"]) as running, ThreadPoolExecutor() as pool:
+        pid = engine_of(running.process.pid)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        for path in ("/v1/chat/completions", "/v1/embeddings"):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", running.port)) as leaving:
+                leaving.request("POST", path, json.dumps({"messages": MESSAGES, "input": "a"}))
+        wait_for(lambda: sum(" 499 POST " in line for line in running.lines) == 2)
+        asking = [pool.submit(ask, running, fields={"messages": MESSAGES, "n": n}) for n in (1, 2)]
+        large = pool.submit(ask, running, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
+        with asked(running, "/metrics", method="GET") as response:
+            assert "localchat_slots" not in response.read().decode()
+        with asked(running, "/slots", method="GET") as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "2")
+            assert "has not responded" in response.read().decode()
+        running.process.terminate()
+        assert [call.result(DEADLINE_S)[0] for call in (*asking, large)] == [503] * 3
+        assert running.process.wait(DEADLINE_S) == 0
+        assert has_ended(pid)
+
+
+def test_terminal_that_is_gone_does_not_end_a_load(monkeypatch: pytest.MonkeyPatch):
+    progress = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256), progress) as engine:
+        assert engine.start().tokenize("a")
+    assert progress.called
+
+
+def test_errors_cross_between_processes_with_their_attributes():
+    errors = [
+        EngineDied("m", "SIGSEGV"),
+        EngineStopped(),
+        ContextLengthExceeded("m", n_tokens=5, n_ctx=4),
+        invalid_grammar("r", "tools"),
+    ]
+    for error in errors:
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_end_of_a_process_names_the_worker_that_is_missing():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    engine = process.EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)), lambda share: None)
+    with pytest.raises(EngineError):
+        engine.loaded.result(20)
+    engine._process.kill()
+    engine.join(20)
+    assert str(engine.death).startswith(
+        f"the engine process has ended: the worker {endpoint} of --rpc cannot be reached"
+    )

@@ -1,0 +1,195 @@
+"""llama.cpp on the built-in model: facts, loading, placement, long prompts and preemption."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import load
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.llama import default_threads, sampling_from
+from localchat.serving.engine.llama.devices import Device
+from localchat.serving.engine.llama.placement import placed
+from localchat.serving.engine.tuning import set_environment
+from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
+from localchat.serving.models.memory import NotEnoughMemory, OtherModels
+from localchat.serving.models.model_file import DEMO_PATH
+from tests.support.demo_model import (
+    DEMO,
+    GREEDY,
+    assert_same_or_near_tie,
+    assert_together_as_alone,
+    chat,
+    conversation,
+    read,
+)
+from tests.support.engines import request_for, submit
+
+
+def test_facts_describe_the_model(engine: Engine):
+    facts = engine.facts
+    assert round(facts.n_params / 1e6) == 5
+    assert facts.n_bytes == pytest.approx(Path(DEMO).stat().st_size, rel=0.1)
+    assert facts.n_ctx == facts.n_ctx_train
+    assert facts.n_cells >= facts.n_ctx
+    assert facts.n_parallel == 32
+    assert facts.chat_template is not None
+    assert {"<|im_start|>", "<|im_end|>"} <= facts.special_tokens
+    assert facts.metadata["general.architecture"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, {}),
+        ({"temp": "0.6", "top_k": "20"}, {"temperature": 0.6, "top_k": 20}),
+        ({"top_p": "much", "penalty_repeat": "1.5", "unknown": "1"}, {"repeat_penalty": 1.5}),
+        ({"xtc_probability": "0.5", "mirostat": "2"}, {"xtc_probability": 0.5, "mirostat": 2}),
+        ({"sequence": "top-k;typ_p;temp"}, {"samplers": ("top_k", "typical_p", "temperature")}),
+        ({"sequence": "top_k;magic"}, {}),
+    ],
+    ids=["none", "recommended", "not a number", "others", "sequence", "unknown sampler"],
+)
+def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: dict[str, Any]):
+    found = sampling_from({"top_k": "3", **{f"general.sampling.{name}": text for name, text in metadata.items()}})
+    assert found == SamplingParams(**expected)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100], ids=["empty", "cut", "other"])
+def test_file_that_is_not_a_model_is_an_error_with_its_name(tmp_path: Path, content: bytes):
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(content)
+    with pytest.raises(EngineError, match=r"bad\.gguf"):
+        load(str(path), LoadOptions())
+
+
+def test_progress_goes_from_0_to_1_and_the_loaded_engine_has_run_a_request_and_counts_none():
+    seen: list[float] = []
+    with load(DEMO, LoadOptions(), progress=seen.append) as engine:
+        assert (seen[0], seen[-1]) == (0, 1)
+        assert seen == sorted(seen)
+        stats = engine.stats()
+        assert (stats.n_computed, stats.n_cells_idle, stats.first_token_s.total) == (0, 0, 0)
+        finish = read(engine, request_for(chat(engine, "Hello!"), max_tokens=2))[2]
+        assert finish.usage.n_cached == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ids=["default", "set by the user", "other policy of the user"],
+)
+def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: dict[str, str], expected: str | None):
+    environment = dict(given)
+    set_environment(environment)
+    assert environment.get("GOMP_SPINCOUNT") == expected
+
+
+def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
+    assert default_threads(3 << 20) == 1
+    assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
+
+
+@pytest.mark.cpu_only
+def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine: Engine):
+    """The prompt is computed in several batches."""
+    request = request_for(conversation(engine, 25), sampling=GREEDY, max_tokens=20, top_logprobs=5)
+    alone = read(engine, request)[1]
+    engine.forget()
+    with submit(engine, request_for(chat(engine, "Count to ten."), sampling=GREEDY)) as other:
+        next(other)
+        assert_same_or_near_tie(alone, read(engine, request)[1])
+
+
+@pytest.mark.cpu_only
+def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
+    """Six conversations without a common prefix need more than 768 cells, so some are preempted."""
+    prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
+    requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
+    assert sum(map(len, prompts)) > 768
+    with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_parallel=8)) as small:
+        assert_together_as_alone(engine, small, requests)
+
+
+def test_tokens_can_be_read_after_the_engine_was_closed():
+    engine = load(DEMO, LoadOptions())
+    generation = submit(engine, request_for(chat(engine, "Hello!"), sampling=GREEDY))
+    next(generation)
+    engine.close()
+    with contextlib.suppress(EngineStopped):
+        assert list(generation)
+    assert engine.texts.piece(300)
+    assert engine.tokenize("still there")
+
+
+# --- where weights go ---
+
+
+N_BYTES = DEMO_PATH.stat().st_size
+PLENTY = 1 << 40
+
+
+def gpu(n_free: int) -> Device:
+    return Device("CUDA0", "a GPU", "GPU", n_free)
+
+
+def layers(n_gpu_layers: int | None, *gpus: Device, free: int = PLENTY, **options: object) -> int | None:
+    given = LoadOptions(n_ctx=256, n_parallel=1, n_gpu_layers=n_gpu_layers, **options)  # type: ignore[arg-type]
+    return placed(str(DEMO_PATH), given, free, gpus).n_gpu_layers
+
+
+def test_as_many_layers_as_fit_are_on_the_gpus():
+    assert layers(None) == -1  # no GPU: the number has no effect
+    assert layers(None, gpu(PLENTY)) == -1
+    some = layers(None, gpu(N_BYTES // 2))
+    more = layers(None, gpu(N_BYTES // 4), gpu(N_BYTES // 2))
+    assert some is not None
+    assert more is not None
+    assert 0 < some < more
+    assert layers(None, gpu(0)) == -1  # the driver does not report its memory
+    assert layers(3, gpu(PLENTY)) == 3
+    # Fewer than without the idle models are refused.
+    with pytest.raises(NotEnoughMemory):
+        layers(None, gpu(N_BYTES // 2), others=OtherModels(n_idle=N_BYTES))
+    assert layers(None, gpu(PLENTY), others=OtherModels(n_idle=N_BYTES)) == -1
+
+
+@pytest.mark.parametrize(
+    ("n_gpu_layers", "gpus", "free", "message"),
+    [
+        (-1, [gpu(1_000_000)], PLENTY, r"the weights take 4 MB, and 1 MB are free on CUDA0: use --gpu-layers auto"),
+        (0, [], 1_000_000, r"the weights take 4 MB, and 1 MB are free: use a smaller model or quantisation"),
+        (None, [gpu(1_000_000)], 1_000_000, r"and 1 MB are free: use a smaller model"),
+    ],
+    ids=["all on a GPU", "machine", "both"],
+)
+def test_weights_that_do_not_fit_are_refused_with_both_sizes(n_gpu_layers, gpus, free, message):
+    with pytest.raises(NotEnoughMemory, match=message):
+        layers(n_gpu_layers, *gpus, free=free)
+
+
+def test_experts_in_the_memory_of_the_machine_need_none_of_the_gpu():
+    assert layers(None, gpu(1_000_000), cpu_moe=True) == -1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_type": "q8_0"},
+        {"kv_type": "q4_0"},
+        {"use_mmap": False, "use_mlock": True},
+        {"cpu_moe": True},
+        {"split_mode": "row", "tensor_split": (1.0,), "main_gpu": 0},
+    ],
+    ids=str,
+)
+def test_options_of_memory_load_a_model_that_generates(options):
+    with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=1, **options)) as engine:
+        assert engine.facts.n_ctx == 512
+        _, _, end = read(engine, request_for(tuple(engine.tokenize("Hello")), max_tokens=5, ignore_eos=True))
+        assert end.usage.n_completion == 5

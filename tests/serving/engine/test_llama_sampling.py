@@ -1,0 +1,302 @@
+"""Sampling by llama.cpp: the steps of its chain, and on the built-in model seeds, limits, constraints and scores."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.llama.sampler import chain_steps, seed_of
+from localchat.serving.engine.values import Constraint
+from tests.support.constraints import gbnf
+from tests.support.demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
+from tests.support.engines import Finish, request_for, submit, text_of
+
+CHAINS: dict[str, tuple[SamplingParams, str]] = {
+    "defaults": (SamplingParams(), "top_k top_p dist"),
+    "greedy": (SamplingParams(temperature=0), "greedy"),
+    "all cuts": (SamplingParams(temperature=0.5, min_p=0.1), "top_k top_p min_p temp dist"),
+    "pure": (SamplingParams(top_k=0, top_p=1), "dist"),
+    "greedy with penalty": (SamplingParams(temperature=0, repeat_penalty=1.1), "penalties greedy"),
+    "presence": (SamplingParams(presence_penalty=0.5, top_p=1), "penalties top_k dist"),
+    "penalty over no tokens": (SamplingParams(frequency_penalty=0.5, penalty_last_n=0, top_p=1), "top_k dist"),
+    "typical, sigma": (SamplingParams(typical_p=0.9, top_n_sigma=1, top_p=1), "top_n_sigma top_k typical dist"),
+    "xtc, dry": (SamplingParams(xtc_probability=0.5, dry_multiplier=0.8), "dry top_k top_p xtc dist"),
+    "dynamic temperature": (SamplingParams(dynatemp_range=0.5), "top_k top_p temp_ext dist"),
+    "mirostat 1": (SamplingParams(mirostat=1, temperature=0.7, repeat_penalty=1.1), "penalties temp mirostat"),
+    "mirostat 2": (SamplingParams(mirostat=2, top_k=5), "mirostat_v2"),
+    "adaptive": (SamplingParams(adaptive_target=0.5, min_p=0.1, top_p=1), "top_k min_p adaptive_p"),
+    "greedy before adaptive": (SamplingParams(adaptive_target=0.5, temperature=0), "greedy"),
+    "greedy before mirostat": (SamplingParams(temperature=0, mirostat=2, dry_multiplier=1), "dry greedy"),
+    "own order": (SamplingParams(temperature=0.5, samplers=("temperature", "top_k")), "temp top_k dist"),
+    "no steps": (SamplingParams(temperature=0.5, samplers=()), "dist"),
+    # llama.cpp would allocate memory for the whole window, and abort the process.
+    "longest window": (SamplingParams(repeat_penalty=1.5, penalty_last_n=2**31 - 1), "penalties top_k top_p dist"),
+    "longest window of dry": (SamplingParams(dry_multiplier=1, dry_penalty_last_n=2**31 - 1), "dry top_k top_p dist"),
+    "dry without breakers": (SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()), "dry top_k top_p dist"),
+    "at least 3": (SamplingParams(min_p=0.2, min_keep=3), "top_k top_p min_p dist"),
+}
+
+
+@pytest.mark.parametrize(("sampling", "expected"), CHAINS.values(), ids=CHAINS)
+def test_steps_are_in_order_and_only_those_with_an_effect(sampling: SamplingParams, expected: str):
+    assert [name for name, *_ in chain_steps(sampling)] == expected.split()
+
+
+@pytest.mark.parametrize(("dynatemp_range", "expected"), [(0.25, [0.5, 0.25, 2]), (0.75, [0.625, 0.625, 2])])
+def test_dynamic_temperature_has_its_middle_and_half_of_its_range(dynatemp_range: float, expected: list[float]):
+    sampling = SamplingParams(temperature=0.5, dynatemp_range=dynatemp_range, dynatemp_exponent=2, top_k=0, top_p=1)
+    assert list(chain_steps(sampling)[0][1:]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_seed_never_means_random_and_a_missing_one_is_random_each_time():
+    assert [seed_of(seed) for seed in (0, 42, 2**32 - 1, 2**32, -1)] == [0, 42, 0, 1, 2**32 - 2]
+    assert len({seed_of(None) for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(temperature=1e-50),
+        SamplingParams(temperature=1e-38, top_p=1.0),
+        SamplingParams(temperature=1e-8, samplers=("temperature", "top_p")),
+        SamplingParams(temperature=1.0, top_p=1.0, dynatemp_range=1.0, dynatemp_exponent=15.0),
+    ],
+    ids=["zero for llama.cpp", "tiny", "before the cuts", "dynamic"],
+)
+def test_smallest_temperatures_sample_the_likeliest(engine: Engine, sampling: SamplingParams):
+    prompt = chat(engine, "What is your name?")
+    expected, _, _ = read(engine, request_for(prompt, max_tokens=8, sampling=GREEDY))
+    request = request_for(prompt, max_tokens=8, sampling=sampling, top_logprobs=0, post_sampling_probs=True)
+    text, tokens, _ = read(engine, request)
+    assert text == expected
+    assert [token.logprob for token in tokens] == [pytest.approx(0.0, abs=1e-6)] * 8
+
+
+def test_logit_bias_forbids_and_forces(engine: Engine):
+    prompt = chat(engine, "What is your name?")
+    first = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=1))[1][0]
+    forbidden = SamplingParams(temperature=0, logit_bias=((first.id, -1000.0),))
+    assert read(engine, request_for(prompt, sampling=forbidden, max_tokens=1))[1][0].id != first.id
+    forced = SamplingParams(temperature=0, logit_bias=((42, 1000.0),))
+    assert [t.id for t in read(engine, request_for(prompt, sampling=forced, max_tokens=3))[1]] == [42] * 3
+
+
+def test_repeat_penalty_counts_the_prompt(engine: Engine):
+    """The penalty makes a token less likely that only the prompt has."""
+    prompt = chat(engine, "Repeat after me: zebra zebra zebra")
+    plain = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=20))[0]
+    strong = SamplingParams(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
+    assert read(engine, request_for(prompt, sampling=strong, max_tokens=20))[0] != plain
+
+
+@pytest.mark.parametrize("sampling", [sampling for sampling, _ in CHAINS.values()], ids=CHAINS)
+def test_every_sampler_repeats_with_its_seed(engine: Engine, sampling: SamplingParams):
+    request = request_for(chat(engine, "About yourself?"), max_tokens=16, sampling=replace(sampling, seed=1))
+    texts = [read(engine, request)[0] for _ in range(2)]
+    assert texts[0] == texts[1] != ""
+
+
+def test_min_tokens_forbids_the_end_token_before_them_and_not_after(engine: Engine):
+    prompt = chat(engine, "Hello!")
+    plain = read(engine, request_for(prompt, sampling=GREEDY))[2]
+    request = request_for(prompt, sampling=GREEDY, min_tokens=plain.usage.n_completion + 5)
+    longer = read(engine, request)[2]
+    assert longer.reason == "stop"
+    assert longer.usage.n_completion > plain.usage.n_completion + 5
+
+
+@pytest.mark.parametrize("min_tokens", [0, 1, 3])
+@pytest.mark.parametrize("constraint", [None, gbnf("root ::= [a-z ]+")], ids=["free", "grammar"])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
+def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(
+    engine: Engine, sampling: SamplingParams, constraint: Constraint | None, min_tokens: int
+):
+    (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
+    wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
+    request = request_for(
+        chat(engine, "Hello!"),
+        sampling=wanted,
+        stop_token_ids=(stop,),
+        min_tokens=min_tokens,
+        max_tokens=20,
+        ignore_eos=True,
+        constraint=constraint,
+    )
+    finish = read(engine, request)[2]
+    assert (finish.reason, finish.stop, finish.usage.n_completion) == ("stop", stop, min_tokens + 1)
+
+
+def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
+    request = request_for(chat(engine, "Hello!"), sampling=GREEDY, max_tokens=4, top_logprobs=5)
+    for token in read(engine, request)[1]:
+        assert len(token.top) == 5
+        assert token.logprob == token.top[0].logprob
+        assert token.id == token.top[0].id
+        assert [t.logprob for t in token.top] == sorted((t.logprob for t in token.top), reverse=True)
+        assert all(t.logprob <= 0 for t in token.top)
+
+
+def test_prompt_logprobs_are_those_of_sampling_the_same_tokens(engine: Engine):
+    """The output of a request is the prompt of the next one, which is computed in several steps."""
+    # In the role of the user the model is less certain, and samples no token that is nearly impossible.
+    prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
+    sampling = SamplingParams(temperature=1, seed=2)
+    output = read(engine, request_for(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
+    assert any(token.logprob < -0.5 for token in output)
+    whole = (*prompt, *(token.id for token in output))
+    with submit(engine, request_for(whole, max_tokens=1, prompt_logprobs=3)) as generation:
+        finish = list(generation)[-1]
+        scored = generation.prompt_tokens()
+    assert isinstance(finish, Finish)
+    assert (finish.usage.n_cached, finish.usage.n_prompt) == (0, len(whole))
+    assert [token.id for token in scored] == list(whole)
+    assert scored[0].logprob is None
+    assert all(token.logprob is not None for token in scored[1:])
+    for one, other in zip(output, scored[len(prompt) :]):
+        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING)
+        assert one.top[0].logprob == pytest.approx(other.top[0].logprob, abs=ROUNDING)
+        assert other.logprob is not None
+        assert other.top[0].logprob >= other.logprob
+
+
+def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
+    """llama.cpp aborts the process if a batch needs more rows of logits than its buffer has."""
+    prompt = conversation(engine, 1)
+    with contextlib.ExitStack() as stack:
+        score = request_for(prompt, max_tokens=2, prompt_logprobs=0)
+        complete = request_for(chat(engine, "Hello!"), max_tokens=30, ignore_eos=True)
+        scored, completed = (
+            [stack.enter_context(submit(engine, request)) for _ in range(12)] for request in (score, complete)
+        )
+        assert [list(generation)[-1].usage.n_completion for generation in completed] == [30] * 12  # type: ignore[union-attr]
+        values = []
+        for generation in scored:
+            assert isinstance(list(generation)[-1], Finish)
+            values.append([token.logprob for token in generation.prompt_tokens()[1:]])
+    for other in values[1:]:
+        assert other == pytest.approx(values[0], abs=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(top_k=3, top_p=1.0),
+        SamplingParams(top_k=3, top_p=1.0, repeat_penalty=1.3),
+        SamplingParams(top_k=5, xtc_probability=1.0, xtc_threshold=0.01),
+        SamplingParams(mirostat=1),
+        SamplingParams(mirostat=2),
+        SamplingParams(top_k=5, adaptive_target=0.3),
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0, repeat_penalty=1.3),
+    ],
+    ids=["top_k", "penalties", "xtc", "mirostat", "mirostat 2", "adaptive", "greedy", "greedy, penalties"],
+)
+@pytest.mark.parametrize("grammar", [None, gbnf('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
+def test_probabilities_after_sampling_are_of_the_remaining_candidates(
+    engine: Engine, sampling: SamplingParams, grammar: Constraint | None
+):
+    request = request_for(
+        chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
+    )
+    n_vocab = engine.facts.n_vocab
+    # A request of an earlier test must not share a batch with one of the two: its sums would be rounded differently.
+    wait_until_idle(engine)
+    read(engine, request)
+    text, tokens, _ = read(
+        engine, replace(request, params=replace(request.params, top_logprobs=n_vocab, post_sampling_probs=True))
+    )
+    assert text == read(engine, request)[0]
+    for token in tokens:
+        probabilities = {top.id: math.exp(top.logprob) for top in token.top}
+        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-3)
+        assert token.logprob is not None
+        assert probabilities[token.id] == pytest.approx(math.exp(token.logprob))
+        assert len(probabilities) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
+
+
+# --- constraints ---
+
+
+def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
+    request = request_for(chat(engine, text), constraint=gbnf(grammar), **{"max_tokens": 100, **options})
+    output, _, finish = read(engine, request)
+    return output, finish
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_grammar_counts_whole_characters(engine: Engine, seed: int):
+    """A byte that is not UTF-8 is not counted as a character."""
+    flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
+    text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
+    assert finish.reason == "stop"
+    assert len(text) == 20
+    assert "\ufffd" not in text
+
+
+MARKER = "<|im_start|>"
+WITH_MARKER = gbnf(f'root ::= "{MARKER}" [a-c]')
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 2])
+def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float):
+    """The control token has the text of the marker too, but its text is not in the output."""
+    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARKER)
+    # The control token is by far the likeliest.
+    sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
+    request = request_for(prompt, max_tokens=30, constraint=WITH_MARKER, sampling=sampling)
+    text, tokens, _ = read(engine, request)
+    assert re.fullmatch(re.escape(MARKER) + "[a-c]", text)
+    assert control not in [token.id for token in tokens]
+    text, tokens, _ = read(engine, replace(request, visible_tokens=frozenset({control})))
+    assert re.fullmatch(re.escape(MARKER) + "[a-c]", text)
+    assert tokens[0].id == control
+
+
+@pytest.mark.cpu_only
+def test_constrained_and_free_requests_share_a_batch(engine: Engine):
+    free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
+    alone = read(engine, free)[0]
+    constrained = replace(free, constraint=gbnf("root ::= [ab]{20}"))
+    generations = [submit(engine, request) for request in (free, constrained, free, constrained)]
+    texts = [text_of(generation) for generation in generations]
+    assert texts[0] == texts[2] == alone
+    assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
+
+
+FORCED = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"')
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
+    engine: Engine, temperature: float, monkeypatch: pytest.MonkeyPatch
+):
+    sampling = SamplingParams(temperature=temperature, seed=1)
+    request = request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling)
+    batches, decode = [], engine.backend.decode
+    monkeypatch.setattr(engine.backend, "decode", lambda batch: (batches.append(batch), decode(batch)))
+    results, steps = [], []
+    # Log probabilities need the logits of each token, so each token takes a step.
+    for top_logprobs in (None, 0):
+        batches.clear()
+        params = replace(request.params, top_logprobs=top_logprobs)
+        text, tokens, finish = read(engine, replace(request, params=params))
+        results.append([token.id for token in tokens])
+        steps.append(len(batches))
+        assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
+        assert finish.reason == "stop"
+    assert results[0] == results[1]
+    assert steps[0] < len(results[0]) / 2 < len(results[0]) <= steps[1]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5])
+def test_forced_tokens_end_at_the_limit(engine: Engine, max_tokens: int):
+    _, tokens, finish = read(engine, request_for((1, 2, 3), max_tokens=max_tokens, constraint=FORCED))
+    assert (len(tokens), finish.reason, finish.usage.n_completion) == (max_tokens, "length", max_tokens)

@@ -1,0 +1,236 @@
+"""The free memory, by the files of each operating system, and the size of the context that it allows."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+from localchat.serving.engine.context_size import (
+    LARGEST_SHARE,
+    STEP,
+    CacheMemory,
+    ContextSize,
+    context_size,
+    warn_of_context,
+)
+from localchat.serving.engine.llama import library, load_backend
+from localchat.serving.engine.llama.devices import free_memory, parse_vm_stat
+from localchat.serving.engine.values import LoadOptions
+from localchat.serving.models.memory import NotEnoughMemory, OtherModels
+from localchat.serving.models.model_file import DEMO_PATH
+from tests.support.tiny_models import write_mamba, write_sliding
+
+DEMO = str(DEMO_PATH)
+GB = 10**9
+MEMINFO = "MemTotal: 8000000 kB\nMemFree: 100000 kB\nMemAvailable: 4000000 kB\n"
+N_AVAILABLE = 4_096_000_000
+GROUPS = "sys/fs/cgroup"
+
+
+def group(folder: str, limit: object, used: int, cached: int = 0) -> dict[str, str]:
+    """The files of a control group."""
+    texts = {"max": limit, "current": used, "stat": f"cache 5\ninactive_file {cached}"}
+    return {f"{folder}/memory.{name}": f"{text}\n" for name, text in texts.items()}
+
+
+NESTED = {**group(f"{GROUPS}/user.slice", 2 * GB, GB), **group(f"{GROUPS}/user.slice/app.service", 3 * GB, GB)}
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these systems have no such files")
+@pytest.mark.parametrize(
+    ("meminfo", "own_groups", "files", "expected"),
+    [
+        pytest.param(None, None, {}, None, id="no files"),
+        pytest.param("MemTotal: 8 kB\n", None, {}, None, id="old kernel"),
+        pytest.param(MEMINFO, None, {}, N_AVAILABLE, id="no groups"),
+        pytest.param(MEMINFO, "?\n", {}, N_AVAILABLE, id="not a group"),
+        pytest.param(MEMINFO, "0::/\n", group(GROUPS, GB, GB // 2, GB // 10), GB // 2 + GB // 10, id="container"),
+        pytest.param(MEMINFO, "0::/\n", group(GROUPS, "max", GB), N_AVAILABLE, id="group without a limit"),
+        pytest.param(MEMINFO, "0::/\n", group(GROUPS, GB, GB + 5), 0, id="usage above the limit"),
+        pytest.param(MEMINFO, "0::/user.slice/app.service\n", NESTED, GB, id="an outer group has a lower limit"),
+    ],
+)
+def test_free_memory_is_the_least_of_all_sources(
+    tmp_path: Path, meminfo: str | None, own_groups: str | None, files: dict[str, str], expected: int | None
+):
+    for name, text in {"proc/meminfo": meminfo, "proc/self/cgroup": own_groups, **files}.items():
+        if text is not None:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+    assert free_memory(tmp_path) == expected
+
+
+def test_vm_stat_of_macos():
+    text = (
+        "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+        "Pages free:                               10000.\n"
+        "Pages active:                            300000.\n"
+        "Pages inactive:                           20000.\n"
+        "Pages speculative:                         3000.\n"
+        "Pages wired down:                        100000.\n"
+        "Pages purgeable:                            400.\n"
+    )
+    assert parse_vm_stat(text) == 33_400 * 16384
+    assert parse_vm_stat("something else") is None
+
+
+# --- the size of the context ---
+
+# 100 kB for each token: 10,000 tokens in a GB.
+KV = 100_000
+
+
+def on_machine(n_free: int | None) -> list[CacheMemory]:
+    return [CacheMemory(n_free, KV)]
+
+
+def on_gpu(n_free: int | None) -> list[CacheMemory]:
+    return [CacheMemory(n_free, KV, gpus="CUDA0")]
+
+
+ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV / 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "n_ctx_train", "n_weight_bytes", "memories", "expected"),
+    [
+        # The KV cache takes at most the size of the weights, or 1 GiB.
+        ({}, 4096, GB, on_machine(100 * GB), ContextSize(4096, 10_496)),
+        ({}, 131_072, GB, on_machine(100 * GB), ContextSize(10_496, 10_496)),
+        ({}, 131_072, 5 * GB, on_machine(100 * GB), ContextSize(49_920, 49_920)),
+        ({}, 131_072, 50 * GB, on_machine(100 * GB), ContextSize(131_072, 131_072)),
+        # 4096 tokens for each request.
+        ({}, 4096, 50 * GB, on_machine(100 * GB), ContextSize(4096, 32_768)),
+        ({"n_parallel": 2}, 4096, 50 * GB, on_machine(100 * GB), ContextSize(4096, 8192)),
+        ({"n_parallel": 64}, 2048, 50 * GB, on_machine(100 * GB), ContextSize(2048, 131_072)),
+        # At most half of the free memory.
+        ({}, 4096, GB, on_machine(2 * GB), ContextSize(4096, 9984)),
+        ({}, 4096, GB, on_machine(GB // 10), ContextSize(512, 512)),
+        ({}, 4096, GB, on_machine(0), ContextSize(512, 512)),
+        ({}, 4096, 50 * GB, on_machine(None), ContextSize(4096, 32_768)),
+        # The requested size, or more cells if the default has more.
+        ({"n_ctx": 50_000}, 4096, GB, on_machine(100 * GB), ContextSize(50_000, 50_000)),
+        ({"n_ctx": 300}, 4096, GB, on_machine(100 * GB), ContextSize(300, 2400)),
+        ({"n_ctx": 300, "n_parallel": 1}, 4096, GB, on_machine(100 * GB), ContextSize(300, 512)),
+        ({"n_ctx": 9_000}, 4096, GB, on_machine(GB), ContextSize(9_000, 9_000)),
+        ({"n_cells": 768, "n_ctx": 256}, 4096, GB, on_machine(GB), ContextSize(256, 768)),
+        ({"n_cells": 768}, 4096, GB, on_machine(GB), ContextSize(768, 768)),
+        # On a GPU, whole contexts, or most of the memory; less if half of the layers are on the machine.
+        ({"n_parallel": 64}, 2048, GB, on_gpu(80 * GB), ContextSize(2048, 131_072)),
+        ({"n_parallel": 64}, 32_768, GB, on_gpu(80 * GB), ContextSize(32_768, 719_872)),
+        ({}, 131_072, GB, on_gpu(8 * GB), ContextSize(69_120, 69_120)),
+        ({"n_ctx": 75_000}, 131_072, GB, on_gpu(8 * GB), ContextSize(75_000, 75_000)),
+        ({"n_parallel": 64}, 32_768, GB, ON_BOTH, ContextSize(10_496, 10_496)),
+    ],
+)
+def test_size_of_the_context_is_requested_or_chosen(
+    options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, memories: list[CacheMemory], expected: ContextSize
+):
+    size = context_size(
+        LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, memories=memories
+    )
+    assert size == expected
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "size", "words"),
+    [
+        (0, 4096, ""),
+        (0, 2048, "the context has 2048 tokens, to save memory; the model can use 4096: --ctx 4096 takes"),
+        (2048, 2048, ""),
+        (4096, 4096, ""),
+        (4097, 4097, "--ctx 4097 is more than the 4096 tokens that the model was trained for"),
+    ],
+)
+def test_warning_of_a_context_of_another_size_than_in_training(
+    n_ctx: int, size: int, words: str, caplog: pytest.LogCaptureFixture
+):
+    warn_of_context(size, LoadOptions(n_ctx=n_ctx), 4096, [CacheMemory(None, KV)])
+    assert [record.getMessage()[: len(words)] for record in caplog.records] == ([words] if words else [])
+
+
+def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
+    memories = [CacheMemory(4 * GB, KV, 10**6), CacheMemory(GB, KV / 2, 0, "CUDA0")]
+    sizes = {"n_ctx_train": 4096, "n_weight_bytes": GB}
+    with pytest.raises(NotEnoughMemory) as refused:
+        context_size(LoadOptions(n_ctx=1_000_000), memories=memories, **sizes)
+    assert refused.value.n_missing > 48 * GB
+    n_largest = int(re.findall(r"--ctx (\d+)", str(refused.value))[0])
+    assert str(refused.value) == (
+        "a context of 1000000 tokens takes 50.0 GB, and 1.0 GB are free on CUDA0 beside the weights: "
+        f"the largest that fits is --ctx {n_largest}"
+    )
+    assert context_size(LoadOptions(n_ctx=n_largest), memories=memories, **sizes).n_ctx == n_largest
+    with pytest.raises(NotEnoughMemory):
+        context_size(LoadOptions(n_ctx=n_largest + STEP), memories=memories, **sizes)
+    with pytest.raises(NotEnoughMemory, match="not even the smallest one fits"):
+        context_size(LoadOptions(n_ctx=512), memories=[CacheMemory(10, KV)], **sizes)
+    with pytest.raises(NotEnoughMemory) as refused:  # by less than the step of the sizes
+        context_size(LoadOptions(n_ctx=300), memories=[CacheMemory(400 * KV, KV)], **sizes)
+    assert refused.value.n_missing > 0
+
+
+@pytest.mark.parametrize("memories", [on_machine, on_gpu])
+def test_default_context_that_would_be_larger_without_idle_models_is_refused(memories):
+    sizes = {"n_ctx_train": 8192, "n_weight_bytes": GB}
+    small = context_size(LoadOptions(), memories=memories(GB), **sizes)
+    assert small.n_ctx < 8192
+    idle = LoadOptions(others=OtherModels(n_idle=GB))
+    with pytest.raises(NotEnoughMemory) as refused:
+        context_size(idle, memories=memories(GB), **sizes)
+    assert refused.value.n_missing == 0
+    # It has its whole context, the user has chosen it, or the free memory is not known.
+    assert context_size(idle, memories=memories(8 * GB), **sizes).n_ctx == 8192
+    assert context_size(replace(idle, n_ctx=1024), memories=memories(GB), **sizes).n_ctx == 1024
+    assert context_size(idle, memories=memories(None), **sizes).n_ctx == 8192
+
+
+# --- a real model ---
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Models of several architectures: full attention, a sliding window, and a recurrent state."""
+    folder = tmp_path_factory.mktemp("models")
+    write_sliding(folder / "sliding.gguf", 64)
+    write_mamba(folder / "recurrent.gguf")
+    return {"full": DEMO, "sliding": str(folder / "sliding.gguf"), "recurrent": str(folder / "recurrent.gguf")}
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("n_cells", [2048, 100_096])
+@pytest.mark.parametrize("name", ["full", "sliding", "recurrent"])
+def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
+    paths: dict[str, str], caplog: pytest.LogCaptureFixture, name: str, n_cells: int
+):
+    """The error is below 3 tenths, or a MiB, so a context that the estimate refuses would not fit."""
+    # Other tests turn off the log of llama.cpp.
+    library.L.llama_log_set(library._on_log, None)
+    caplog.set_level(logging.DEBUG, "localchat.engine.llama")
+    backend = load_backend(paths[name], LoadOptions(n_ctx=n_cells, n_cells=n_cells))
+    backend.close()
+    # A small context was created and measured before.
+    log = caplog.text[caplog.text.rindex("constructing llama_context") :]
+    buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", log)
+    allocated = sum(float(size) * (1 << 20) for size in buffers)
+    assert 0.85 * allocated - (1 << 20) < backend.facts.n_context_bytes < 1.3 * allocated
+    if n_cells > 4096:
+        assert "tokens that the model was trained for" in caplog.text
+
+
+def test_huge_context_is_refused_before_it_is_created():
+    before = free_memory()
+    assert before is not None
+    with pytest.raises(
+        NotEnoughMemory, match=r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
+    ) as refused:
+        load_backend(DEMO, LoadOptions(n_ctx=100_000_000))
+    n_largest = int(str(refused.value).rpartition(" ")[2])
+    assert 0.5 < n_largest * 4600 / (before * LARGEST_SHARE) < 2

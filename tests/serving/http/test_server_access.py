@@ -1,0 +1,156 @@
+"""Access to the server: API keys, host names and origins, and CORS."""
+
+import contextlib
+import json
+
+import pytest
+
+from localchat.serving.loading.options import Options
+from tests.support import exchanges
+from tests.support.serving import GOOD, exchange, raw_request, read_response, serving
+
+PAGE = "https://page.example"
+
+
+@pytest.fixture(scope="module")
+def with_keys():
+    settings = Options(port=0, api_keys=("secret", "other"), cors=(PAGE,))
+    with serving(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def without_keys():
+    with serving() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer sécret"}, 401),
+        ({"Authorization": "Basic secret"}, 401),
+        ({"X-Api-Key": ""}, 401),
+        ({"Authorization": "Bearer secret"}, 200),
+        ({"Authorization": "bearer  secret "}, 200),
+        ({"x-api-key": "other"}, 200),
+        ({"Authorization": "Bearer wrong", "X-API-Key": "secret"}, 200),
+    ],
+)
+def test_a_key_is_needed_except_for_health(with_keys, headers, status):
+    with contextlib.closing(with_keys.client()) as client:
+        client.request("POST", "/v1/chat/completions", GOOD, headers)
+        response = client.getresponse()
+        body = json.loads(response.read())
+        client.request("GET", "/health")
+        assert read_response(client)[0] == 200
+    assert response.status == status
+    if status == 401:
+        assert response.getheader("WWW-Authenticate") == "Bearer"
+        assert body["error"]["code"] == "invalid_api_key"
+        assert "send the API key of this server as 'Authorization: Bearer KEY'" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("sent", [raw_request(GOOD), raw_request(GOOD)[:-5], raw_request(b"x" * 100_000)])
+def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
+    head, body = exchange(with_keys, sent)
+    assert head.startswith(b"HTTP/1.1 401 ")
+    assert b"Connection: close" in head
+    assert body["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (200, {}),
+        (200, {"Host": "localhost:8080"}),
+        (200, {"Host": "[::1]:8080"}),
+        (200, {"Host": "[0:0:0:0:0:0:0:1]"}),
+        (200, {"Host": "localhost.:8080"}),
+        (200, {"Host": "a.foo.localhost.:80"}),
+        (403, {"Host": "localhost.evil.example"}),
+        (403, {"Host": "evil@localhost"}),
+        (403, {"Host": "127.0.0.999"}),
+        (403, {"Host": "evil.example"}),  # a name that was made to resolve to this machine (DNS rebinding)
+        (403, {"Host": "["}),
+        (403, {"Origin": "https://evil.example"}),
+        (403, {"Origin": "https://evil.example", "Host": "localhost"}),
+        (403, {"Origin": "http://localhost@evil.example"}),
+        (403, {"Origin": "null"}),
+        (200, {"Origin": "http://localhost:3000"}),
+        (200, {"Origin": "HTTP://LOCALHOST:3000"}),
+        (200, {"Origin": "http://wails.localhost:34115"}),
+        (200, {"Origin": "vscode-webview://x"}),
+        (403, {"Sec-Fetch-Site": "cross-site"}),  # an image or a script of another site
+        (200, {"Sec-Fetch-Site": "same-origin"}),
+        (200, {"Sec-Fetch-Site": "cross-site", "Origin": "http://[::1]:3000"}),
+    ],
+    ids=str,
+)
+def test_web_pages_of_others_are_refused(without_keys, with_keys, headers, status):
+    """A server with keys does not check them, since no page has a key."""
+    assert without_keys.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
+    assert with_keys.request("GET", "/v1/models", headers={**headers, "X-Api-Key": "secret"})[0] == 200
+
+
+def test_absolute_target_names_the_host_in_place_of_the_header(without_keys):
+    """A proxy and the server must agree on the host (RFC 9112, 3.2.2)."""
+    with without_keys.connect() as sock:
+        sock.sendall(raw_request(GOOD, path="http://evil.example/v1/chat/completions"))
+        assert sock.recv(12) == b"HTTP/1.1 403"
+
+
+def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged():
+    """Public DNS may point any other name to it."""
+    names = {"192.168.1.7": 200, "[fd00::7]": 200, "desk": 200, "desk.local": 200, "evil.example": 403, "1.evil": 403}
+    with serving(settings=Options(host="0.0.0.0", port=0)) as running:
+        for name, status in names.items():
+            headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
+            assert running.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
+
+
+# --- CORS ---
+
+
+def models(running, headers, method="GET"):
+    return exchanges.exchange(f"127.0.0.1:{running.port}", "/v1/models", None, method, headers)[0]
+
+
+PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
+
+
+def test_allowed_page_may_send_and_read(with_keys):
+    response = models(with_keys, PREFLIGHT, "OPTIONS")
+    assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (204, PAGE)
+    assert response.headers["Access-Control-Allow-Headers"] == "Authorization, *"
+    assert "POST" in response.headers["Access-Control-Allow-Methods"]
+    assert response.headers["Access-Control-Allow-Private-Network"] is None
+    response = models(with_keys, {**PREFLIGHT, "Access-Control-Request-Private-Network": "true"}, "OPTIONS")
+    assert response.headers["Access-Control-Allow-Private-Network"] == "true"
+    # The page can also read errors, and it still needs the key.
+    response = models(with_keys, {"Origin": PAGE})
+    assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (401, PAGE)
+    response = models(with_keys, {"Origin": PAGE, "X-Api-Key": "secret"})
+    assert (response.status, response.headers["Vary"]) == (200, "Origin")
+
+
+@pytest.mark.parametrize(
+    ("cors", "method", "headers", "status"),
+    [
+        ((), "OPTIONS", PREFLIGHT, 403),
+        ((PAGE,), "GET", {"Origin": "https://other.example"}, 403),
+        ((PAGE,), "GET", {"Origin": PAGE + ".evil.example"}, 403),
+        ((PAGE,), "GET", {"Origin": PAGE, "Host": "evil.example"}, 403),
+        ((PAGE + "/", "http://b"), "GET", {"Origin": PAGE}, 200),
+        (("*",), "GET", {"Origin": PAGE}, 200),
+        ((PAGE,), "GET", {}, 200),
+    ],
+)
+def test_page_is_served_if_its_origin_is_allowed(cors, method, headers, status):
+    with serving(settings=Options(port=0, cors=cors)) as running:
+        response = models(running, headers, method)
+    allowed = PAGE if headers.get("Origin") == PAGE and cors else None
+    assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (status, allowed)
+    assert response.headers["Vary"] == ("Origin" if cors else None)

@@ -1,0 +1,322 @@
+"""Chat completions over a socket: the order of chunks, tool calls, templates, model names, the assistant prefill."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from localchat.serving.chat.model import Model
+from localchat.serving.loading.options import Options
+from tests.support.exchanges import exchange
+from tests.support.fakes import endless
+from tests.support.serving import (
+    BIG,
+    REASONING_AND_TEXT,
+    TOOLS,
+    assert_in_order,
+    chat_request,
+    delta_text,
+    generating,
+    read_until,
+    serving,
+)
+
+
+def test_k30_variables_of_the_request_reach_the_template_and_the_servers_win():
+    """K30, T30, T31, V10."""
+    template = "{{ a }}{{ b }}{{ documents[0].text }}{{ enable_thinking }}{{ messages[0].content }}"
+    fields = {
+        "template_vars": {"a": 1, "b": 1, "messages": "mine"},
+        "chat_template_kwargs": {"b": 2},
+        "documents": [{"text": "doc"}],
+        "reasoning_effort": "none",
+    }
+    with serving(chat_template=template) as running:
+        assert running.chat(content="hi", **fields)[0] == 200
+        assert running.last_prompt == "12docFalsehi"
+
+
+def test_v10_template_of_a_request_needs_an_option_of_the_server():
+    """V10, K30."""
+    template = "<{{ messages[0].content }}>"
+    with serving() as running:
+        status, body = running.chat(chat_template=template)
+    assert (status, body["error"]["param"]) == (400, "chat_template")
+    assert "--allow-chat-template" in body["error"]["message"]
+    with serving(settings=Options(port=0, allow_template=True)) as running:
+        for _ in range(2):
+            assert running.chat(content="hi", chat_template=template)[0] == 200
+            assert running.last_prompt == "<hi>"
+        assert running.chat(content="hi")[0] == 200
+        assert running.last_prompt == "hi"
+        status, body = running.chat(chat_template="{% if %}")
+    assert (status, body["error"]["param"]) == (400, "chat_template")
+
+
+def test_k22_none_hides_the_tools_from_the_template_unless_an_option_shows_them():
+    """T34."""
+    call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    with serving(generating(call), chat_template="{{ tools }}{{ messages[0].content }}", **BIG) as running:
+        for keep_tools in (False, True):
+            running.server.service.default.model = Model("Fake", running.engine, keep_tools=keep_tools)
+            _, body = running.chat(tools=TOOLS, tool_choice="none")
+            assert ("look" in running.last_prompt) == keep_tools
+            assert "tool_calls" not in body["choices"][0]["message"]
+            running.chat(tools=TOOLS)
+            assert "look" in running.last_prompt
+
+
+TWO_CALLS = REASONING_AND_TEXT + "".join(
+    f'<tool_call>\n{{"name": "look", "arguments": {{"at": {i}}}}}\n</tool_call>\n' for i in range(2)
+)
+
+
+@pytest.mark.parametrize("include_usage", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        # A client that always sends tools.
+        pytest.param("plain text", {"tools": [], "tool_choice": "auto", "whatever": 1}, id="v21-text"),
+        pytest.param(REASONING_AND_TEXT, {}, id="v36-reasoning"),
+        pytest.param(TWO_CALLS, {"tools": TOOLS}, id="v33-auto"),
+        pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="t34-none"),
+        pytest.param("", {}, id="v20-nothing"),
+        pytest.param("abc", {"stop": "b"}, id="v19-stop text"),
+    ],
+)
+def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
+    """V15, V16, V19, V20, V21, V25, T16, G38, K2, K3, T45, V23."""
+    with serving(generating(text), **BIG) as running:
+        options = {"include_usage": include_usage}
+        _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
+    assert_in_order(chunks, n, usage=include_usage)
+
+
+def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
+    """T44, V34, K16, K17, K36."""
+    with serving(generating(TWO_CALLS), **BIG) as running:
+        _, chunks = running.chat(tools=TOOLS, n=2, stream=True)
+        _, body = running.chat(tools=TOOLS, n=2)
+    heads = [
+        (choice["index"], call["index"], call["id"])
+        for chunk in chunks
+        for choice in chunk["choices"]
+        for call in choice["delta"].get("tool_calls", ())
+        if "id" in call
+    ]
+    assert sorted(head[:2] for head in heads) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len({id for _, _, id in heads}) == 4
+    for choice in body["choices"]:
+        arguments = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
+        assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
+
+
+def test_k6_call_cut_by_the_limit_is_length():
+    """K6, T6, K19: the incomplete call is reported."""
+    with serving(generating('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
+        _, body = running.chat(tools=TOOLS, max_tokens=50)
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"at": 1')
+
+
+def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
+    with serving(endless, is_gated=True, n_parallel=1) as running, running.connect() as sock:
+        sock.sendall(chat_request(n=2, stream=True, max_tokens=30))
+        for text in (b"a", b"b"):
+            running.gate.release()
+            read_until(sock, b'{"content":"%b"}' % text)
+        assert running.engine.stats().n_waiting == 1
+        running.gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+
+
+def test_k1_request_id_is_returned_and_logged(caplog):
+    """K1, V12: it is in a header and in the log, and not part of the id of the response."""
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving() as running:
+
+        def request_id(header: str | None = None, **fields: Any) -> Any:
+            headers = {} if header is None else {"X-Request-Id": header}
+            address, body = f"127.0.0.1:{running.port}", {"messages": [ASKED], **fields}
+            return exchange(address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
+
+        assert request_id("mine-1") == "mine-1"
+        assert request_id(request_id="mine-2") == "mine-2"
+        assert request_id("mine-3", stream=True) == "mine-3"
+        assert request_id("mine-4", n=0) == "mine-4"
+        assert request_id(model="none", request_id="mine-5") == "mine-5"
+        ours = [request_id(wrong) for wrong in ("a b", "x" * 201, "")]
+    assert all(re.fullmatch("req-[0-9a-f]{32}", id) for id in ours)
+    assert len(set(ours)) == 3
+    for i in range(1, 6):
+        assert caplog.text.count(f"[mine-{i}]") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        pytest.param({"logit_bias": [["ab", 1], [300, 1]]}, "logit_bias", id="token not in the vocabulary"),
+        pytest.param({"stop_token_ids": [1, 257]}, "stop_token_ids", id="stop token not in the vocabulary"),
+        pytest.param({"min_tokens": 9, "max_tokens": 3}, "min_tokens", id="min above max"),
+        pytest.param({"use_beam_search": True}, "use_beam_search", id="v50"),
+        pytest.param({"reasoning_format": "odd"}, "reasoning_format", id="reasoning_format"),
+        pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can enforce"),
+        pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern nested too deeply"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_k28_invalid_field_is_400_before_anything_runs(fields, param, stream):
+    """K28, G6, G9, G43, V5, V11: with and without a stream, and nothing is submitted to the engine."""
+    with serving() as running:
+        status, body = running.chat(stream=stream, **fields)
+        assert running.requests == []
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+def test_k34_model_may_be_blank_or_have_another_case_or_tag():
+    """K34, K29, G40: the response has the public name (T9)."""
+    with serving() as running:
+        for name in ("", "  ", "FAKE", "fake:q4", None):
+            status, body = running.chat(model=name)
+            assert (status, body["model"]) == (200, "Fake")
+
+
+# --- the assistant prefill: the output continues a message, a prefix or open reasoning ---
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+ASKED = {"role": "user", "content": "hi"}
+BEGUN = {"role": "assistant", "content": "Once"}
+CONTINUING = {"messages": [ASKED, BEGUN]}
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
+
+
+# The fields of the request, the prompt, and the text that `echo` repeats.
+PREFILLS = {
+    "plain": ({"messages": [ASKED]}, "[user]hi[assistant]", ""),
+    "last assistant message": (CONTINUING, "[user]hi[assistant]Once", "Once"),
+    "continue_final_message": ({**CONTINUING, "continue_final_message": True}, "[user]hi[assistant]Once", "Once"),
+    "as in vLLM": (
+        {**CONTINUING, "continue_final_message": "content", "add_generation_prompt": False},
+        "[user]hi[assistant]Once",
+        "Once",
+    ),
+    "new turn": ({**CONTINUING, "add_generation_prompt": True}, "[user]hi[assistant]Once[assistant]", ""),
+    "not continued": ({**CONTINUING, "continue_final_message": False}, "[user]hi[assistant]Once[assistant]", ""),
+    "t32-response_prefix": ({"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{"),
+    "message and prefix": ({**CONTINUING, "response_prefix": " upon"}, "[user]hi[assistant]Once upon", "Once upon"),
+    "no generation prompt": ({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", ""),
+}
+
+
+@pytest.mark.parametrize(("fields", "prompt", "opening"), PREFILLS.values(), ids=PREFILLS)
+def test_k24_assistant_prefill(fields, prompt, opening):
+    """K24, T32, V10, V17, V41: it is in the prompt, and in the response only with `echo`."""
+    with serving(generating("!"), chat_template=CHAT_TEMPLATE) as running:
+        _, plain = running.chat(**fields)
+        assert running.last_prompt == prompt
+        _, body = running.chat(**fields, echo=True, n=2)
+        _, chunks = running.chat(**fields, echo=True, n=2, stream=True)
+    assert plain["choices"][0]["message"]["content"] == "!"
+    assert [choice["message"]["content"] for choice in body["choices"]] == [opening + "!"] * 2
+    assert [delta_text(chunks, i) for i in range(2)] == [opening + "!"] * 2
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert [choice["delta"]["content"] for choice in choices[:2]] == ["", ""]
+    for i in range(2):
+        contents = [choice["delta"].get("content") for choice in choices[2:] if choice["index"] == i]
+        assert contents[0] == (opening or "!")
+
+
+def test_call_without_markers_is_one_unless_the_output_continues_a_prefill():
+    with serving(generating('{"name": "look", "arguments": {}}'), chat_template=CHAT_TEMPLATE, **BIG) as running:
+        _, called = running.chat(tools=TOOLS)
+        _, continued = running.chat(tools=TOOLS, messages=[ASKED, BEGUN])
+    reasons = [body["choices"][0]["finish_reason"] for body in (called, continued)]
+    assert reasons == ["tool_calls", "stop"]
+
+
+@pytest.mark.parametrize("reasoning", ["So", "So \n"])
+def test_k24_reasoning_may_be_left_open(reasoning):
+    message = {"role": "assistant", "content": "", "reasoning_content": reasoning}
+    fields = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
+    with serving(generating(" it is</think>42"), chat_template=CHAT_TEMPLATE) as running:
+        bodies = [running.chat(**fields, echo=echo)[1] for echo in (False, True)]
+        assert running.last_prompt.endswith("<think>\n" + reasoning)
+    messages = [body["choices"][0]["message"] for body in bodies]
+    assert [message["reasoning_content"] for message in messages] == [" it is", reasoning + " it is"]
+    assert [message["content"] for message in messages] == ["42", "42"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "echoed"),
+    [
+        pytest.param({"messages": [ASKED, BEGUN]}, "Once", id="text"),
+        pytest.param(
+            {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}]}, "<think>\nSo\n</think>\n\nOnce", id="both"
+        ),
+        pytest.param(
+            {
+                "messages": [ASKED, {"role": "assistant", "content": "", "reasoning_content": "So "}],
+                "continue_final_message": "reasoning_content",
+            },
+            "<think>\nSo ",
+            id="open reasoning",
+        ),
+    ],
+)
+def test_echo_of_a_prefill_beside_raw_text_is_its_text_in_the_prompt(fields, echoed):
+    """S13."""
+    with serving(generating(" it</think>\n 42"), chat_template=CHAT_TEMPLATE) as running:
+        bodies = [running.chat(**fields, echo=echo, reasoning_format="none")[1] for echo in (False, True)]
+        assert running.last_prompt.endswith(echoed)
+    messages = [body["choices"][0]["message"] for body in bodies]
+    assert [message["content"] for message in messages] == [" it</think>\n 42", echoed + " it</think>\n 42"]
+    assert not any("reasoning_content" in message for message in messages)
+
+
+OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
+FIELD = "continue_final_message"
+REASONING = {FIELD: "reasoning_content"}
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        pytest.param(FIELD, {**CONTINUING, FIELD: True, "add_generation_prompt": True}, id="both"),
+        pytest.param(FIELD, {"messages": [ASKED], FIELD: True}, id="nothing to continue"),
+        pytest.param(FIELD, {"messages": [ASKED, CALLED], FIELD: True}, id="tool calls"),
+        pytest.param(FIELD, {"messages": [ASKED, {**OPEN, "content": "x"}], **REASONING}, id="content after reasoning"),
+        pytest.param(FIELD, {"messages": [ASKED, OPEN], "response_prefix": "x", **REASONING}, id="prefix after it"),
+        pytest.param("response_prefix", {"response_prefix": "x", "add_generation_prompt": False}, id="t32"),
+    ],
+)
+def test_k24_impossible_prefills_are_refused(param, fields):
+    """T32."""
+    with serving(chat_template=CHAT_TEMPLATE) as running:
+        status, body = running.chat(**fields)
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("messages", "role"),
+    [([ASKED], "assistant"), ([ASKED, BEGUN], "assistant"), ([{"role": "system", "content": "x"}], "system")],
+)
+def test_k23_role_without_a_generation_prompt(messages, role):
+    """K23, V14."""
+    with serving(chat_template=CHAT_TEMPLATE) as running:
+        _, body = running.chat(messages=messages, add_generation_prompt=False)
+        _, chunks = running.chat(messages=messages, add_generation_prompt=False, stream=True)
+    assert body["choices"][0]["message"]["role"] == role
+    assert chunks[0]["choices"][0]["delta"]["role"] == role

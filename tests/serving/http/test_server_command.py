@@ -1,0 +1,297 @@
+"""The command `python -m localchat.server`: its options and errors, what it writes at the start, and its log."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from localchat.server import read_options
+from localchat.serving.engine.tuning import LIBRARY
+from localchat.serving.engine.values import EngineError
+from localchat.serving.loading import loader as loading
+from localchat.serving.loading import logs
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import ServedModel
+from localchat.serving.models.memory import OtherModels
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from tests.support.command import restored, run_command
+from tests.support.documents import ROOT, run
+from tests.support.serving import GOOD, raw_request, serving, wait_for
+
+DEADLINE_S = 60
+START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("a.gguf", "model", "a.gguf"),
+        ("-c 8k", "n_ctx", 8192),
+        ("--ctx-size 1M", "n_ctx", 1 << 20),
+        ("-ngl 99", "n_gpu_layers", 99),
+        ("--n-gpu-layers -1", "n_gpu_layers", -1),
+        ("--no-page", "has_page", False),
+        ("--idle-unload 1.5", "idle_unload", 90.0),
+        ("--tensor-split 3,1", "tensor_split", (3.0, 1.0)),
+        ("-ngl auto", "n_gpu_layers", None),
+        ("--allow-chat-template", "allow_template", True),
+        ("--default top_k=1 --default seed=2", "defaults", {"top_k": 1, "seed": 2}),
+        pytest.param("--draft=~/small.gguf", "draft_path", str(Path.home() / "small.gguf"), id="home folder"),
+        pytest.param("--tls-cert=~/a.pem", "tls_cert", Path.home() / "a.pem", id="home folder of a path"),
+    ],
+)
+def test_short_options_and_numbers(line: str, name: str, value: object):
+    assert getattr(read_options(line.split()), name) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--version"], 0, "localchat "),
+        (["--help"], 0, "--gpu-layers"),
+        (["-m", "a.gguf", "b.gguf"], 2, "two models are given, b.gguf and a.gguf: name one"),
+        (["-c", "1"], 2, "--ctx/--ctx-size: must be at least 256, got 1"),
+        (["-c", "1.5k"], 2, "expected a whole number, such as 4096 or 4k, got '1.5k'"),
+        (["--port", ""], 2, "expected a whole number, such as 4096 or 4k, got ''"),
+        (["--port", "99999"], 2, "at most 65535, got 99999"),
+        (["--idle-unload", "0"], 2, "expected a number of minutes above 0, got '0'"),
+        (["--tensor-split", "0,0"], 2, "expected shares, such as 3,1, got '0,0'"),
+        (["--api-key", ""], 2, "the key is empty"),
+        (["--api-key", "a\nb"], 2, "that an HTTP header cannot have"),
+        (["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys"),
+        (["--api-key-file", os.devnull], 2, "has no key: write one per line"),
+        (["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key"),
+        (["--tls-key", "key.pem"], 2, "add --tls-cert"),
+        (["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem"),
+        (["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s"),
+        (["--cors", "https://example.org/app"], 2, "example.org/app'"),
+        (["--default", "top_p=2"], 2, "from 0 to 1, got 2"),
+        (["--default", "topp=1"], 2, "topp"),
+        (["/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
+        (["m" * 300], 1, "there is no model"),
+        (["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1"),
+    ],
+)
+def test_command_line(arguments: list[str], status: int, text: str):
+    done = run_command(*arguments)
+    assert done.returncode == status
+    assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_port_in_use_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = run_command("--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.endswith(f" port {port}: Address already in use; choose another: --port {port + 1}\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_origins_as_browsers_send_them_are_accepted():
+    origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
+    assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
+
+
+def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "keys").write_text("one\n\n  two  \r\n", encoding="utf-8")
+    file = ["--api-key-file", str(tmp_path / "keys")]
+    assert read_options([*file, "--api-key", "three\n"]).api_keys == ["one", "two", "three"]
+    monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
+    assert read_options([]).api_keys == ["from env"]
+    assert read_options(["--api-key", "a"]).api_keys == ["a"]
+
+
+def test_commands_of_tests_listen_on_a_free_port():
+    with mock.patch("localchat.server.listening", side_effect=OSError("refused")) as listening:
+        run_command()
+    assert listening.call_args.args[0].port == 0
+
+
+# --- the environment ---
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
+def test_memory_limit_is_one_line():
+    """The memory is too little for the model file, for numpy or for a thread. Which of them fails first may differ."""
+    program = ["sh", "-c", 'ulimit -v 250000; exec "$@"', "sh", sys.executable, "-m", "localchat.server", "--port", "0"]
+    done = run(program, OPENBLAS_NUM_THREADS="1")
+    assert "Traceback" not in done.stderr
+    # OpenBLAS, which numpy loads, and the dynamic linker end the process themselves.
+    ends = {
+        "localchat.server: cannot ": 1,
+        "OpenBLAS error: ": 1,
+        "cannot allocate memory for thread-local data: ": 127,
+    }
+    assert [status for text, status in ends.items() if done.stderr.splitlines()[-1].startswith(text)] == [
+        done.returncode
+    ]
+
+
+def test_error_of_a_missing_library_names_the_tested_release():
+    done = run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"])
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"-m pip install {LIBRARY}\n")
+    _, release = LIBRARY.split("==")
+    for file in ("pyproject.toml", "docs/install.md"):
+        assert set(re.findall(r"llama-cpp-python\S*=([\d.]+)", (ROOT / file).read_text(encoding="utf-8"))) == {release}
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    reading, writing = os.openpty()
+    command = [sys.executable, "-m", "localchat.server", "--port", "0", "--ctx", "1k", "-np", "3"]
+    with subprocess.Popen(command, stderr=writing) as process:
+        os.close(writing)
+        try:
+            output, deadline = "", time.monotonic() + DEADLINE_S
+            while "your name?" not in output:
+                assert time.monotonic() < deadline
+                output += os.read(reading, 65536).decode()
+        finally:
+            process.kill()
+            os.close(reading)
+    bar, _, rest = output.partition("\r\x1b[K")
+    assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
+    # One buffer of cells for all requests, or one for each and idle prefixes.
+    size = r"[\d.]+ [MG]B"
+    pattern = rf"""
+model    llama Q5_1, 5 M parameters, {size}: {re.escape(str(DEMO_PATH))}
+context  1024 tokens for each request; KV cache of \d+ for 3 requests at once
+memory   {size} \({size} weights, {size} context\); {size} are free.*
+device   CPU.*; CPU threads: \d+
+loaded   in [\d.]+ s
+localchat is ready: demo at (http://127\.0\.0\.1:\d+/v1) \(Ctrl-C ends it\)
+try: {re.escape(sys.executable)} -m localchat --base-url \1 "What is your name\?"""
+    assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix socket")
+def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    path = str(tmp_path / "s")
+    server = [sys.executable, "-m", "localchat.server", "--uds", path, "demo"]
+    with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *server]) as process:
+
+        def is_ready() -> bool:
+            assert process.poll() is None
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(DEADLINE_S)
+                sock.connect(path)
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return b" 200 " in sock.recv(100)
+            return False
+
+        try:
+            wait_for(is_ready, DEADLINE_S)
+        finally:
+            process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+
+
+class Gone(io.StringIO):
+    """A terminal that has vanished."""
+
+    n_writes = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.n_writes += 1
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_terminal_that_is_gone_ends_no_load(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(loading, "Front", mock.Mock())
+    start = loading._Start(ModelFile(DEMO_PATH, "demo"), Options(), has_bar=True)
+    start._show(0.5)
+    start.clear()
+    with restored():
+        logs.log_to_stderr()
+        n_writes = sys.stderr.n_writes
+        logs.report("a line")
+        assert sys.stderr.n_writes == n_writes + 1  # and no traceback
+
+
+def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: Path):
+    (tmp_path / "m\xfcller.gguf").touch()
+    command = [sys.executable, "-m", "localchat.server", "--list", "--models-dir", tmp_path]
+    assert "m\\xfcller" in run(command, PYTHONIOENCODING="ascii", HOME=str(tmp_path)).stdout
+    done = run(["sh", "-c", '"$@" | true', "sh", *command], HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    engine = mock.Mock()
+    monkeypatch.setattr(loading, "Front", lambda *_: engine)
+    monkeypatch.setattr(loading.Loader, "_model", mock.Mock(side_effect=ValueError("the template is broken")))
+    file = ModelFile(DEMO_PATH, "demo")
+    loader = loading.Loader(file, Options())
+    for n_ended in (1, 2):
+        with pytest.raises(EngineError, match="the template is broken"):
+            loader.load(ServedModel(file), OtherModels())
+        assert engine.close.call_count == n_ended
+    assert loader.has_failed
+    assert caplog.text.count("cannot load") == 2
+
+
+# --- the log ---
+
+
+def test_lines_for_people_have_no_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with restored():
+        logs.log_to_stderr()
+        logs.report("plain")
+        logs.log.info("timed")
+        assert logs.report_failure("bad") == 1
+        assert re.fullmatch(r"plain\n\d\d:\d\d:\d\d timed\nlocalchat\.server: bad\n", sys.stderr.getvalue())
+
+
+def test_log_has_one_line_per_request_and_nothing_forged(caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving(settings=Options(port=0, api_keys=("s3cret",))) as running, running.connect() as sock:
+        key = "Authorization: Bearer s3cret"
+        sock.sendall(raw_request(GOOD, key) + raw_request(b"", key, path="/\x1b[2J\x9bx", method="GET"))
+        with running.connect() as odd:
+            odd.sendall(raw_request(b"", key, path="/" + "y" * 9000, method="GET"))
+            odd.sendall(raw_request(b"", key, method="B\x1b[2JREW"))
+            b"".join(iter(lambda: odd.recv(65536), b""))
+        for path in ("/metrics", "/v1/slots"):  # their successes are not logged, as for /health
+            sock.sendall(raw_request(b"", key, path=path, method="GET"))
+        sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
+        b"".join(iter(lambda: sock.recv(65536), b""))
+    lines = [record.getMessage() for record in caplog.records]
+    assert "\x1b" not in caplog.text
+    assert max(map(len, lines)) < 1000
+    (odd,) = (line for line in lines if " 501 " in line)
+    assert odd.startswith(r"- 501 B\x1b[2JREW")
+    lines = [line for line in lines if line != odd and "/yyy" not in line]
+    assert len(lines) == 2
+    assert re.fullmatch(
+        r"chatcmpl-[0-9a-f]{32} 200 POST /v1/chat/completions [\d.]+ s: "
+        r"in 5 \(0 cached\) at [\d.]+/s, out 6 at [\d.]+/s, stop",
+        lines[0],
+    )
+    assert lines[1].startswith(r"- 404 GET /\x1b[2J\x9bx")
+    assert "s3cret" not in caplog.text

@@ -1,0 +1,227 @@
+"""Connections: their limit, TLS, Unix sockets, and what a client that still sends costs."""
+
+import contextlib
+import http.client
+import socket
+import stat
+import sys
+import threading
+from unittest import mock
+
+import pytest
+
+from localchat.serving.http import exchange as exchange_module
+from localchat.serving.http.connections import Connections, listen_at
+from localchat.serving.loading.options import Options
+from tests.support.documents import run
+from tests.support.serving import (
+    CLIENT_TLS,
+    DEADLINE_S,
+    GOOD,
+    TLS,
+    ask,
+    chat_request,
+    delta_text,
+    exchange,
+    raw_request,
+    read_all,
+    read_until,
+    serving,
+    wait_for,
+)
+
+# --- the limit ---
+
+
+def hold(running) -> socket.socket:
+    """A connection with a request whose body has not arrived yet."""
+    sock = running.connect()
+    sock.sendall(raw_request(GOOD, "Expect: 100-continue", "Connection: close")[: -len(GOOD)])
+    read_until(sock, b"100 Continue\r\n\r\n")
+    return sock
+
+
+def test_connection_beyond_the_limit_gets_503_with_retry_after():
+    """Its request is not read. The open connections are served, and when one ends, a new one is accepted."""
+    with serving(settings=Options(port=0, max_connections=2)) as running, hold(running) as first:
+        with hold(running) as second:
+            for _ in range(3):
+                head, body = exchange(running, chat_request("x" * 100_000))
+                assert head.startswith(b"HTTP/1.1 503 ")
+                assert b"\r\nRetry-After: 2" in head
+                assert b"\r\nConnection: close" in head
+                assert (body["error"]["type"], body["error"]["code"]) == ("rate_limit_error", "too_many_connections")
+                # Beyond twice the limit there is no response, so wait until the server notices the disconnect.
+                wait_for(lambda: running.server.connections.n("ending") == 0)
+            second.sendall(GOOD)
+            assert second.recv(12) == b"HTTP/1.1 200"
+        wait_for(lambda: running.chat()[0] == 200)
+        first.sendall(GOOD)
+        assert first.recv(12) == b"HTTP/1.1 200"
+        assert 'requests_total{path="refused",status="503"} ' in running.request("GET", "/metrics")[1]
+
+
+def test_idle_connections_are_closed_before_a_new_one_is_refused():
+    """The one that has been idle for longest is first, even if it never sent a request. A busy one stays open."""
+    with serving(settings=Options(port=0, max_connections=3)) as running, hold(running) as busy:
+        with contextlib.ExitStack() as stack:
+            silent = stack.enter_context(running.connect())
+            wait_for(lambda: running.server.connections.n("idle") == 1)
+            used, *new = (stack.enter_context(contextlib.closing(running.client())) for _ in range(3))
+            assert ask(used)[0] == 200
+            wait_for(lambda: running.server.connections.n("idle") == 2)
+            for idle, client in zip((silent, used.sock), new):
+                assert ask(client)[0] == 200
+                assert idle.recv(1) == b""
+        busy.sendall(GOOD)
+        assert busy.recv(12) == b"HTTP/1.1 200"
+
+
+def test_connections_beyond_twice_the_limit_are_closed():
+    """Those up to twice the limit stay open for a moment, since their clients may still be sending."""
+    with serving(settings=Options(port=0, max_connections=1)) as running, hold(running) as first:
+        with running.connect() as second, running.connect() as third:
+            # It gets no response, which would need a thread.
+            assert third.recv(1) == b""
+            assert second.recv(15) == b"HTTP/1.1 503 Se"
+        first.sendall(GOOD)
+        assert first.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
+    """A client that leaves its connection open would otherwise occupy a thread."""
+    monkeypatch.setattr(exchange_module, "LINGER_S", 0.05)
+    settings = Options(port=0, max_connections=1, api_keys=("k",) if status == 401 else ())
+    with serving(settings=settings) as running, contextlib.ExitStack() as stack:
+        if status == 503:
+            stack.enter_context(hold(running))
+        sock = stack.enter_context(running.connect())
+        sock.sendall(raw_request(GOOD)[:-5])
+        assert read_all(sock).startswith(b"HTTP/1.1 %d " % status)
+        wait_for(lambda: len(running.server.connections._states) == int(status == 503))
+
+
+def test_refused_client_that_stays_frees_its_thread_soon():
+    """With the time that the server really waits."""
+    with serving(settings=Options(port=0, api_keys=("k",))) as running, running.connect() as sock:
+        sock.sendall(raw_request(GOOD)[:-5])
+        assert read_all(sock).startswith(b"HTTP/1.1 401 ")
+        wait_for(lambda: not running.server.connections._states)
+
+
+def test_close_waits_no_longer_than_until_the_last_connection_has_ended():
+    connections, (ours, theirs) = Connections(2), socket.socketpair()
+    with ours, theirs:
+        connections.add(ours)
+        closing = threading.Thread(target=connections.close, args=(600,), daemon=True)
+        closing.start()
+        assert ours.recv(1) == b""  # It has been shut down, and `close` waits.
+        connections.remove(ours)
+        closing.join(DEADLINE_S)
+        assert not closing.is_alive()
+
+
+def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, caplog):
+    """As with `ulimit -v`. The log has one line for each connection, and no traceback."""
+    with serving() as running:
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.Thread.start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+            with running.connect() as sock:
+                assert read_all(sock) == b""
+        assert running.chat()[0] == 200
+    assert "no thread can be started" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+NO_FILES = """
+import resource, socket, time
+from tests.support.serving import serving, wait_for
+with serving() as running:
+    sockets = [socket.socket() for _ in range(4)]
+    free = socket.socket()
+    n_used, limits = free.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n_used, limits[1]))
+    for sock in sockets:
+        sock.connect(("127.0.0.1", running.port))
+    began_at, began = time.monotonic(), time.process_time()
+    wait_for(lambda: time.monotonic() - began_at > 0.5)
+    spent = time.process_time() - began
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for sock in sockets:
+        sock.close()
+    assert running.chat()[0] == 200
+    assert spent < 0.25, f"the loop used {spent} s of processor time"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
+def test_server_without_files_for_connections_waits_until_there_are_some():
+    """In a separate process with a low limit. The loop must not call `accept` all the time."""
+    done = run([sys.executable, "-c", NO_FILES])
+    assert done.returncode == 0, done.stderr
+
+
+# --- TLS ---
+
+
+def https(running) -> http.client.HTTPSConnection:
+    return http.client.HTTPSConnection("localhost", running.port, timeout=DEADLINE_S, context=CLIENT_TLS)
+
+
+def test_tls_serves_whole_responses_and_streams_on_one_connection():
+    with serving(settings=TLS) as running, contextlib.closing(https(running)) as client:
+        assert ask(client)[0] == 200
+        assert delta_text(ask(client, stream=True)[1]) == "hello"
+        assert running.server.url.startswith("https://127.0.0.1:")
+
+
+@pytest.mark.parametrize("first_bytes", [b"", GOOD, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"])
+def test_connection_without_tls_is_closed_and_others_stay_open(first_bytes, caplog):
+    with serving(settings=TLS) as running:
+        with running.connect() as sock:
+            sock.sendall(first_bytes)
+            with contextlib.suppress(OSError):  # The server may have closed it already.
+                sock.shutdown(socket.SHUT_WR)
+                assert not read_all(sock).startswith(b"HTTP")
+        with contextlib.closing(https(running)) as client:
+            assert ask(client)[0] == 200
+    assert "Traceback" not in caplog.text
+
+
+# --- Unix sockets ---
+
+unix = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix sockets here")
+
+
+@unix
+def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
+    """Any host name is accepted, since a web page cannot connect to a Unix socket."""
+    path = tmp_path / "chat"
+    with (
+        serving(settings=Options(uds=path)) as running,
+        socket.socket(socket.AF_UNIX) as sock,
+        contextlib.closing(http.client.HTTPConnection("any.host")) as client,
+    ):
+        sock.settimeout(DEADLINE_S)
+        sock.connect(str(path))
+        client.sock = sock
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert running.server.url == f"unix:{path}"
+        assert ask(client)[0] == 200
+        assert delta_text(ask(client, stream=True)[1]) == "hello"
+    assert not path.exists()
+
+
+@unix
+def test_unix_socket_that_a_server_left_behind_is_replaced_and_others_stay(tmp_path):
+    path, file = tmp_path / "chat", tmp_path / "notes"
+    listen_at(path).close()
+    assert path.is_socket()
+    with listen_at(path), pytest.raises(OSError, match="in use"):
+        listen_at(path)
+    file.write_text("mine")
+    with pytest.raises(OSError, match="in use"):
+        listen_at(file)
+    assert file.read_text() == "mine"

@@ -1,0 +1,231 @@
+"""The responses to invalid requests, a full queue and failures, after which the server must stay usable."""
+
+import contextlib
+import errno
+import json
+import logging
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.runs.generation import GenerationRun
+from localchat.serving.core.errors import ModelLoading
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import Service
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from tests.support.engines import request_for, submit
+from tests.support.exchanges import exchange
+from tests.support.fakes import endless
+from tests.support.serving import GOOD, ask, chat_body, read_response, serving
+
+POST = "POST /v1/chat/completions"
+INVALID = "invalid_request_error"
+LONG = [{"role": "user", "content": "x" * 300}]
+EMPTY = [{"role": "user", "content": ""}]
+
+
+def invalid(param: str, **fields: Any) -> tuple[str, bytes, int, str, str]:
+    return POST, chat_body(**fields), 400, INVALID, param
+
+
+TOO_LONG = (400, "context_length_exceeded", "messages")
+BAD = {
+    "empty body": (POST, b"", 400, INVALID, "body"),
+    "no body": (POST, None, 411, "length_required", None),
+    "g5-not JSON": (POST, b"hi", 400, INVALID, "body"),
+    "g5-no object": (POST, b"[]", 400, INVALID, "body"),
+    "empty prompt": invalid("messages", messages=EMPTY),
+    "b-unknown model": (POST, chat_body(model="gpt"), 404, "model_not_found", "model"),
+    "k28-too long": (POST, chat_body(messages=LONG), *TOO_LONG),
+    "k31-too long, stream": (POST, chat_body(messages=LONG, stream=True), *TOO_LONG),
+    "GET chat": ("GET /v1/chat/completions", None, 405, "method_not_allowed", None),
+    "POST models": ("POST /v1/models", None, 405, "method_not_allowed", None),
+    "root": ("POST /", None, 405, "method_not_allowed", None),
+    "host without a path": ("POST http://localhost", None, 405, "method_not_allowed", None),
+    "unknown path": ("GET /v1/nothing", None, 404, "unknown_path", None),
+    "v1 twice": ("DELETE /v1/v1/models", None, 404, "unknown_path", None),
+}
+
+
+@pytest.fixture(scope="module")
+def running():
+    with serving() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("line", "body", "status", "code", "param"), BAD.values(), ids=BAD.keys())
+def test_bad_request_gets_its_error_and_the_connection_stays_open(running, line, body, status, code, param):
+    with contextlib.closing(running.client()) as client:
+        client.putrequest(*line.split())
+        if body is not None:
+            client.putheader("Content-Length", str(len(body)))
+        client.endheaders(body)
+        sock = client.sock
+        got_status, found = read_response(client)
+        assert ask(client)[0] == 200
+        assert client.sock is sock
+    assert got_status == status
+    assert set(found) == {"error"}
+    error = found["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param)
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("line", "upgrade", "status"),
+    [
+        ("GET /v1/responses", "WebSocket", 426),
+        ("GET /v1/chat/completions", "websocket", 426),
+        ("GET /v1/responses", "h2c", 405),
+        ("GET /v1/models", "websocket", 200),
+    ],
+)
+def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running, line, upgrade, status):
+    """Codex repeats the request after status 405, and sends it by POST after 426."""
+    (method, path), headers = line.split(), {"Connection": "Upgrade", "Upgrade": upgrade}
+    response, body = exchange(f"127.0.0.1:{running.port}", path, None, method, headers)
+    assert response.status == status
+    if status == 426:
+        assert response.getheader("Upgrade") == "HTTP/1.1"
+        assert "takes POST and OPTIONS over HTTP/1.1, not a WebSocket" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/tokenize", {"content": "a"}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_k10_unknown_fields_are_logged_once_or_refused_on_every_path(path, body, caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
+        settings = Options(port=0, strict=strict)
+        with serving(settings=settings) as running:
+            for _ in range(2):
+                fields = {**body, "frobnicate": 1, "x" * 100_000: 1}
+                status, found = running.request("POST", path, json.dumps(fields))
+                assert (status, found.get("error", {}).get("param")) == expected
+    assert caplog.text.count("the field 'frobnicate', which is ignored") == 1
+    assert len(caplog.text) < 10_000
+
+
+def test_t23_template_that_refuses_is_a_bad_request():
+    template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"
+    with serving(chat_template=template) as running:
+        status, body = running.chat(content="bad")
+    assert (status, body["error"]["param"]) == (400, "messages")
+    assert "no bad words" in body["error"]["message"]
+
+
+def test_k40_full_queue_is_429_with_retry_after():
+    """Only two of the three choices can be queued, so the whole request fails, and none of them runs."""
+    with (
+        serving(endless, is_gated=True, n_parallel=1, max_queue=2) as running,
+        contextlib.closing(running.client()) as client,
+    ):
+        with submit(running.engine, request_for(prompt=(1,))):
+            client.request("POST", "/v1/chat/completions", chat_body(n=3))
+            response = client.getresponse()
+            assert response.status == 429
+            assert int(response.getheader("Retry-After")) > 0
+            assert json.loads(response.read())["error"]["code"] == "queue_full"
+        running.gate.release(1000)
+        running.wait_until_idle()
+        assert ask(client, max_tokens=1)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 3}, "n"),
+        ("completions", {"prompt": ["x", "y", "z"]}, "prompt"),
+    ],
+)
+def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, param):
+    """A retry would not help, so the status is not 429."""
+    with serving(n_parallel=1, max_queue=1) as running:
+        status, body = running.request("POST", f"/v1/{path}", json.dumps(fields))
+    assert (status, body["error"]["param"]) == (400, param)
+    assert "requests 3 sequences, and this server accepts 2 at once" in body["error"]["message"]
+
+
+def test_g11_loading_is_503_then_the_model_serves(caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+        for method, path, body in (
+            ("GET", "/health", None),
+            ("GET", "/props", None),
+            ("POST", "/v1/chat/completions", GOOD),
+        ):
+            client.request(method, path, body)
+            response = client.getresponse()
+            assert response.status == 503
+            assert 1 <= int(response.getheader("Retry-After")) <= 10
+            assert json.loads(response.read())["error"]["code"] == "model_loading"
+        # Errors that do not depend on the model are reported immediately (G9).
+        assert ask(client, temperature="hot")[0] == 400
+        assert ask(client, model="gpt")[0] == 404
+        running.server.service.default.model = Model("Fake", running.engine)
+        assert ask(client)[0] == 200
+    # A client that polls /health does not fill the log.
+    assert "/v1/chat/completions" in caplog.text
+    assert "/health" not in caplog.text
+
+
+@pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
+def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
+    """The estimate is based on the time so far. The error rounds and limits it."""
+    service = Service(ModelFile(DEMO_PATH, "Fake"), clock=lambda: 106.0)
+    service.default.progress, service.default.began_at = progress, 100.0
+    with pytest.raises(ModelLoading) as loading:
+        service.model()
+    assert loading.value.headers() == ModelLoading("", seconds).headers()
+
+
+def test_unknown_model_is_refused_by_every_endpoint(running):
+    for path, fields in {
+        "/v1/chat/completions": {"messages": EMPTY},
+        "/v1/completions": {"prompt": "a"},
+        "/completion": {"prompt": "a"},
+        "/infill": {"input_prefix": "a"},
+        "/v1/embeddings": {"input": "a"},
+        "/v1/rerank": {"query": "a", "documents": ["b"]},
+        "/tokenize": {"content": "a"},
+        "/detokenize": {"tokens": [1]},
+        "/apply-template": {"messages": EMPTY},
+        "/v1/responses": {"input": "a"},
+        "/v1/messages": {"messages": LONG, "max_tokens": 1},
+        "/v1/messages/count_tokens": {"messages": LONG},
+    }.items():
+        status, body = running.request("POST", path, json.dumps({"model": "other", **fields}))
+        assert (status, "there is no model 'other' here" in body["error"]["message"]) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "message", "logged"),
+    [
+        (ZeroDivisionError("division"), 500, "internal error: see the server's log", "Traceback"),
+        (BrokenPipeError(errno.EPIPE, "of a file"), 500, "internal error: see the server's log", "Traceback"),
+        (MemoryError(), 503, "no memory is left: raise the limit", "no memory is left"),
+        (OSError(errno.EMFILE, "Too many open files"), 503, "no file is left: raise the limit", "no file is left"),
+        (RuntimeError("can't start new thread"), 503, "no process or thread can be started", "no process"),
+    ],
+)
+def test_bug_in_a_route_is_500_without_details_and_a_short_machine_is_503(
+    monkeypatch, caplog, error, expected, message, logged
+):
+    monkeypatch.setattr(GenerationRun, "take", mock.Mock(side_effect=error))
+    with serving() as running, contextlib.closing(running.client()) as client:
+        status, body = ask(client)
+        assert status == expected
+        assert body["error"]["message"].startswith(message)
+        assert logged in caplog.text
+        client.request("GET", "/health")
+        assert read_response(client)[0] == 200

@@ -1,0 +1,265 @@
+"""Requests as in the documentation of OpenAI, with its package, and of llama-server and vLLM, over HTTP.
+
+Each is served by the built-in model, or gets an error that names the field. The texts in the requests are our own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from localchat.serving.models.model_file import DEMO
+from tests.support.exchanges import ask
+from tests.support.serving import BIG, generating, openai_client, serving
+
+MAX_TOKENS = 12
+
+
+class Example(NamedTuple):
+    """A request, and the expected status and error."""
+
+    path: str
+    fields: dict[str, Any] | None = None
+    status: int = 200
+    param: str | None = None
+    code: str | None = None
+    method: str = "POST"
+
+
+def chat(*messages: Any, **fields: Any) -> Example:
+    return Example("/v1/chat/completions", {"messages": list(messages) or [USER], **fields})
+
+
+def wrong(param: str, example: Example) -> Example:
+    return example._replace(status=400, param=param)
+
+
+def complete(prompt: Any = "Once upon a time", **fields: Any) -> Example:
+    return Example("/v1/completions", {"prompt": prompt, **fields})
+
+
+DEVELOPER = {"role": "developer", "content": "Be brief."}
+USER = {"role": "user", "content": "Hello!"}
+PLACE = {
+    "type": "object",
+    "properties": {"location": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+    "required": ["location"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather now", "parameters": PLACE}}
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+ARGUMENTS = '{"location": "Oslo"}'
+CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": '{"temperature": 22}'}
+STEPS = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "steps", "strict": True, "schema": STEPS}}
+
+# --- OpenAI's reference ---
+
+OPENAI: dict[str, Example] = {
+    "a developer's words": chat(DEVELOPER, USER),
+    "functions": chat(tools=[WEATHER], tool_choice="auto"),
+    "required call": chat(tools=[WEATHER], tool_choice="required", max_tokens=60),
+    "allowed tools": chat(
+        tools=[WEATHER], tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
+    ),
+    "result of a call": chat(
+        USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT, tools=[WEATHER]
+    ),
+    "result of an older call": chat(
+        USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": ARGUMENTS}},
+        {"role": "function", "name": "get_weather", "content": "22"},
+    ),
+    "log probabilities": chat(logprobs=True, top_logprobs=2),
+    "older functions": chat(functions=[WEATHER["function"]], function_call="auto"),
+    "choices": chat(n=3, seed=7, temperature=1.1),
+    "JSON by schema": chat(response_format=JSON_SCHEMA, max_tokens=40),
+    "schema beyond grammars": wrong(
+        "response_format.json_schema.schema#/if",
+        chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"if": {}, "then": {}}}}),
+    ),
+    "stored": chat(store=True, metadata={"topic": "greeting"}, modalities=["text"], service_tier="flex"),
+    "predicted": chat(prediction={"type": "content", "content": "Hello there."}, response_format={"type": "text"}),
+    "reasoning": chat(reasoning_effort="low", verbosity="low", max_completion_tokens=30),
+    "cache and safety": chat(prompt_cache_key="a", prompt_cache_retention="24h", safety_identifier="u", user="u"),
+    "no stops": chat(stop=None, logit_bias=None, tools=None, n=None),
+    "usage in streams": chat(stream_options={"include_usage": True, "include_obfuscation": False}),
+    "another model": chat(model="gpt-4o")._replace(status=404, param="model", code="model_not_found"),
+    "prompts of tokens": complete([[10, 11], [12]]),
+    "scores": complete(logprobs=3),
+    "scores of a prompt alone": complete(echo=True, logprobs=0, max_tokens=0),
+    "gap": wrong("suffix", complete(suffix=" The end.")),  # the built-in model has no tokens for it
+    "vectors": Example("/v1/embeddings", {"input": ["one", "two"], "dimensions": 8}),
+    "one model": Example(f"/v1/models/{DEMO}", method="GET"),
+    "model to delete": Example(f"/v1/models/{DEMO}", None, 405, None, "method_not_allowed", "DELETE"),
+    "responses": Example("/v1/responses", {"model": DEMO, "input": "Hello!", "max_output_tokens": MAX_TOKENS}),
+    "files": Example("/v1/files", None, 404, None, "unknown_path", "GET"),
+}
+
+# --- llama-server's own ---
+
+SAMPLERS = json.loads(
+    """{"dynatemp_range": 0.1, "dynatemp_exponent": 1.0, "typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0.1,
+    "xtc_threshold": 0.1, "repeat_last_n": 64, "repeat_penalty": 1.1, "dry_multiplier": 0.8, "dry_base": 1.75,
+    "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\\n", ":"], "mirostat": 0,
+    "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1, "adaptive_decay": 0.9, "min_keep": 0, "seed": -1,
+    "samplers": ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]}"""
+)
+LLAMA: dict[str, Example] = {
+    "all samplers": chat(n_predict=8, **SAMPLERS),
+    "adaptive sampling": chat(samplers=["min_p", "adaptive_p"], min_p=0.05, adaptive_target=0.5),
+    "biases by text": chat(logit_bias=[["Hello", -1.0], [15, False]], ignore_eos=True),
+    "slots and caches": chat(cache_prompt=True, id_slot=-1, n_keep=0, n_discard=0, n_cache_reuse=0),
+    "timings and progress": chat(timings_per_token=True, return_progress=True, return_tokens=True, verbose=False),
+    "limit of time": complete(t_max_predict_ms=60_000, n_predict=8, n_probs=2),
+    "grammar": chat(grammar='root ::= "yes" | "no"'),
+    "object by schema": chat(response_format={"type": "json_object", "schema": STEPS}, max_tokens=40),
+    "schema as a member": complete(json_schema=STEPS, max_tokens=40),
+    "variables of the template": chat(chat_template_kwargs={"enable_thinking": False}),
+    "continued message": chat(
+        USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=False
+    ),
+    "image for a completion": wrong("prompt", complete({"prompt_string": "a", "multimodal_data": ["AAAA"]})),
+    "infill": wrong("input_suffix", Example("/infill", {"input_prefix": "a", "input_suffix": "b"})),
+}
+
+# --- vLLM's own ---
+
+USAGE = {"include_usage": True, "continuous_usage_stats": True}
+VLLM: dict[str, Example] = {
+    "penalty by its name": chat(repetition_penalty=1.1, min_tokens=2, stop_token_ids=[10], priority=5, request_id="a"),
+    "template flags": chat(add_generation_prompt=True, add_special_tokens=False, include_reasoning=True),
+    "documents": chat(documents=[{"title": "a", "text": "b"}]),
+    "structured regex": chat(structured_outputs={"regex": "[a-c]{1,4}"}),
+    "guided schema": chat(guided_json=STEPS, max_tokens=40),
+    "ids of tokens": chat(return_token_ids=True, logprobs=True, return_tokens_as_token_ids=True, stream_options=USAGE),
+}
+
+EXAMPLES = {
+    f"{server}: {name}": example
+    for server, examples in (("openai", OPENAI), ("llama.cpp", LLAMA), ("vllm", VLLM))
+    for name, example in examples.items()
+}
+STREAMED = ("/v1/chat/completions", "/v1/completions")
+
+
+# The methods of the package. It has none for the other endpoints.
+PACKAGE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "POST /v1/chat/completions": lambda client, fields: create(client.chat.completions, fields),
+    "POST /v1/completions": lambda client, fields: create(client.completions, fields),
+    "POST /v1/embeddings": lambda client, fields: create(client.embeddings, fields),
+    "POST /v1/responses": lambda client, fields: create(client.responses, fields),
+    f"GET /v1/models/{DEMO}": lambda client, fields: client.models.retrieve(DEMO),
+    f"DELETE /v1/models/{DEMO}": lambda client, fields: client.models.delete(DEMO),
+    "GET /v1/files": lambda client, fields: client.files.list(),
+}
+
+
+def create(resource: Any, fields: dict[str, Any]) -> Any:
+    """Call `create`, with `extra_body` for the fields that are not parameters of it."""
+    known = set(type(resource).create.__annotations__)
+    given = {"model": DEMO, **{name: value for name, value in fields.items() if name in known}}
+    return resource.create(**given, extra_body={name: value for name, value in fields.items() if name not in known})
+
+
+def ask_openai(port: int, example: Example) -> tuple[int, Any]:
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    send, fields = PACKAGE[f"{example.method} {example.path}"], example.fields or {}
+    with openai_client(port) as client:
+        try:
+            response = send(client, fields)
+            if fields.get("stream"):
+                return 200, [chunk.model_dump() for chunk in response]
+            return 200, response.model_dump(warnings=False)  # The package warns of base64 in place of numbers.
+        except openai.APIStatusError as error:
+            return error.status_code, {"error": error.body}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_succeeds_or_is_refused_by_name(port: int, name: str):
+    """Every second text is streamed."""
+    example, stream = EXAMPLES[name], list(EXAMPLES).index(name) % 2 == 0
+    if example.fields is not None and example.path in STREAMED:
+        limit = {} if {"max_completion_tokens", "n_predict"} & set(example.fields) else {"max_tokens": MAX_TOKENS}
+        example = example._replace(fields={"model": DEMO, "stream": stream, **limit, **example.fields})
+    has_method = f"{example.method} {example.path}" in PACKAGE and name.startswith("openai")
+    if has_method:
+        status, found = ask_openai(port, example)
+    else:
+        status, found = ask(port, example.path, example.fields, example.method)
+    assert status == example.status, found
+    if status != 200:
+        error = found["error"]
+        assert error["message"]
+        assert error["param"] == example.param, error
+        assert error["code"] == (example.code or error["type"])
+    elif example.path in STREAMED:
+        bodies = found if stream else [found]
+        check_choices([body for body in bodies if body != "[DONE]"], example.fields or {})
+    elif example.path == "/v1/embeddings":
+        assert [len(entry["embedding"]) for entry in found["data"]] == [8, 8]
+
+
+def check_choices(bodies: list[Any], fields: dict[str, Any]) -> None:
+    """Check that every choice has exactly one end, and that the requested fields are present."""
+    n_prompts = len(fields["prompt"]) if isinstance(fields.get("prompt"), list) else 1
+    n = n_prompts * (fields.get("n") or 1)
+    choices = [choice for body in bodies for choice in body["choices"]]
+    for i in range(n):
+        ends = [choice["finish_reason"] for choice in choices if choice["index"] == i and choice["finish_reason"]]
+        assert len(ends) == 1
+        assert ends[0] in ("stop", "length", "tool_calls")
+    assert {choice["index"] for choice in choices} == set(range(n))
+    logprobs = fields.get("n_probs", fields.get("logprobs"))
+    has_logprobs = logprobs is not None and logprobs is not False
+    assert any(choice["logprobs"] for choice in choices) == has_logprobs
+    must_call = fields.get("tool_choice") in ("required", NAMED)
+    assert not must_call or any((choice.get("message") or choice["delta"]).get("tool_calls") for choice in choices)
+    if (fields.get("stream_options") or {}).get("include_usage") and fields["stream"]:
+        assert bodies[-1]["choices"] == []
+        assert bodies[-1]["usage"]["completion_tokens"] > 0
+
+
+TEXT_AND_CALL = """<think>hm</think>Let me see.
+<tool_call>
+{"name": "get_weather", "arguments": {"location": "Oslo"}}
+</tool_call>"""
+
+
+def test_openai_stream_helper_parses_reasoning_and_a_tool_call_and_usage():
+    options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
+    with (
+        serving(generating(TEXT_AND_CALL), n_ctx=4000, n_cells=16000) as running,
+        openai_client(running.port) as client,
+    ):
+        with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
+            events = list(stream)
+        final = stream.get_final_completion()
+    message = final.choices[0].message
+    kinds = {event.type for event in events}
+    assert {"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    last = [event.chunk for event in events if event.type == "chunk"][-1]
+    # The package does not declare this field.
+    assert last.timings["predicted_n"] == last.usage.completion_tokens == len(TEXT_AND_CALL) + 1
+    (call,) = message.tool_calls
+    assert call.function.parsed_arguments == {"location": "Oslo"}
+    assert (message.reasoning_content.strip(), message.content.strip()) == ("hm", "Let me see.")
+    assert final.usage.completion_tokens_details.reasoning_tokens == len("<think>hm</think>")
+
+
+def test_openai_parse_helper_makes_an_object_of_the_response():
+    pydantic = pytest.importorskip("pydantic", reason="the package openai requires it")
+    kind = pydantic.create_model("Steps", answer=(int, ...))
+    options = {"model": "Fake", "messages": [USER], "response_format": kind}
+    with serving(generating('{"answer": 5}'), **BIG) as running, openai_client(running.port) as client:
+        whole = client.chat.completions.parse(**options)
+        with client.chat.completions.stream(**options, logprobs=True) as stream:
+            kinds = {event.type for event in stream}
+        streamed = stream.get_final_completion()
+    assert whole.choices[0].message.parsed == streamed.choices[0].message.parsed == kind(answer=5)
+    assert "logprobs.content.delta" in kinds

@@ -1,0 +1,262 @@
+"""Chat requests and responses over a socket: sampling options, limits, usage, timings, token ids, log probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from localchat.serving.chat.model import Model
+from localchat.serving.core.params import SamplingParams, parse_default
+from localchat.serving.engine.values import GenerationRequest, invalid_grammar
+from localchat.serving.loading.options import Options
+from tests.support.fakes import endless
+from tests.support.serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving
+
+
+def test_v18_continuous_usage_grows_over_all_choices():
+    """Every chunk has the usage of the whole request, which is zero before the first text."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with serving(endless) as running:
+        _, chunks = running.chat(n=2, max_tokens=5, stream=True, stream_options=options)
+        _, without = running.chat(stream=True, max_tokens=5, stream_options={"continuous_usage_stats": True})
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts[:2] == [0, 0]
+    assert counts == sorted(counts)
+    assert counts[-1] == counts[-2] == 10
+    assert all(chunk["usage"]["prompt_tokens"] == 5 for chunk in chunks)
+    assert all("usage" not in chunk for chunk in without)
+
+
+def test_timings_are_on_the_last_chunk_or_on_each():
+    with serving(endless) as running:
+        _, body = running.chat(max_tokens=5)
+        _, plain = running.chat(max_tokens=5, stream=True)
+        _, each = running.chat(max_tokens=5, stream=True, timings_per_token=True)
+    assert ["timings" in chunk for chunk in plain] == [False] * (len(plain) - 1) + [True]
+    assert all("timings" in chunk for chunk in each)
+    for timings in (body["timings"], plain[-1]["timings"], each[-1]["timings"]):
+        assert timings["predicted_n"] == 5
+        assert timings["prompt_n"] + timings["cache_n"] == 5
+        assert timings["prompt_ms"] >= 0
+
+
+def test_v26_cached_tokens_are_reported_in_every_mode():
+    """Also if there are none."""
+    long = "x" * 100
+    with serving(n_ctx=1000, n_cells=4000) as running:
+        n_cached = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
+        _, chunks = running.chat(content=long, stream=True, stream_options={"include_usage": True})
+    assert n_cached[0] == 0
+    assert n_cached[1] == chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 99
+
+
+@pytest.mark.parametrize(
+    ("text", "n_reasoning"),
+    [
+        ("<think>hm</think>42", len("<think>hm</think>")),
+        ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
+        ("<think>hm", len("<think>hm")),
+        ("<think><", len("<think><")),
+        ("<think>\n\n</think>42", 0),
+        ("<th42", 0),
+        ("42</think>", 0),
+    ],
+)
+def test_k8_reasoning_tokens_are_exact(text, n_reasoning):
+    """Each token is one byte."""
+    with serving(generating(text)) as running:
+        _, body = running.chat()
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
+    assert body["usage"]["completion_tokens"] == len(text) + 1
+
+
+QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
+CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+
+
+def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
+    reasoning = "<think>\nhm\n"
+    with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
+        _, body = running.chat(tools=TOOLS)
+    assert len(body["choices"][0]["message"]["tool_calls"]) == 2
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(reasoning + "<tool_call>")
+
+
+def test_error_of_a_refused_grammar_names_the_field_it_came_from():
+    def refusing(request: GenerationRequest) -> Any:
+        assert request.constraint is not None
+        raise invalid_grammar("it is too large", request.constraint.origin)
+
+    with serving(**BIG) as running:
+        running.backend.new_sampler = refusing  # type: ignore[method-assign]  # a spy
+        for param, fields in (
+            ("response_format.schema", {"response_format": {"type": "json_schema", "schema": {}}}),
+            ("grammar", {"grammar": 'root ::= "a"'}),
+            ("tools", {"tools": TOOLS, "tool_choice": "required"}),
+            ("json_schema", {"tools": TOOLS, "json_schema": {}}),
+        ):
+            status, body = running.chat(**fields)
+            assert (status, body["error"]["param"]) == (400, param)
+            assert f"'{param}' cannot be enforced" in body["error"]["message"]
+
+
+def test_v48_tokens_spelled_as_ids():
+    with serving() as running:
+        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True)
+    entry = body["choices"][0]["logprobs"]["content"][0]
+    assert (entry["token"], entry["bytes"], entry["top_logprobs"][0]["token"]) == ("token_id:97", [97], "token_id:97")
+
+
+@pytest.mark.parametrize("fields", [{}, {"top_logprobs": 1}], ids=["none", "one"])
+def test_k26_every_token_has_its_entry_in_order(fields):
+    """Also repeated tokens, in the body and in the stream, each in its choice."""
+    with serving() as running:
+        _, body = running.chat(content="aaba", logprobs=True, n=2, **fields)
+        _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True, **fields)
+    expected = [{"token": text, "logprob": -0.5, "bytes": [ord(text)]} for text in "aaba"]
+    streamed: dict[int, list[Any]] = {0: [], 1: []}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]):
+        streamed[choice["index"]] += choice["logprobs"]["content"]
+    for i, choice in enumerate(body["choices"]):
+        assert choice["index"] == i
+        assert choice["logprobs"]["content"] == streamed[i]
+        assert streamed[i] == [{**entry, "top_logprobs": [entry] if fields else []} for entry in expected]
+
+
+def test_v44_log_probabilities_of_the_prompt():
+    """Of the tokens that truncation keeps, even if they are cached, and computed once for all choices."""
+    with serving() as running:
+        running.chat(content="xaa")
+        _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
+        assert [request.params.prompt_logprobs for request in running.requests[1:]] == [1, None]
+        _, without = running.chat(content="xaa")
+    a = {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
+    assert body["prompt_logprobs"] == [None, a]
+    assert [choice["logprobs"] for choice in body["choices"]] == [None, None]
+    assert "prompt_logprobs" not in without
+
+
+def test_v9_truncation_keeps_the_end_of_the_prompt():
+    with serving() as running:
+        _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)
+        _, whole = running.chat(content="ab", truncate_prompt_tokens=3, return_token_ids=True)
+    assert bytes(body["prompt_token_ids"]) == b"ef"
+    assert body["usage"]["prompt_tokens"] == 2
+    assert bytes(whole["prompt_token_ids"]) == b"ab"
+
+
+def test_token_ids_whole_and_streamed():
+    with serving() as running:
+        _, body = running.chat(content="hé", return_token_ids=True)
+        _, chunks = running.chat(content="hé", return_tokens=True, stream=True)
+        _, without = running.chat(content="hé")
+    prompt = list("hé".encode())
+    assert body["prompt_token_ids"] == chunks[0]["prompt_token_ids"] == prompt
+    streamed = [id for chunk in chunks for id in chunk["choices"][0].get("token_ids", ())]
+    assert body["choices"][0]["token_ids"] == streamed == prompt
+    assert not {"prompt_token_ids"} & set(without)
+    assert "token_ids" not in without["choices"][0]
+
+
+def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
+    with serving(generating(REASONING_AND_TEXT), settings=Options(port=0, thought_field=True)) as running:
+        _, body = running.chat(n=2)
+        _, chunks = running.chat(n=2, stream=True)
+    assert body["thought"] == body["choices"][0]["message"]["reasoning_content"] == "hm"
+    assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
+    with serving(generating(REASONING_AND_TEXT)) as running:
+        assert "thought" not in running.chat()[1]
+
+
+def test_probabilities_after_sampling_have_their_own_field_names():
+    with serving() as running:
+        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1, post_sampling_probs=True)
+    a = {"token": "a", "prob": pytest.approx(0.75), "bytes": [97]}
+    assert body["choices"][0]["logprobs"]["content"][0] == {**a, "top_probs": [a]}
+
+
+def test_reasoning_format_none_leaves_reasoning_in_the_content():
+    with serving(generating(REASONING_AND_TEXT)) as running:
+        _, body = running.chat(reasoning_format="none")
+    message = body["choices"][0]["message"]
+    assert message["content"] == REASONING_AND_TEXT
+    assert "reasoning_content" not in message
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("<think>hm</think>")}
+
+
+def test_k37_tokens_of_all_markers_are_visible():
+    """The vocabulary hides control tokens, and the parser must see them. A marker may have several tokens."""
+    with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
+        running.chat()
+        assert set(b"<|begin|>assistant") <= running.requests[-1].visible_tokens
+
+
+# --- sampling options and limits ---
+
+
+@pytest.fixture(scope="module")
+def running():
+    with serving() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"temperature": 0, "top_p": 0, "top_k": 0, "min_p": 0}, None),
+        ({"top_n_sigma": 1.5, "xtc_probability": 0.5, "dynatemp_range": 0.5, "mirostat_tau": 4, "seed": 11}, None),
+        ({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}),
+        ({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}),
+        ({"logit_bias": [[97, 1], ["b", False]]}, {"logit_bias": ((97, 1.0), (98, -math.inf))}),
+    ],
+)
+def test_v9_sampling_fields_reach_the_engine(running, fields, expected):
+    """With llama.cpp's table of sampling fields. None: the fields themselves."""
+    assert running.chat(**fields)[0] == 200
+    sampling = running.requests[-1].sampling
+    assert dataclasses.replace(sampling, **(expected or fields)) == sampling
+
+
+def test_k9_request_then_command_line_then_model_then_built_in():
+    """An explicit zero counts at every level."""
+    with serving() as running:
+        facts = dataclasses.replace(
+            running.engine.facts, sampling=SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
+        )
+        running.engine.facts = facts
+        options = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
+        defaults = {name: value for option in options for name, value in parse_default(option).items()}
+        running.server.service.default.model = Model("Fake", running.engine, defaults=defaults)
+        running.chat(top_k=0)
+        running.chat(seed=-1)
+        sampling = running.requests[0].sampling
+    assert [request.sampling.seed for request in running.requests] == [7, None]
+    assert (sampling.top_k, sampling.top_p, sampling.min_p) == (0, 0.6, 0)
+    assert (sampling.temperature, sampling.repeat_penalty) == (0.5, 1.0)
+    assert (SamplingParams().temperature, SamplingParams().top_p, SamplingParams().top_k) == (1.0, 0.95, 64)
+
+
+def test_v13_without_a_limit_the_context_is_the_limit():
+    """The end of the context is `length`, as is a default limit."""
+    with serving(endless, n_ctx=16) as running:
+        _, body = running.chat(content="hello")
+        _, more = running.chat(content="hello", max_tokens=1000)
+    for found in (body, more):
+        assert found["usage"]["total_tokens"] == 16
+        assert found["choices"][0]["finish_reason"] == "length"
+
+
+def test_g32_natural_end_at_exactly_the_limit_is_stop():
+    with serving() as running:
+        _, body = running.chat(content="ab", max_tokens=3)
+    assert body["choices"][0]["finish_reason"] == "stop"
+
+
+def test_seeds_of_the_choices_differ():
+    """With equal seeds, all choices would have the same text."""
+    with serving() as running:
+        running.chat(n=3, seed=5)
+        assert [request.sampling.seed for request in running.requests] == [5, 6, 7]

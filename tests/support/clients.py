@@ -1,0 +1,99 @@
+"""Helpers for the tests of both clients: one interface for both, the errors of their calls, and a hanging resolver."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import localchat.transport.addresses
+from localchat import AsyncClient, Client
+from localchat.agent.conversation import AsyncConversation
+from tests.support.raw_server import DEADLINE_S, Server
+
+
+class Waiting:
+    """Wraps an AsyncClient or an object that it returned. Its methods wait, so that tests of Client run with it too."""
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._target, self._loop = target, loop
+
+    def __enter__(self) -> Waiting:
+        self._waited(self._target.__aenter__())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._waited(self._target.__aexit__(*exception))
+        if isinstance(self._target, AsyncClient):
+            self._loop.close()
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if callable(value):
+            return lambda *arguments, **options: self._waited(value(*arguments, **options))
+        return self._waited(value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._waited(self._target.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def _waited(self, value: Any) -> Any:
+        if inspect.isawaitable(value):
+            value = self._loop.run_until_complete(asyncio.wait_for(value, DEADLINE_S))
+        return Waiting(value, self._loop) if isinstance(value, (AsyncIterator, AsyncConversation)) else value
+
+
+def waiting_client(*arguments: Any, **options: Any) -> Waiting:
+    return Waiting(AsyncClient(*arguments, **options), asyncio.new_event_loop())
+
+
+@pytest.fixture(params=[Client, waiting_client], ids=["Client", "AsyncClient"])
+def client_class(request: pytest.FixtureRequest) -> Any:
+    """A test with this fixture runs with each of the two clients."""
+    return request.param
+
+
+def make_client(server: Server, client_class: Any = Client, **options: Any) -> Any:
+    options.setdefault("max_retries", 0)
+    options.setdefault("model", "m")
+    return client_class(server.url, **options)
+
+
+def failure(server: Server, kind: type[Exception], words: str = ".", client_class: Any = Client, **options: Any) -> Any:
+    """The error that a chat with this server raises."""
+    with server:
+        return failure_at(server.url, kind, words, client_class, **options)
+
+
+def failure_at(
+    url: str, kind: type[Exception], words: str = ".", client_class: Any = Client, prompt: str = "hi", **options: Any
+) -> Any:
+    """The error that a chat with the server at this URL raises."""
+    client = client_class(url, **{"max_retries": 0, "model": "m", **options})
+    with client, pytest.raises(kind, match=words) as caught:
+        client.chat(prompt)
+    return caught.value
+
+
+@pytest.fixture
+def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Make the resolver hang until the end of the test; the event is set when the resolver is called."""
+    called, released = threading.Event(), threading.Event()
+
+    def hang(*where: Any) -> list[Any]:
+        called.set()
+        released.wait(DEADLINE_S)
+        return []
+
+    monkeypatch.setattr(localchat.transport.addresses, "addresses", hang)
+    yield called
+    released.set()

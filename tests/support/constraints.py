@@ -1,0 +1,121 @@
+"""Constraints for tests: requests, the texts that match them, and the calls that the parser reads in a text."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.constraints.constraint import constraint_for
+from localchat.serving.chat.constraints.lark import gbnf_rule
+from localchat.serving.chat.dialects import Dialect
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.events import ToolCallArguments, ToolCallStart
+from localchat.serving.core.request import ResponseFormat
+from localchat.serving.engine.values import Constraint
+from tests.support.json_validator import is_valid, load
+
+llguidance = pytest.importorskip("llguidance", reason="llguidance needs Python 3.10")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 5}, "days": {"type": "integer", "minimum": 0}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = (
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+)
+OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+MESSAGES = ({"role": "user", "content": "hello"},)
+PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
+THINKS = PLAIN + "{# <think> </think> #}"
+PROMPT = "<|im_start|>assistant\n"
+OPEN_PROMPT = PROMPT + "<think>\n"
+CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
+
+WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
+# A token for each byte, and an end-of-generation token.
+_TOKENIZER = llguidance.LLTokenizer("byte")
+_END = _TOKENIZER.eos_token
+REASONING = "<think>\nI wonder: <tool?\n</think>\n\n"
+
+
+def constraint_of(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) -> Constraint | None:
+    request = ChatRequest(**{"messages": MESSAGES, **fields})
+    return constraint_for(request, ChatTemplate(template), prompt)
+
+
+def fits(constraint: Constraint | None, text: str) -> bool:
+    """Whether the constraint allows a text as a whole."""
+    matcher = matcher_of(constraint)
+    data = list(text.encode())
+    return bool(matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting())
+
+
+def matcher_of(constraint: Constraint | None) -> Any:
+    """A matcher for the tokens of bytes."""
+    assert constraint is not None
+    matcher = llguidance.LLMatcher(_TOKENIZER, constraint.grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error() + constraint.grammar
+    return matcher
+
+
+def generated(constraint: Constraint | None, chance: random.Random, n_most: int = 2000) -> str | None:
+    """A random text that the constraint allows; None if it does not end within `n_most` bytes."""
+    matcher, data = matcher_of(constraint), bytearray()
+    while len(data) < n_most:
+        mask = matcher.compute_bitmask()
+        allowed = [i for i in (*range(256), _END) if mask[i // 8] >> i % 8 & 1]
+        plain = [i for i in allowed if 32 <= i < 127 or i == _END]
+        token = _END if _END in allowed and chance.random() < 0.3 else chance.choice(plain or allowed)
+        if token == _END:
+            return data.decode()
+        matcher.consume_token(token)
+        data.append(token)
+    return None
+
+
+def gbnf(grammar: str) -> Constraint:
+    """The constraint of a grammar in GBNF."""
+    return Constraint("start: " + gbnf_rule(grammar))
+
+
+def required(**fields: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "required", **fields}
+
+
+def auto(**fields: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "auto", **fields}
+
+
+def formatted(kind: str, value: Any = None) -> dict[str, Any]:
+    return {"response_format": ResponseFormat(kind, value, kind)}
+
+
+CITY = formatted("json_schema", SCHEMA)
+
+
+def read_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> list[Any]:
+    """The calls of a text that has nothing else."""
+    if text.startswith("<atem"):  # Calls of Muse follow a header with the name of the function.
+        prompt = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    parser = OutputParser(dialect, tools=tools, prompt=prompt)
+    events = merged([*parser.feed(text), *parser.finish()])
+    assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}, (text, events)
+    arguments = [load(event.text) for event in events if isinstance(event, ToolCallArguments)]
+    return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
+
+
+def check_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
+    """Check that a text has only calls, and that their arguments match the schemas."""
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
+    for name, arguments in read_calls(dialect, tools, text, prompt):
+        assert is_valid(json.dumps(arguments), schemas[name]), text

@@ -1,0 +1,47 @@
+"""The code blocks of documents, and programs that run in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTED_ADDRESS = "http://127.0.0.1:8080"
+# The time limit of a program.
+TIMEOUT_S = 60
+
+
+def code_blocks(path: Path) -> list[tuple[str, str]]:
+    """The language and the text of each code block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def with_address(text: str, base_url: str) -> str:
+    """The text with the address of this server in place of the documented one."""
+    return text.replace(DOCUMENTED_ADDRESS, base_url.removesuffix("/v1"))
+
+
+def run(
+    command: Sequence[str | Path], *, piped: str = "", cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, with these environment variables besides those of this process."""
+    return subprocess.run(
+        [str(part) for part in command],
+        input=piped,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def run_program(command: list[str], base_url: str, folder: Path, piped: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, with this server as the default one; it must succeed."""
+    done = run(command, piped=piped, cwd=folder, OPENAI_BASE_URL=base_url, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+    return done

@@ -1,0 +1,321 @@
+"""A backend without llama.cpp: tokens are bytes, and the model is a function.
+
+The backend checks the rules of llama.cpp: contiguous positions, no more cells than there are, slots in range, and
+logits only of rows that request them. It also checks that shared cells have the right tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+import threading
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.media import Media
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
+from localchat.serving.engine.media.encoder import Counted
+from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
+from localchat.serving.engine.values import EngineError, GenerationRequest, ModelFacts, TokenTexts, text_too_long
+
+END = 256
+N_VOCAB = 257
+
+
+def echo(tokens: list[int], n_prompt: int) -> int:
+    """A model that repeats its prompt, then ends."""
+    n_generated = len(tokens) - n_prompt
+    return tokens[n_generated] if n_generated < n_prompt else END
+
+
+def endless(tokens: list[int], n_prompt: int) -> int:
+    """A model that generates the letters of the alphabet in order and never ends."""
+    return ord("a") + (len(tokens) - n_prompt) % 26
+
+
+def check_passes(batch: Batch) -> None:
+    """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
+    if batch.chunks[0].span is not None:
+        return
+    slots = [chunk.slot for chunk in batch.chunks]
+    assert slots == sorted(slots)
+    n_rows = [chunk.n_tokens for chunk in batch.chunks]
+    assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
+
+
+class FakeCells:
+    """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
+
+    def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
+        """
+        Args:
+            limits: The limits that the backend reports.
+            n_each: The limit of cells of a slot (default: all).
+            n_real_cells: The number of cells, if it differs from that in `limits`.
+        """
+        self.limits = limits
+        self._n_each = limits.n_cells if n_each is None else n_each
+        self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
+        # The cells of each slot. A cell is a unique number, a token, and the number of rows with which it was computed.
+        self.slots: dict[int, list[tuple[int, int, int]]] = {slot: [] for slot in range(limits.n_slots)}
+        # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
+        self.positions: dict[int, int] = {}
+        # The operations since the last call of `take_operations`, each a name and its arguments.
+        self._operations: list[tuple[Any, ...]] = []
+        self._numbers = itertools.count()
+
+    def take_operations(self) -> list[tuple[Any, ...]]:
+        operations, self._operations = self._operations, []
+        return operations
+
+    def clear(self, slot: int) -> None:
+        self._operations.append(("clear", slot))
+        self.slots[slot].clear()
+
+    def share(self, source: int, target: int, position: int) -> None:
+        self._operations.append(("share", source, target, position))
+        assert not self.slots[target], "the target is not empty"
+        shared = self._before(source, position)
+        assert shared
+        assert self.limits.can_truncate or shared == self.slots[source]
+        if not self.limits.is_unified:
+            copies = [(next(self._numbers), *copied) for _, *copied in shared]
+            self.positions.update((copy[0], self.positions[cell[0]]) for cell, copy in zip(shared, copies))
+            shared = copies
+        self.slots[target] = shared
+
+    def truncate(self, slot: int, position: int) -> None:
+        self._operations.append(("truncate", slot, position))
+        assert self.limits.can_truncate
+        kept = self._before(slot, position)
+        assert len(kept) < len(self.slots[slot])
+        self.slots[slot] = kept
+
+    def _before(self, slot: int, position: int) -> list[tuple[int, int, int]]:
+        """The cells of a slot before a position, which must be one at which llama.cpp could cut."""
+        kept = [cell for cell in self.slots[slot] if self.positions[cell[0]] < position]
+        assert kept == self.slots[slot][: len(kept)]
+        return kept
+
+    def decode(self, batch: Batch) -> None:
+        """Fill the cells of a batch.
+
+        Raises:
+            NoFreeCells: There are not enough free cells. Nothing is changed.
+        """
+        if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
+            raise NoFreeCells
+        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), (
+            "tokens and media in one batch"
+        )
+        for chunk in batch.chunks:
+            cells = self.slots[chunk.slot]
+            n_computed = chunk.sequence.n_computed
+            assert [token for _, token, _ in cells] == chunk.sequence.tokens[:n_computed], (
+                "the slot holds something else"
+            )
+            new = [(next(self._numbers), token, chunk.n_tokens) for token in chunk.tokens()]
+            self._set_positions(chunk, [number for number, *_ in new])
+            cells.extend(new)
+            assert len(cells) <= self._n_each
+
+    def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
+        """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
+        n_computed, span = chunk.sequence.n_computed, chunk.span
+        first = chunk.sequence.position_of(n_computed)
+        held = [self.positions[number] for number, *_ in self.slots[chunk.slot]]
+        if span is None:
+            assert min(chunk.tokens()) >= 0
+            assert not held or first > held[-1]
+            assert chunk.sequence.spans or first == n_computed
+            self.positions.update(zip(numbers, itertools.count(first)))
+            return
+        assert set(chunk.tokens()) == {span.chunk.cell}
+        assert span.chunk.rows is not None
+        assert not chunk.wants_output
+        offset, n_cells = n_computed - span.start, span.chunk.n_cells
+        assert span.chunk.is_causal or (offset, chunk.n_tokens) == (0, n_cells)
+        is_mrope = span.chunk.n_positions < n_cells
+        self.positions.update(
+            (number, span.position + (0 if is_mrope else i)) for i, number in enumerate(numbers, offset)
+        )
+
+    def n_cells_used(self) -> int:
+        return len({number for cells in self.slots.values() for number, *_ in cells})
+
+
+class FakeProjector:
+    """A projector without libmtmd. The data of its images may be their name, cells, positions, whether they are causal,
+    and chunks, such as b"a 40 40 1 1"; other files have four cells. `gate` is acquired before each encoding."""
+
+    around = ord("<"), ord(">")
+    """The tokens around an image."""
+
+    def __init__(self, gate: threading.Semaphore | None = None) -> None:
+        self.gate = gate
+        self.encoded: list[str] = []
+        """The names of what was encoded, in order."""
+        self.broken: set[str] = set()
+        """The names of what cannot be encoded."""
+        self.is_closed = False
+
+    def count(self, media: Media) -> list[int | Counted]:
+        name, n_cells, n_positions, is_causal, n_chunks = self._read(media)
+        if name == "bad":
+            raise BadRequest("it cannot be decoded")
+        begin, end = self.around
+        return [begin, *[Counted(n_cells, n_positions, bool(is_causal)), end] * n_chunks]
+
+    def encode(self, media: Media) -> list[tuple[Any, int]]:
+        name, *_, n_chunks = self._read(media)
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        self.encoded.append(name)
+        if name in self.broken:
+            raise EngineError("no memory")
+        return [(name, 1000)] * n_chunks
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @staticmethod
+    def _read(media: Media) -> tuple[str, int, int, int, int]:
+        found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
+        if found is None:
+            return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
+        name, *numbers = found.groups()
+        return (name.decode(), *map(int, numbers))  # type: ignore[return-value]
+
+
+class FakeSampler:
+    """Knows the length of the prompt of its request, which is an argument of the model."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.n_prompt = len(request.prompt)
+
+    def sample_forced(self) -> int | None:
+        return None
+
+    def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
+
+
+class FakeBackend(FakeCells):
+    """A backend with a byte-level model: `model(tokens so far, length of the prompt)` returns the next token."""
+
+    def __init__(
+        self,
+        model: Callable[[list[int], int], int] = echo,
+        *,
+        n_ctx: int = 256,
+        n_cells: int = 1024,
+        n_parallel: int = 4,
+        n_idle: int = 4,
+        n_batch: int = 64,
+        can_truncate: bool = True,
+        max_drafted: int = 0,
+        n_real_cells: int | None = None,
+        poison: int | None = None,
+        gate: threading.Semaphore | None = None,
+        n_vocab: int = N_VOCAB,
+        is_unified: bool = True,
+        chat_template: str | None = None,
+        fim: Mapping[str, Any] | None = None,
+        modalities: tuple[str, ...] = (),
+    ):
+        """
+        Args:
+            n_real_cells: The number of cells, if the backend has less than it reports in `n_cells`.
+            poison: A token; a batch that contains it fails.
+            gate: Acquired before every decode, so that the test determines when a step runs.
+            fim: The FIM tokens, by their names in ModelFacts.
+        """
+        self.facts = ModelFacts(
+            description="a fake",
+            n_params=0,
+            n_bytes=0,
+            n_vocab=n_vocab,
+            n_ctx_train=n_ctx,
+            n_ctx=n_ctx,
+            n_cells=n_cells,
+            n_parallel=n_parallel,
+            chat_template=chat_template,
+            bos="",
+            eos="",
+            add_bos=False,
+            special_tokens=frozenset(),
+            sampling=SamplingParams(),
+            metadata={},
+            modalities=modalities,
+            **(fim or {}),
+        )
+        n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)
+        limits = CacheLimits(
+            n_cells, n_parallel, n_slots, n_batch, n_outputs, can_truncate, max_drafted, is_unified=is_unified
+        )
+        super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
+        self.texts = TokenTexts(
+            [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)], frozenset(), frozenset({END})
+        )
+        self.model = model
+        self.poison = poison
+        self.gate = gate
+        # The chunks of each batch: (slot, first position, n_tokens, wants_output).
+        self.batches: list[list[tuple[int, int, int, bool]]] = []
+        self.is_closed = False
+        self._outputs: dict[int, list[int]] = {}
+
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
+        tokens = list(text.encode())
+        if limit is not None and len(tokens) > limit:
+            raise text_too_long(len(tokens), limit)
+        return tokens
+
+    def new_sampler(self, request: GenerationRequest) -> Any:
+        return FakeSampler(request)
+
+    def decode(self, batch: Batch) -> None:
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        assert 0 < batch.n_tokens <= self.limits.n_batch
+        if any(self.poison in chunk.tokens() for chunk in batch.chunks):
+            raise DecodeFailed("the batch is poisoned")
+        if not self.limits.is_unified:
+            check_passes(batch)
+        super().decode(batch)
+        self._outputs = {}
+        record, next_row = [], 0
+        for chunk in batch.chunks:
+            assert chunk.first == next_row, "rows have gaps"
+            next_row += chunk.n_tokens
+            tokens = [token for _, token, _ in self.slots[chunk.slot]]
+            for row in chunk.rows_with_logits:
+                self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
+            record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))
+        assert len(self._outputs) <= self.limits.n_outputs
+        self.batches.append(record)
+
+    def sample(self, sampler: Any, row: int) -> int:
+        return self.model(self._outputs[row], sampler.n_prompt)
+
+    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        assert row in self._outputs
+        return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        return [array("f", [sum(tokens), len(tokens)]) for tokens in inputs]
+
+    def pair_tokens(self, query: str, document: str) -> list[int]:
+        return [*query.encode(), *document.encode()]
+
+    def prepare_constraints(self) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True

@@ -1,0 +1,314 @@
+"""A server that sends raw bytes, for the tests of the clients: real sockets, threads, deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 10
+KEY = "sk-very-secret-key"
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    # The number of header lines: more than the length of `headers` if a name occurs twice.
+    n_headers: int = 0
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Peer:
+    """The server's end of one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._in = sock.makefile("rb")
+
+    def request(self) -> Request | None:
+        """The next request; None if the client has disconnected."""
+        line = self._in.readline().decode()
+        if not line:
+            return None
+        method, path, _ = line.split()
+        headers, n_headers = {}, 0
+        while line := self._in.readline().decode().strip():
+            name, _, value = line.partition(": ")
+            headers[name.lower()] = value
+            n_headers += 1
+        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))), n_headers)
+
+    def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.sock.sendall(part)
+
+    def is_disconnected(self) -> bool:
+        """Wait until the client closes."""
+        try:
+            return not self._in.read(1)
+        except socket.timeout:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self._in.close()
+        self.sock.close()
+
+
+class Server:
+    """Accepts connections within the `with` block, and handles each connection in its own thread."""
+
+    def __init__(self, handle: Callable[[Peer, Server], object], listener: socket.socket | None = None) -> None:
+        self.listener = listener or socket.create_server(("127.0.0.1", 0))
+        self.tls: ssl.SSLContext | None = None
+        self.handle = handle
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.failures: list[BaseException] = []
+        # For `waiting`: set when the parts are sent, and when the client has disconnected.
+        self.sent, self.left = threading.Event(), threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> Server:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert not self.failures or exception[0], self.failures
+
+    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=run, args=arguments))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            sock.settimeout(DEADLINE_S)
+            self._start(self._serve, sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            peer = Peer(self.tls.wrap_socket(sock, server_side=True) if self.tls else sock)
+        except OSError:
+            sock.close()
+            return
+        try:
+            self.handle(peer, self)
+        except OSError:
+            pass  # The client has disconnected. Tests that depend on this check it.
+        except BaseException as error:
+            self.failures.append(error)
+        finally:
+            peer.close()
+
+
+def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
+    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            server.requests.append(request)
+            raw = respond(request, len(server.requests))
+            if raw is None:
+                return
+            peer.send(raw)
+            if ends_the_connection(raw):
+                return
+
+    return Server(handle)
+
+
+def ends_the_connection(raw: bytes) -> bool:
+    return b"Connection: close" in raw or raw.startswith(b"HTTP/1.0")
+
+
+def always(raw: bytes, models: bytes | None = None) -> Server:
+    """Sends the list of models for GET, else these bytes."""
+    return serving(lambda request, number: (models or MODELS) if request.method == "GET" else raw)
+
+
+# Responses
+
+
+def with_length(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    return head.encode() + body
+
+
+def chunked(*parts: bytes, end: bool = True) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + chunks(*parts, end=end)
+
+
+def chunks(*parts: bytes, end: bool = True) -> bytes:
+    """The body of a chunked response, or a part of it."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + (b"0\r\n\r\n" if end else b"")
+
+
+def until_close(*parts: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    return head + b"".join(parts)
+
+
+def sse(payload: Any) -> bytes:
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
+
+
+def piece(text: str, finish: str | None = None) -> bytes:
+    return sse({"id": "1", "model": "m", "choices": [choice({"content": text}, finish)]})
+
+
+def choice(delta: Any, finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish}
+
+
+STOP = sse({"choices": [choice({}, "stop")]})
+USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
+DONE = b"data: [DONE]\n\n"
+HELLO_EVENTS = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
+HELLO = chunked(*HELLO_EVENTS)
+OPEN = chunked(piece("a"), end=False)
+MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}]}')
+HELLO_JSON = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
+
+
+# Servers that make a client wait
+
+
+def waiting(*parts: bytes) -> Server:
+    """Sends the parts, then nothing until the client disconnects."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(*parts)
+        server.sent.set()
+        assert peer.is_disconnected()
+        server.left.set()
+
+    return Server(handle)
+
+
+def interrupted(event: threading.Event, first: bytes, rest: bytes) -> Server:
+    """Sends the first part of each response, waits for the event, and sends the rest."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            peer.send(first)
+            assert event.wait(DEADLINE_S)
+            peer.send(rest)
+
+    return Server(handle)
+
+
+def responding_once(raw: bytes) -> Server:
+    """Sends the bytes and closes."""
+    return Server(lambda peer, server: (peer.request(), peer.send(raw)))
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[int]:
+    """The port of a listener whose queue is full, so that it accepts no connection."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[int]:
+    """The port of a server that accepts and then neither reads nor writes."""
+    done = threading.Event()
+    with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
+        try:
+            yield server.port
+        finally:
+            done.set()
+
+
+def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:
+    """Sends the parts, then repeats the same few bytes."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(*parts)
+        while True:
+            peer.send(drop)
+            time.sleep(0.005)  # The pace of the drops; nothing waits for it.
+
+    return Server(handle)
+
+
+dripping_letters = functools.partial(dripping, drop=b"x")
+pinging = functools.partial(dripping, drop=b"8\r\n: ping\n\n\r\n")
+
+
+# TLS and unix sockets
+
+
+CERTIFICATE = Path(__file__).parents[1] / "data" / "tls" / "localhost.pem"
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a key and its certificate, which is alone in the file beside it whose name ends with ".crt"."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    text = CERTIFICATE.read_text()
+    path.write_text(text)
+    Path(f"{path}.crt").write_text(text.partition("-----BEGIN PRIVATE")[0])
+    return path
+
+
+def at_unix_socket(server: Server, path: Path) -> Server:
+    if not hasattr(socket, "AF_UNIX"):
+        pytest.skip("no unix sockets here")
+    server.listener.close()
+    server.listener = socket.socket(socket.AF_UNIX)
+    server.listener.bind(str(path))
+    server.listener.listen()
+    return server
+
+
+def with_tls(server: Server, certificate: Path) -> Server:
+    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.tls.load_cert_chain(certificate)
+    return server

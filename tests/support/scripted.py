@@ -1,0 +1,84 @@
+"""A chat server that sends the responses of a script: streams of text, calls, errors and cut streams."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from localchat import Client
+from tests.support.raw_server import DONE, Request, serving, sse, until_close, with_length
+
+Json = dict[str, Any]
+# The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.
+Response = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
+
+
+def chunk(finish: str | None = None, **delta: Any) -> Json:
+    return {"id": "chatcmpl-1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def text(*pieces: str) -> list[Json]:
+    return [*(chunk(content=piece) for piece in pieces), chunk("stop")]
+
+
+def refusal(message: str) -> list[Json]:
+    """A response with status 400."""
+    return [{"error": {"message": message}}]
+
+
+def calls(*named: tuple[str, str], **fields: Any) -> list[Json]:
+    """Calls, each a name and its arguments as text, with the ids call_0, call_1 and so on."""
+    deltas = []
+    for index, (name, arguments) in enumerate(named):
+        function = {"name": name, "arguments": arguments}
+        call = {"index": index, "id": f"call_{index}", "type": "function", "function": function, **fields}
+        deltas.append(chunk(tool_calls=[call]))
+    return [*deltas, chunk("tool_calls")]
+
+
+@dataclass
+class Script:
+    """The responses of the server, and the requests that it received."""
+
+    responses: list[Response]
+    base_url: str = ""
+    requests: list[Json] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def next(self, path: str, body: Json) -> Sequence[Json]:
+        self.paths.append(path)
+        self.requests.append(body)
+        # The last response is repeated.
+        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        return response(body) if callable(response) else response
+
+
+@contextlib.contextmanager
+def scripted(*responses: Response) -> Iterator[Script]:
+    """A server on a free port that sends these responses one after another."""
+    script = Script(list(responses))
+
+    def respond(request: Request, number: int) -> bytes:
+        if request.method == "GET":
+            return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
+        payloads = script.next(request.path, request.json)
+        if "error" in payloads[0]:
+            return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request")
+        if not request.json.get("stream"):
+            return with_length(json.dumps(payloads[0]).encode())
+        whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
+        return until_close(*map(sse, payloads), *([DONE] if whole else []))
+
+    with serving(respond) as server:
+        script.base_url = server.url
+        yield script
+
+
+@contextlib.contextmanager
+def playing(*responses: Response, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
+    """A client of such a server, and the script."""
+    with scripted(*responses) as script, client_class(script.base_url, model="m", **options) as client:
+        yield client, script

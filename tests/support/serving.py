@@ -1,0 +1,315 @@
+"""A running server in this process, with the real engine and a fake model, and functions that send requests to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from localchat.serving.chat.model import Model
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.media.encoder import MediaEncoder
+from localchat.serving.engine.values import GenerationRequest
+from localchat.serving.http.connections import listening
+from localchat.serving.http.http_server import ChatServer
+from localchat.serving.loading.options import Options
+from localchat.serving.loading.service import Service
+from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
+from tests.support.engines import started
+from tests.support.exchanges import events_of, read
+from tests.support.fakes import END, FakeBackend, echo
+from tests.support.raw_server import CERTIFICATE
+
+DEADLINE_S = 8
+# With this chat template, the prompt is the text of the last message, which the model `echo` repeats.
+LAST_MESSAGE = "{{ messages[-1].content }}"
+ANY_PORT = Options(port=0)
+TLS = Options(port=0, tls_cert=CERTIFICATE)
+CLIENT_TLS = ssl.create_default_context(cafile=str(CERTIFICATE))
+BIG = {"n_ctx": 2000, "n_cells": 8000}
+REASONING_AND_TEXT = "<think>hm</think>Let me look."
+GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+
+
+class Serving:
+    """A running server, with its engine and backend."""
+
+    def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
+        self.server = server
+        self.engine = engine
+        self.backend = backend
+        # With `is_gated`: each release lets the engine run one step.
+        self.gate: Any = backend.gate
+        self.thread = thread
+        # The sequences that were submitted to the engine, in order.
+        self.requests: list[GenerationRequest] = []
+        self._record_requests()
+        self.port = server.server_port
+
+    @property
+    def last_prompt(self) -> str:
+        """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
+        return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+
+    def client(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+
+    def chat(self, content: str = "hello", **fields: Any) -> tuple[int, Any]:
+        """Send a chat request on a new connection; return the status, and the body or the payloads of the stream."""
+        with contextlib.closing(self.client()) as client:
+            return ask(client, content, **fields)
+
+    def request(
+        self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Send a request on a new connection; return the status and the body."""
+        with contextlib.closing(self.client()) as client:
+            client.request(method, path, body, headers or {})
+            return read_response(client)
+
+    def _record_requests(self) -> None:
+        new_sampler = self.backend.new_sampler
+
+        def recording(request: GenerationRequest) -> Any:
+            self.requests.append(request)
+            return new_sampler(request)
+
+        self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
+
+    def wait_until_idle(self) -> None:
+        wait_until_idle(self.engine)
+        wait_for(lambda: self.backend.n_cells_used() == 0)
+
+
+@contextlib.contextmanager
+def serving(
+    model=echo,
+    *,
+    chat_template=LAST_MESSAGE,
+    max_queue=8,
+    is_ready=True,
+    is_gated=False,
+    projector=None,
+    settings=ANY_PORT,
+    **facts,
+):
+    threads_before = set(threading.enumerate())
+    gate = threading.Semaphore(0) if is_gated else None
+    backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
+    service = Service(ModelFile(DEMO_PATH, "Fake"))
+    encoder = None if projector is None else MediaEncoder(projector)
+    with (
+        started(backend, max_queue=max_queue, encoder=encoder) as engine,
+        served(service, settings) as (server, thread),
+    ):
+        if is_ready:
+            service.default.model = Model("Fake", engine)
+        try:
+            yield Serving(server, engine, backend, thread)
+        finally:
+            if gate is not None:
+                gate.release(100_000)
+    wait_for(lambda: set(threading.enumerate()) <= threads_before)
+
+
+@contextlib.contextmanager
+def serving_demo(engine: Engine, **options: Any) -> Iterator[int]:
+    """Serve an engine that has the built-in model; yields the port."""
+    with served(Service(ModelFile(DEMO_PATH, DEMO)), Options(port=0, **options)) as (server, _):
+        server.service.default.model = Model(DEMO, engine)
+        yield server.server_port
+
+
+@contextlib.contextmanager
+def served(service: Service, options: Options) -> Iterator[tuple[ChatServer, threading.Thread]]:
+    """Run a server on a thread."""
+
+    def serve() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.01)
+
+    with listening(options) as listener, contextlib.closing(ChatServer(service, options, listener)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server, thread
+        finally:
+            server.shutdown()
+    thread.join(DEADLINE_S)
+
+
+def wait_for(condition, deadline_s=DEADLINE_S) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, "the deadline passed"
+        time.sleep(0.002)
+
+
+def wait_until_idle(engine: Engine) -> None:
+    """Wait until the engine has no sequences; then wait until it has dropped its idle prefixes."""
+
+    def is_idle() -> bool:
+        stats = engine.stats()
+        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
+
+    wait_for(is_idle)
+    engine.forget()
+    wait_for(lambda: engine.stats().n_cells_idle == 0)
+
+
+@contextlib.contextmanager
+def openai_client(port: int) -> Iterator[Any]:
+    """A client of the `openai` package."""
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    options = {"api_key": "none", "max_retries": 0, "timeout": 60}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", **options) as client:
+        yield client
+
+
+def ask(client: http.client.HTTPConnection, content: str = "hello", **fields: Any) -> tuple[int, Any]:
+    body = {"messages": [{"role": "user", "content": content}], **fields}
+    client.request("POST", "/v1/chat/completions", json.dumps(body))
+    return read_response(client)
+
+
+def read_response(client: http.client.HTTPConnection) -> tuple[int, Any]:
+    """The status, and the JSON or the text of the response, or the payloads of a stream before its end."""
+    response, found = read(client.getresponse())
+    if response.getheader("Content-Type") == "text/event-stream":
+        assert found.pop() == "[DONE]"
+    return response.status, found
+
+
+def payloads(raw: bytes) -> list[Any]:
+    *found, end = events_of(raw.decode())
+    assert end == "[DONE]"
+    return found
+
+
+def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", method: str = "POST") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+def chat_request(content: str = "hello", **fields: Any) -> bytes:
+    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **fields}).encode())
+
+
+def chunked(*lines: str) -> bytes:
+    head = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
+    return ("\r\n".join(head) + "\r\n".join(lines)).encode()
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Read until the server closes."""
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def trickle(sock: socket.socket, byte: bytes) -> None:
+    """Send a byte every few milliseconds until the server responds or closes."""
+    deadline = time.monotonic() + DEADLINE_S
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        while not select.select([sock], [], [], 0.005)[0]:
+            sock.sendall(byte)
+            assert time.monotonic() < deadline, "the deadline passed"
+
+
+def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
+    """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
+    with serving.connect() as sock:
+        sock.sendall(request)
+        raw = read_all(sock)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return head, json.loads(body)
+
+
+def read_until(sock: socket.socket, end: bytes) -> bytes:
+    """Read up to and including `end`, and no further."""
+    raw = bytearray()
+    while not raw.endswith(end):
+        piece = sock.recv(1)
+        assert piece, f"closed after {raw!r}"
+        raw += piece
+    return bytes(raw)
+
+
+def dechunked(raw: bytes) -> bytes:
+    body, at = b"", 0
+    while True:
+        end = raw.index(b"\r\n", at)
+        size = int(raw[at:end], 16)
+        body += raw[end + 2 : end + 2 + size]
+        at = end + 2 + size
+        assert raw[at : at + 2] == b"\r\n"
+        at += 2
+        if size == 0:
+            assert at == len(raw)
+            return body
+
+
+def delta_text(chunks: list[Any], i: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == i]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close the connection with a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def generating(text: str):
+    """A model that generates this text."""
+    script = [*text.encode(), END]
+    return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
+
+
+def chat_body(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
+
+
+def chunk_kind(choice: dict[str, Any]) -> str:
+    if choice["finish_reason"] is not None:
+        assert choice["delta"] == {}
+        assert "stop_reason" in choice
+        return "finish"
+    return next(iter(choice["delta"]))
+
+
+ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
+
+
+def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
+    """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    *body, last = chunks
+    if usage:
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] > 0
+    else:
+        body.append(last)
+    kinds: dict[int, list[str]] = {i: [] for i in range(n)}
+    for chunk in body:
+        assert len(chunk["choices"]) == 1
+        kinds[chunk["choices"][0]["index"]].append(chunk_kind(chunk["choices"][0]))
+    assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds.values()), kinds
+    assert [chunk_kind(chunk["choices"][0]) for chunk in body[:n]] == ["role"] * n
+    assert [chunk["choices"][0]["index"] for chunk in body[:n]] == list(range(n))
