@@ -23,8 +23,7 @@ from pathlib import Path
 
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import gigabytes
-from localchat.serving.models.model_file import ModelFileError, files_of, name_of, summary_of
-from localchat.serving.models.sources import QUANTISATION
+from localchat.serving.models.model_file import QUANTISATION, ModelFileError, files_of, name_of, summary_of
 from tools import vendor
 from tools.accelerator import ACCELERATORS, COMPILERS, compiler
 from tools.install import LIBRARY, ROOT, InstallError, check_compiler, requirement, run_logged

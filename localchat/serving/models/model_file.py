@@ -204,7 +204,9 @@ def projector_of(model: ModelFile) -> Path | None:
 def _found_projector(model: Path, _: int) -> Path | None:
     """The projector in the folder of a model, which was changed at this time."""
     width, own = summary_of(ModelFile(model, "")).width, _plain(name_of(model))
-    files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
+    # Some repositories have a folder for each quantisation, and the projector beside these.
+    folders = [model.parent, *([model.parent.parent] if QUANTISATION.search(f"-{model.parent.name}") else [])]
+    files = [folder / name for folder in folders for name in sorted(os.listdir(folder)) if is_model_name(name)]
     found = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
     # The file may have the name of the model. Without one, it belongs to the only model of the folder.
     others = {_plain(name_of(path)) for path in files if path not in found}
