@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ from .serving.http.connections import listening, why_not_listening
 from .serving.loading.loader import Loader
 from .serving.loading.logs import log_to_stderr, report_failure
 from .serving.loading.options import GROUPS, Options
+from .serving.models import hub
 from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
@@ -61,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
         if importlib.util.find_spec("llguidance") is None:
             log.warning("outputs cannot be constrained without llguidance: pip install llguidance (Python 3.10)")
+        if options.get:
+            return _print(f"serve it: {sys.executable} -m localchat.server {_fetch(options.get, catalog)}")
         file = chosen_model(options, catalog)
         problem = summary_of(file).problem
         if problem:
@@ -85,6 +89,28 @@ def _open_standard_files() -> None:
     while number <= 2:
         number = os.open(os.devnull, os.O_RDWR)
     os.close(number)
+
+
+def _fetch(name: str, catalog: Catalog) -> str:
+    """Fetch a model from the hub, or find it here if that fails. Returns its name."""
+    try:
+        return hub.fetch(name, _free_memory)
+    except KeyboardInterrupt:
+        raise ModelFileError("interrupted: the same command goes on where this one ended") from None
+    except ModelFileError as error:
+        with contextlib.suppress(ModelFileError):
+            found = catalog.find(name).name
+            log.warning("%s; %s is here already", error, found)
+            return found
+        raise
+
+
+def _free_memory() -> tuple[int, str]:
+    """The bytes that are free for a model, and where. Another process loads llama.cpp and the driver of the GPU."""
+    code = "from localchat.serving.engine.llama.devices import memory_for_models as f; print(f())"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    n_free, _, where = done.stdout.strip().partition(" ")
+    return int(n_free or 0), where
 
 
 def _print(text: str) -> int:

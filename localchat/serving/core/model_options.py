@@ -149,6 +149,8 @@ class ServiceOptions:
     models: Path | None = option(None, "--models FILE", path_of,
         help="mapping file with names and settings of models (default: models.toml or models.json in --models-dir)")
     lists_models: bool = option(False, "--list", help="list the models of this machine, and exit")
+    get: str | None = option(None, "--get PUBLISHER/REPOSITORY[:QUANTISATION]",
+        help="fetch a model from Hugging Face's hub, write how to serve it, and exit")
     max_models: int = option(0, "--max-models N", Whole(1),
         help="loaded models; for a further one, the least recently used one is ended (default: by memory)")
     idle_unload: float = option(math.inf, "--idle-unload MINUTES", _minutes,  # In seconds.

@@ -66,15 +66,13 @@ def _load(
     after_step: Callable[[bool], None],
 ) -> Engine:
     try:
-        from .llama import load_backend, load_draft_backend, supports_gpu
+        from .llama import built_for, load_backend, load_draft_backend, supports_gpu
     except (ImportError, OSError, RuntimeError) as error:
         raise out_of_resources(error) or EngineError(f"llama-cpp-python cannot be used here: {error}") from error
 
     if (options.n_gpu_layers or 0) > 0 and not supports_gpu():
-        log.warning(
-            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; docs/install.md says how to build it",
-            options.n_gpu_layers,
-        )
+        lacking = f"llama.cpp is built for {built_for()}; see docs/install.md, With a GPU"
+        log.warning("--gpu-layers %d has no effect: %s", options.n_gpu_layers, lacking)
     backend = load_backend(path, options, progress)
     try:
         draft_backend = load_draft_backend(options.draft_path, options, backend) if options.draft_path else None

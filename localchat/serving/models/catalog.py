@@ -10,6 +10,7 @@ import difflib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ log = logging.getLogger("localchat.server")
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = ".localchat/models"  # In the home directory.
+KIT_FOLDER = "share/localchat/models"  # In the installation that `make wheelhouse` has made.
 MAPPING_FILES = ("models.toml", "models.json")  # The mapping files that a models folder may have.
 MAX_SHOWN_NAMES = 8  # An error shows at most this many names.
 # Its second name is the first one if a file of the user has the name "demo".
@@ -36,7 +38,7 @@ class Catalog:
     ) -> None:
         """Without `folders` the default one is scanned; without a `mapping` file those in the folders apply."""
         home = home_in(environment)
-        self._folders = tuple(folders) or ((home / DEFAULT_FOLDER,) if home else ())
+        self._folders = tuple(folders) or (*((home / DEFAULT_FOLDER,) if home else ()), Path(sys.prefix, KIT_FOLDER))
         self._mapping = mapping
         self._environment = environment
         # What has been logged, and the models of each mapping file when it was last valid.
@@ -94,7 +96,7 @@ class Catalog:
             if found:
                 names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
                 raise ModelFileError(f"the name {name!r} means {len(found)} models: use one of {names}")
-        hint = "; the server downloads nothing: download one of its .gguf files first" if "/" in name else ""
+        hint = f"; to fetch it: python -m localchat.server --get {name}" if "/" in name else ""
         raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
     def default(self) -> ModelFile:

@@ -24,7 +24,7 @@ DEMO_PATH = Path(__file__).with_name("demo.gguf")
 # The end of the file name of a part of a split model. llama.cpp opens all parts if it gets the path of the first one.
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 # Projectors and other files beside a model, by the name of a file whose header cannot be read.
-_NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
+NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
 # The same by their `general.type`, or else by their architecture.
 _KINDS: Mapping[str, str] = {
     "adapter": "an adapter (LoRA) for a model", "imatrix": "an importance matrix", "mmproj": "a projector for a model",
@@ -119,7 +119,7 @@ def is_model_name(file_name: str) -> bool:
 def is_model(path: Path) -> bool:
     """Whether a file is a model by its header, or by its name if the header cannot be read."""
     summary = summary_of(ModelFile(path, ""))
-    return summary.is_model and not (summary.problem and _NO_MODEL.search(path.name))
+    return summary.is_model and not (summary.problem and NO_MODEL.search(path.name))
 
 
 def first_part(path: Path) -> Path:
@@ -220,7 +220,9 @@ def projector_of(model: ModelFile) -> Path | None:
 def _found_projector(model: Path, _: int) -> Path | None:
     """The projector in the folder of a model, which was changed at this time."""
     width, own = summary_of(ModelFile(model, "")).width, plain_name(name_of(model))
-    files = [model.with_name(name) for name in sorted(os.listdir(model.parent)) if is_model_name(name)]
+    # Some repositories have a folder for each quantisation, and the projector beside these.
+    folders = [model.parent, *([model.parent.parent] if QUANTISATION.search(f"-{model.parent.name}") else [])]
+    files = [folder / name for folder in folders for name in sorted(os.listdir(folder)) if is_model_name(name)]
     found = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
     # The file may have the name of the model. Without one, it belongs to the only model of the folder.
     others = {plain_name(name_of(path)) for path in files if path not in found}

@@ -197,14 +197,19 @@ def models_below(root: Path, scan: Scan, source: str = "models folder") -> Itera
 def _repository_models(files: Iterable[tuple[str, Path]], source: str) -> Iterator[ModelFile]:
     """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several.
     `files` are the files with the names of their repositories. Of files with one name, the first one counts."""
-    by_repository: dict[str, dict[str, Path]] = {}
+    by_repository: dict[str, dict[tuple[str, str], Path]] = {}
     for repository, path in files:
-        by_repository.setdefault(repository, {}).setdefault(name_of(path), path)
+        by_repository.setdefault(repository, {}).setdefault((name_of(path), quantisation_of(path)), path)
     for repository, paths in by_repository.items():
-        for short, path in paths.items():
-            tag = QUANTISATION.search(short)
-            name = f"{repository}:{tag[1] if tag else short}"
+        for (short, tag), path in paths.items():
+            name = f"{repository}:{tag or short}"
             yield ModelFile(path, repository if len(paths) == 1 else name, source, (short, name))
+
+
+def quantisation_of(path: Path) -> str:
+    """The quantisation in the name of a file, or else in that of its folder; "" if there is none."""
+    found = QUANTISATION.search(name_of(path)) or QUANTISATION.search(f"-{path.parent.name}")
+    return found[1].upper() if found else ""
 
 
 def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
@@ -292,7 +297,7 @@ SOURCES = (
     Source(
         lambda root, scan: _repository_models(_hub_files(root, scan), "Hugging Face"),
         (".cache/huggingface/hub",),
-        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub"},
+        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"},
     ),
     Source(
         lambda root, scan: _repository_models(_lm_studio_files(root, scan), "LM Studio"),

@@ -85,8 +85,8 @@ def test_a_name_means_one_file(home, name, file):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("org/none", "the server downloads nothing"),
-        ("none", "no model 'none' here; (?!.*downloads)"),
+        ("org/none", "to fetch it: python -m localchat.server --get org/none"),
+        ("none", "no model 'none' here; (?!.*--get)"),
         ("two-GGUF", r"means 2 models: use one of 'org/two-GGUF:Q4_K_M', 'org/two-GGUF:Q8_0'"),
         ("minee", "did you mean 'mine'"),
         ("zzzzzzzz", "on offer: 'big', 'mine'"),
@@ -192,6 +192,7 @@ def test_changes_on_disk_are_noticed(home):
     [
         ("HF_HOME", "hub/models--x--y/snapshots/1/y-Q8_0.gguf"),
         ("HF_HUB_CACHE", "models--x--y/snapshots/1/y-Q8_0.gguf"),
+        ("XDG_CACHE_HOME", "huggingface/hub/models--x--y/snapshots/1/y-Q8_0.gguf"),
         ("LLAMA_CACHE", "y-Q8_0.gguf"),
     ],
 )
@@ -201,6 +202,17 @@ def test_folders_of_other_programs_follow_their_variables(home, tmp_path_factory
     path.touch()
     root = str(path)[: -len(place) - 1]
     assert catalog(home, **{variable: root}).find("y-Q8_0").path == path
+
+
+def test_model_of_an_installation_without_a_network_is_found_by_its_name(home, monkeypatch):
+    folder = home / "program/share/localchat/models"
+    folder.mkdir(parents=True)
+    (folder / "kit-Q4_0.gguf").touch()
+    (folder / "models.json").write_text('{"org/kit-GGUF:Q4_0": "kit-Q4_0.gguf"}')
+    monkeypatch.setattr(sys, "prefix", str(home / "program"))
+    assert catalog(home).find("org/kit-GGUF").path == folder / "kit-Q4_0.gguf"
+    with pytest.raises(ModelFileError, match="no model"):
+        catalog(home, home / "own").find("org/kit-GGUF")
 
 
 def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory, caplog):

@@ -76,6 +76,13 @@ def test_projector_for_another_width_and_other_files_are_none(tmp_path: Path):
     assert found(tmp_path / "missing" / "one.gguf") is None
 
 
+def test_projector_beside_the_folder_of_a_quantisation_is_found(tmp_path: Path):
+    model = write_model(tmp_path / "Q4_K_M" / "one-Q4_K_M-00001-of-00002.gguf")
+    write_mmproj(tmp_path / "mmproj-F16.gguf")
+    assert found(model) == "mmproj-F16.gguf"
+    assert found(write_model(tmp_path / "other" / "one.gguf")) is None
+
+
 def test_unquantised_projector_is_preferred(tmp_path: Path):
     model = write_model(tmp_path / "one.gguf")
     for kind in ("Q8_0", "BF16", "F32"):

@@ -68,6 +68,12 @@ def used_gpus(options: LoadOptions) -> list[Device]:
     return found[options.main_gpu :][:1] if options.split_mode == "none" else found
 
 
+def built_for() -> str:
+    """What llama.cpp is built for, in words, if it finds no GPU."""
+    found = [kind for kind in ("cuda", "hip", "vulkan", "metal") if any(Path(L._base_path).glob(f"*ggml-{kind}.*"))]
+    return f"{', '.join(found)}, and finds no GPU: check its driver" if found else "the CPU alone"
+
+
 def _device(i: int) -> Device:
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     device = ggml("ggml_backend_dev_get", pointer, size)(i)
@@ -107,6 +113,13 @@ def free_memory(root: Path = Path("/")) -> int | None:
     n_kilobytes = _table(root / "proc/meminfo").get("MemAvailable")
     of_system = [] if n_kilobytes is None else [n_kilobytes * 1024]
     return min([*of_system, *_control_group_limits(root)], default=None)
+
+
+def memory_for_models() -> str:
+    """The free bytes of the GPUs, or of the machine without one, and where they are."""
+    gpus = used_gpus(LoadOptions())
+    where = f"on {', '.join(gpu.name for gpu in gpus)}" if gpus else "on this machine"
+    return f"{sum(gpu.n_free for gpu in gpus) or free_memory() or 0} {where}"
 
 
 def mapped_memory() -> int:

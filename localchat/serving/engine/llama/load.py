@@ -25,7 +25,7 @@ from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_contex
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import Limit, LlamaBackend
-from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus
+from .devices import Device, built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, Model, last_errors, layer_devices
 from .placement import KV_TYPES, placed, projector_bytes, set_placement
 from .rpc import add_workers, limited
@@ -324,7 +324,7 @@ class _LoadedModel:
             return f"{names}, all {self.n_layers} layers"
         if self.n_on_gpus:
             return f"{names}, {self.n_on_gpus} of {self.n_layers} layers; {cpu} for the others"
-        return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for the CPU alone"
+        return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for {built_for()}"
 
 
 def _read_facts(
