@@ -51,8 +51,8 @@ formats: $(VENV)/server.stamp  ## test whether templates and parsers agree; TEMP
 
 EXTRAS ?= server
 PYTHONS ?= $(PYTHON)
-wheelhouse:  ## write a folder to install from without a network; MODEL=NAME EXTRAS=server,test ACCEL=cuda PYTHONS="python3.9 python3.12"
-	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --pythons '$(PYTHONS)' --model '$(MODEL)'
+wheelhouse:  ## write a folder to install from without a network; MODEL=NAME EXTRAS=server,test ACCEL=cuda RPC=1 PYTHONS="python3.9 python3.12"
+	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --rpc '$(RPC)' --pythons '$(PYTHONS)' --model '$(MODEL)'
 
 install-tests:  ## write a wheelhouse and install it without a network, without a compiler and so on; CASES="no_network ..."
 	$(CHECKED) -m tests.install $(CASES)

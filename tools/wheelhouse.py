@@ -23,8 +23,7 @@ from pathlib import Path
 
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import gigabytes
-from localchat.serving.models.model_file import ModelFileError, files_of, name_of, summary_of
-from localchat.serving.models.sources import QUANTISATION
+from localchat.serving.models.model_file import QUANTISATION, ModelFileError, files_of, name_of, summary_of
 from tools import vendor
 from tools.accelerator import ACCELERATORS, COMPILERS, compiler
 from tools.install import LIBRARY, ROOT, InstallError, check_compiler, requirement, run_logged
@@ -44,15 +43,17 @@ BUILD_TOOLS = ("setuptools>=77", "wheel")
 OPENMP = "libgomp.so.1"
 
 
-def cmake_args(accelerator: str, system: str, extra: str) -> str:
+def cmake_args(accelerator: str, system: str, extra: str, has_rpc: bool = False) -> str:
     """The CMake options of a portable build.
 
     Args:
         accelerator: A key of `ACCELERATORS`.
         system: `sys.platform`.
         extra: Further options, which override the others.
+        has_rpc: Whether a model can be on several machines.
     """
-    parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], extra]
+    rpc = "-DGGML_RPC=on" if has_rpc else ""
+    parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], rpc, extra]
     return " ".join(filter(None, parts))
 
 
@@ -156,7 +157,7 @@ class Wheelhouse:
         """Write the client as one file and as a zipapp."""
         vendor.write(self._folder / "chat_client.py", vendor.one_file())
         package = self._scratch / "zipapp" / "localchat"
-        ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py")
+        ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py", "worker.py")
         shutil.copytree(ROOT / "localchat", package, ignore=ignored)
         zipapp.create_archive(
             package.parent, self._folder / "localchat.pyz", "/usr/bin/env python3", "localchat.__main__:main"
@@ -255,11 +256,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--extras", default="server", help="of pyproject.toml, separated by commas (server)")
     parser.add_argument("--accel", default="", choices=ACCELERATORS, help="a graphics card to build for")
+    parser.add_argument("--rpc", default="", help="not empty: for a model on several machines (no)")
     parser.add_argument("--pythons", default=sys.executable, help="interpreters to collect wheels for (this one)")
     parser.add_argument("--model", default="", help="a model to include: a file, or a name of `--list`")
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve()
-    cmake = cmake_args(options.accel, sys.platform, os.environ.get("CMAKE_ARGS", ""))
+    cmake = cmake_args(options.accel, sys.platform, os.environ.get("CMAKE_ARGS", ""), bool(options.rpc))
     try:
         check_accelerator(options.accel, os.environ.get("PATH", ""))
         with tempfile.TemporaryDirectory() as scratch:

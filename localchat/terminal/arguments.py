@@ -15,6 +15,10 @@ _EPILOG = """exit codes: 0 for a complete answer, 1 for an error, 2 for wrong us
 130 for Ctrl-C"""
 
 
+class AudioFile(str):
+    """The path of a sound among those of images."""
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m localchat", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("text", nargs="*", help="the prompt")
@@ -35,6 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-c", "--continue", dest="continues", action="store_true", help=about)
     add("--file", action="append", default=[], metavar="FILE", help="a text file to put before the text")
     add("--image", action="append", default=[], metavar="FILE", help="an image, by file or URL")
+    add("--audio", action="append", dest="image", type=AudioFile, metavar="FILE", help="a sound, by file")
     add("--schema", metavar="FILE", help="a JSON Schema; only a valid answer is printed")
     about = "a field of the request, as JSON or text: -o temperature=0.2 -o stop=END"
     add("-o", "--option", action="append", default=[], type=_option, metavar="KEY=VALUE", help=about)

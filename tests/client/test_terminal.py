@@ -222,16 +222,18 @@ def test_files_and_images_come_before_the_text(tmp_path):
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with numbered() as server:
-        media = ("--file", "a.txt", "--image", "a.gif", "--image", "http://h/b")
+        (tmp_path / "a.flac").write_bytes(b"fLaC" + bytes(10))
+        media = ("--file", "a.txt", "--image", "a.gif", "--audio", "a.flac", "--image", "http://h/b")
         done = run(server, tmp_path, *media, "what?", piped="p")
         assert done.returncode == 0, done.stderr
-        first, second, text = server.requests[-1].json["messages"][0]["content"]
-        for bad in (["--file", "none.txt"], ["--file", "latin.txt"], ["--image", "none"], ["--image", "a.txt"]):
+        first, second, sound, text = server.requests[-1].json["messages"][0]["content"]
+        for bad in (["--file", "none.txt"], ["--file", "latin.txt"], ["--image", "none"], ["--audio", "a.gif"]):
             failed = run(server, tmp_path, *bad, "what?")
             assert (failed.returncode, failed.stdout) == (1, "")
             assert failed.stderr.startswith("localchat: ")
     assert first["image_url"]["url"].startswith("data:image/gif;base64,")
     assert second["image_url"]["url"] == "http://h/b"
+    assert sound["input_audio"]["format"] == "flac"
     assert text["text"] == "a.txt:\n\ninside\n\np\n\nwhat?"
 
 

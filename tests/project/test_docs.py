@@ -99,7 +99,7 @@ def test_options_in_the_docs_are_those_of_the_server():
         (row,) = {tuple(table[flag]) for flag in option.metadata["flags"] if flag in table}
         assert "%(default)s" not in option.metadata["arguments"]["help"] or str(option.default) in " ".join(row), row
     (settings,) = re.findall(r"^Settings are (.*); options", (DOCS / "models.md").read_text("utf-8"), re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", settings)) == {*SETTINGS, "template", "sampling"}
+    assert set(re.findall(r"`(\w+)`", settings)) == {*SETTINGS, "template", "adapters", "sampling"}
 
 
 def test_tables_of_the_client_are_complete():

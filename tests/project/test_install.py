@@ -51,6 +51,14 @@ def test_wheelhouse_beside_the_project_is_found_unless_a_variable_says_otherwise
         assert install.find_wheelhouse() == found
 
 
+def test_options_of_a_wheelhouse_for_several_machines():
+    assert (
+        wheelhouse.cmake_args("cuda", "win32", "-DX=1", True) == "-DGGML_NATIVE=off -DGGML_CUDA=on -DGGML_RPC=on -DX=1"
+    )
+    done = run(["make", "--dry-run", "wheelhouse", "RPC=1"], cwd=ROOT)
+    assert "--rpc '1'" in done.stdout
+
+
 @pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")
 @pytest.mark.parametrize(
     "compiler", [None, "#!/bin/sh\necho 'vector: no such file' >&2\nexit 1\n"], ids=["none", "bad"]

@@ -19,6 +19,7 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
@@ -58,8 +59,8 @@ class Serving:
 
     @property
     def last_prompt(self) -> str:
-        """The newest prompt as text. The tokens of the fake model are bytes."""
-        return bytes(self.requests[-1].prompt).decode()
+        """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
+        return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
@@ -96,13 +97,25 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(
-    model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, is_gated=False, settings=ANY_PORT, **facts
+    model=echo,
+    *,
+    chat_template=LAST_MESSAGE,
+    max_queue=8,
+    is_ready=True,
+    is_gated=False,
+    projector=None,
+    settings=ANY_PORT,
+    **facts,
 ):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     service = Service(ModelFile(DEMO_PATH, "Fake"))
-    with started(backend, max_queue=max_queue) as engine, served(service, settings) as (server, thread):
+    encoder = None if projector is None else MediaEncoder(projector)
+    with (
+        started(backend, max_queue=max_queue, encoder=encoder) as engine,
+        served(service, settings) as (server, thread),
+    ):
         if is_ready:
             service.default.model = Model("Fake", engine)
         try:

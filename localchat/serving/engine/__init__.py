@@ -79,8 +79,14 @@ def _load(
     except BaseException:
         backend.close()
         raise
-    facts = backend.facts
-    engine = Engine(backend, max_queue=options.max_queue, draft_backend=draft_backend, after_step=after_step)
+    facts, encoder = backend.facts, None
+    if backend.projector is not None:
+        from .media.encoder import MediaEncoder
+
+        encoder = MediaEncoder(backend.projector)
+    engine = Engine(
+        backend, max_queue=options.max_queue, draft_backend=draft_backend, encoder=encoder, after_step=after_step
+    )
     if not facts.is_non_causal:
         n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
         engine.warm_up(

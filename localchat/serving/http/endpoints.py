@@ -88,6 +88,7 @@ class Endpoints:
             "/health": {"GET": self._health},
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
+            "/lora-adapters": {"GET": self._adapters},
             "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
             "/models": {"GET": models.list},
             "/models/load": {"POST": partial(models.change, service.load)},
@@ -220,7 +221,7 @@ class Endpoints:
             with contextlib.ExitStack() as closing:
                 model = closing.enter_context(self._service.using(served, keep_alive_s, wait))
                 try:
-                    result = use(model)
+                    result = use(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.engine.has_died:
                         raise
@@ -328,11 +329,18 @@ class Endpoints:
         body = {
             "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
             "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
+            "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
             "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
             "chat_template": model.template.source, "bos_token": facts.bos, "eos_token": facts.eos,
         }  # fmt: skip
         exchange.send_json(200, body)
+
+    def _adapters(self, exchange: Exchange) -> None:
+        """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
+        adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
+        found = [{"name": one.name, "path": Path(one.path).name, "scale": one.scale} for one in adapters]
+        exchange.send_json(200, [{"id": id, **one} for id, one in enumerate(found)])
 
     def _slots(self, exchange: Exchange) -> None:
         """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""

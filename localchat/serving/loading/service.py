@@ -117,17 +117,23 @@ class Service:
         return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel:
-        """The model that a request names. Raises ModelNotFound if there is none, or the name means several."""
+        """The model that a request names, or the base of the adapter. Raises ModelNotFound for none or several."""
         wanted, default = name.strip().casefold(), self.default.file.name
-        if wanted in ("", default.casefold()):
+        if wanted in ("", default.casefold(), *self.default.file.adapter_names):
             return self.default
         problem = f"there is no model {name.strip()!r} here; on offer: {default!r}"
         problem += "; started with --any-name, the server accepts every name"
         if self._catalog is not None:
             try:
-                return self._served(self._catalog.find(name))
+                file = self._catalog.find(name)
             except ModelFileError as error:
                 problem = str(error)
+            else:
+                served = self._served(file)
+                if wanted in file.adapter_names - served.file.adapter_names:
+                    problem = f"the adapter {name.strip()!r} was added after the start of the server: start it again"
+                    raise errors.ModelNotFound(problem, "model")
+                return served
         for served in self.loaded():  # Its file may have been removed.
             if served.file.name.casefold() == wanted:
                 return served
@@ -140,7 +146,8 @@ class Service:
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
         with self._changed:
-            served = self._models.setdefault((file.name, file.path, repr(file.settings)), ServedModel(file))
+            key = file.name, file.path, repr(file.settings), file.adapters
+            served = self._models.setdefault(key, ServedModel(file))
             served.file = file
             for other in self.loaded():
                 if other is not served and other.file.name == file.name:  # The name means another file now.

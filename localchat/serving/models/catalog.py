@@ -7,6 +7,7 @@ catalog never reads weights. It scans a folder again once the folder has changed
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
 import sys
@@ -14,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .model_file import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, printable_name, summary_of
-from .sources import QUANTISATION, SOURCES, Scan, changed_at, home_in, models_below, read_mapping
+from .adapters import adapters_in, with_adapters
+from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable_name, summary_of
+from .sources import SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
 log = logging.getLogger("localchat.server")
 
@@ -66,12 +68,15 @@ class Catalog:
                     key = names[0].casefold()
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
                     by_file.setdefault(file, key)
-        models = tuple(named.values())
+        taken = {name for model in named.values() for name in _names(model)}
+        look = functools.lru_cache(maxsize=None)(adapters_in)  # Each folder once.
+        models = tuple(with_adapters(model, taken, look(model.path.parent)) for model in named.values())
         self._scanned = (scan.stamps, models)
         return models
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
-        """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
+        """The model that a name means, or the base of the adapter. Case is ignored; "name:tag" means the file of this
+        name with this quantisation.
         Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid. The name may
         be a path (`takes_paths`) on the command line, but not in a request: a client could open any file."""
         name = name.strip()
@@ -83,7 +88,8 @@ class Catalog:
         models = self.models()
         whole = name.casefold()
         wanted = whole.removesuffix(".gguf")
-        for match, text in ((_has_name, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted)):
+        ways = ((_has_name, whole), (_has_adapter, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted))
+        for match, text in ways:
             found = [model for model in models if match(model, text)]
             if len(found) == 1:
                 return found[0]
@@ -141,6 +147,10 @@ def _names(model: ModelFile) -> Iterator[str]:
 
 def _has_name(model: ModelFile, wanted: str) -> bool:
     return wanted in _names(model)
+
+
+def _has_adapter(model: ModelFile, wanted: str) -> bool:
+    return wanted in model.adapter_names
 
 
 def _has_tag(model: ModelFile, wanted: str) -> bool:

@@ -141,10 +141,15 @@ def test_tools_of_other_types_are_skipped(parse: Any, kind: str):
     assert parse is parse_ollama or read(parse, fields).allowed == ("look",)
 
 
-@pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
-def test_media_of_the_assistant_are_replaced_by_a_note(message: dict[str, Any]):
+@pytest.mark.parametrize("message", [{"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
+def test_audio_of_the_assistant_is_replaced_by_a_note(message: dict[str, Any]):
     request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
     assert "left out: this model supports only text" in request.messages[0]["content"]
+
+
+def test_image_of_the_assistant_is_no_error_if_the_model_cannot_take_it():
+    request = read(parse_chat, {"messages": [{"role": "assistant", "content": [IMAGE]}, *HI]})
+    assert [one.is_replayed for one in request.attachments] == [True]
 
 
 def test_calls_of_other_types_are_replayed_or_skipped():

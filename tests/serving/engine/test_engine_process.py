@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from localchat.serving.engine import front, process
 from localchat.serving.engine.front import Front
 from localchat.serving.engine.values import (
     EngineDied,
+    EngineError,
     EngineStopped,
     GenerationRequest,
     LoadOptions,
@@ -452,3 +454,16 @@ def test_errors_cross_between_processes_with_their_attributes():
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_end_of_a_process_names_the_worker_that_is_missing():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    engine = process.EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)), lambda share: None)
+    with pytest.raises(EngineError):
+        engine.loaded.result(20)
+    engine._process.kill()
+    engine.join(20)
+    assert str(engine.death).startswith(
+        f"the engine process has ended: the worker {endpoint} of --rpc cannot be reached"
+    )

@@ -394,3 +394,69 @@ def test_random_repeatable_prompts_are_computed_as_without_a_cached_prefix(seed:
                     texts.append(one.tokens[: one.n_computed])
                     scheduler.remove(one)
     assert len(texts) > 20
+
+
+# Sets of adapters.
+
+
+def with_adapters(id: int, prompt: list[int], adapter: int) -> Sequence:
+    adapters = ((adapter, 1.0),) if adapter else ()
+    return Sequence(id, prompt, 1000, GenerationRequest((), adapters=adapters))
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_sets_of_adapters_take_turns_of_some_steps(is_unified: bool):
+    scheduler = new_scheduler(8000, 4, 64, is_unified=is_unified)
+    scheduler.add(*(with_adapters(id, [1000 * id], id // 2) for id in (1, 2, 3, 4)))
+    steps = [[chunk.sequence.id for chunk in run_step(scheduler).chunks] for _ in range(48)]
+    # A set that has just begun waits for those before it.
+    assert steps == 2 * [*([[1]] * 8), *([[2, 3]] * 8), *([[4]] * 8)]
+
+
+def test_a_chunk_of_a_prompt_takes_a_turn_of_its_set():
+    """While a long prompt of one set is computed, the others go on for as long."""
+    scheduler = new_scheduler(8000, 4, 2048)
+    scheduler.add(with_adapters(1, [1], 1))
+    run_step(scheduler)
+    scheduler.add(with_adapters(2, list(range(500, 800)), 2))
+    steps = [shape(run_step(scheduler)) for _ in range(30)]
+    assert [i for i, step in enumerate(steps) if step[0][0] == 2][:3] == [7, 16, 25]
+    assert steps[7] == [(2, 64, False)]
+
+
+def test_no_set_starves_while_others_come_and_go():
+    """Each new request has another set, and ends after a token."""
+    scheduler = new_scheduler(8000, 3, 2048)
+    scheduler.add(with_adapters(1, [1], 1))
+    for id in range(2, 200):
+        scheduler.add(with_adapters(id, [1000 * id], id))
+        run_step(scheduler)
+        for one in [one for one in scheduler.running if one.id > 1 and one.n_sampled]:
+            scheduler.remove(one)
+    assert next(one for one in scheduler.running if one.id == 1).n_sampled > 60
+
+
+@pytest.mark.parametrize("can_truncate", [True, False])
+def test_a_cached_prefix_belongs_to_its_set(can_truncate: bool):
+    scheduler = new_scheduler(8000, 4, 2048, can_truncate=can_truncate)
+    for id, adapter, n_cached in ((1, 0, 0), (2, 1, 0), (3, 1, 49), (4, 0, 49), (5, 2, 0)):
+        scheduler.add(with_adapters(id, SYSTEM[:], adapter))
+        run_step(scheduler)
+        assert scheduler.running[0].n_cached == n_cached
+        finish(scheduler)
+
+
+def test_sequences_of_two_sets_do_not_wait_for_a_common_prefix():
+    scheduler = new_scheduler(8000, 4, 2048)
+    scheduler.add(*(with_adapters(id, SYSTEM[:], id % 2) for id in range(4)))
+    run_step(scheduler)
+    assert [one.id for one in scheduler.running] == [0, 1]
+
+
+def test_nothing_is_drafted_while_several_sets_run():
+    scheduler = new_scheduler(8000, 4, 2048, max_drafted=8)
+    for id, n_drafted in ((1, 8), (2, 0)):
+        scheduler.add(with_adapters(id, [1000 * id], id))
+        for _ in range(12):
+            run_step(scheduler)
+        assert scheduler.n_to_draft == n_drafted

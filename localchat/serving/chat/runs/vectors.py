@@ -18,8 +18,14 @@ Vectors = list["array[float]"]
 Check = Callable[[], None]
 
 
+def _refuse_adapters(model: Model) -> None:
+    if model.adapters:
+        raise errors.NotSupported(f"the adapter {model.name!r} makes no vectors: name its base", "model")
+
+
 def embed_inputs(model: Model, request: EmbeddingsRequest, check: Check = lambda: None) -> tuple[Vectors, int]:
     """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError, as `check` may."""
+    _refuse_adapters(model)
     if model.engine.facts.pooling == "rank":
         raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
     vectors, n_tokens = model.engine.embed(request.inputs, field="input", truncates=request.truncates, check=check)
@@ -32,6 +38,7 @@ def embed_inputs(model: Model, request: EmbeddingsRequest, check: Check = lambda
 
 def score_documents(model: Model, request: RerankRequest, check: Check = lambda: None) -> tuple[list[float], int]:
     """The relevance of each document to the query, in the order of the documents. Raises as `embed_inputs` does."""
+    _refuse_adapters(model)
     if model.engine.facts.pooling != "rank":
         text = "this model is not a reranker: start the server with a model of pooling type rank"
         raise errors.NotSupported(text, "model")

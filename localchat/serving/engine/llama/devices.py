@@ -38,6 +38,11 @@ class Device:
     n_free: int
     """Free bytes; 0 if the driver does not report them."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is that of a worker of `--rpc`, whose address is then the description."""
+        return self.name.startswith("RPC")
+
 
 def devices() -> list[Device]:
     """All devices with their memory at this time; none if the library lacks the functions."""
