@@ -23,7 +23,7 @@ from localchat.serving.engine.batch import TILE_ROWS
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import Cancelled, EngineError, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory
-from tests.serving.api.test_media_files import BAD
+from tests.serving.core.test_media_files import BAD
 from tests.support.demo_model import DEMO, GREEDY
 from tests.support.demo_model import ROUNDING as BATCH_ROUNDING
 from tests.support.documents import run

@@ -15,7 +15,7 @@ from typing import Any
 
 from localchat.serving.core.media import IMAGE
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
-from tests.serving.api.test_media_files import GOOD, mutated
+from tests.serving.core.test_media_files import GOOD, mutated
 from tests.serving.http.test_server_examples import EXAMPLES, STREAMED
 from tests.support.fuzz_wire import replace_value
 from tests.support.live import running_process

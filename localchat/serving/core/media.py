@@ -25,6 +25,9 @@ MAX_PIXELS, MAX_SIDE = 33_000_000, 16_384
 MIN_SECONDS, MAX_SECONDS = 0.1, 600
 # The scans of a JPEG, each of which takes a pass over all pixels. Progressive files have about ten.
 _MAX_SCANS = 100
+# The parts of a file, such as chunks, segments and frames, which bound the time of a check. Ten minutes of sound have
+# about 40,000 frames.
+_MAX_PARTS = 100_000
 _MIN_RATE, _MAX_RATE = 4000, 192_000
 _MAX_CHANNELS = 8
 # The bytes that are inflated at a time, to be counted.
@@ -115,6 +118,12 @@ def _decoded(attachment: Attachment) -> tuple[str, bytes]:
 # --- images ---
 
 
+def _parts(format: str) -> Iterator[int]:
+    """Numbers the parts of a file. Raises ValueError if they are too many."""
+    yield from range(_MAX_PARTS)
+    raise ValueError(f"the {format} has more than {_MAX_PARTS} parts: it is damaged, or of another format")
+
+
 def _check_size(format: str, width: int, height: int) -> None:
     if not (width > 0 and height > 0):
         raise ValueError(f"the {format} has {width} x {height} pixels")
@@ -155,8 +164,9 @@ def _png(data: bytes) -> bytes:
 
 def _png_data(data: bytes) -> Iterator[bytes]:
     """The compressed data of the pixels."""
-    at = 8
+    at, parts = 8, _parts("PNG")
     while True:
+        next(parts)
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"IEND":
             return
@@ -181,8 +191,9 @@ _JPEG_MARKER = re.compile(rb"\xff([\x01-\xcf\xd8-\xfe])", re.DOTALL)
 
 
 def _jpeg(data: bytes) -> bytes:
-    at, n_scans, size = 2, 0, None
+    at, n_scans, size, parts = 2, 0, None, _parts("JPEG")
     while found := _JPEG_MARKER.search(data, at):
+        next(parts)
         kind, at = found[1][0], found.end()
         if kind == 0xD9:
             if size is None or not n_scans:
@@ -245,8 +256,9 @@ _WAV_EXTENSIBLE = 0xFFFE
 
 
 def _wav(data: bytes) -> bytes:
-    at, form = 12, None
+    at, form, parts = 12, None, _parts("WAV")
     while True:
+        next(parts)
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > len(data):
             raise ValueError(f"the WAV is cut: it has {len(data)} bytes, and needs {at + 8 + length}")
@@ -267,8 +279,9 @@ def _wav(data: bytes) -> bytes:
 
 
 def _flac(data: bytes) -> bytes:
-    at, is_last, has_info = 4, False, False
+    at, is_last, has_info, parts = 4, False, False, _parts("FLAC")
     while not is_last:
+        next(parts)
         head, length = data[at], int.from_bytes(data[at + 1 : at + 4], "big")
         is_last, kind = bool(head & 0x80), head & 0x7F
         if kind == 0:
@@ -311,8 +324,9 @@ def _mp3(data: bytes) -> bytes:
         at = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0)))
     frames: list[bytes] = []
     kind: tuple[int, int] | None = None
-    n_samples = 0
+    n_samples, parts = 0, _parts("MP3")
     while (at := data.find(b"\xff", at)) >= 0:
+        next(parts)
         frame = _mp3_frame(data, at)
         is_next = frame is not None and at + frame[2] <= len(data) and kind in (None, frame[:2])
         if kind is None and is_next and frame is not None:  # Two frames make a beginning.

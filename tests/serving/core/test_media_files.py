@@ -75,6 +75,7 @@ WAV, MP3 = wav(), mp3()
 # The head of a frame of 8 kilobits and 8,000 samples a second, of which each byte is a millisecond.
 SLOW = b"\xff\xe3\x18\xc4" + bytes(68)
 HUGE_FLAC = flac(n_samples=(1 << 35))
+MANY = 1_000_000
 
 BAD: dict[str, tuple[str, bytes, str]] = {
     "empty": (IMAGE, b"", "unknown format"),
@@ -125,6 +126,11 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "mp3 without frames": (AUDIO, b"ID3\3\0\0\0\0\0\0" + bytes(2000), "no frames"),
     "mp3 of 1 frame": (AUDIO, mp3(1), "no frames"),
     "mp3 of 3 frames": (AUDIO, mp3(3), "3456 samples"),
+    "png of many chunks": (IMAGE, png()[:33] + (bytes(4) + b"tEXt" + bytes(4)) * MANY, "more than 100000 parts"),
+    "jpeg of many segments": (IMAGE, b"\xff\xd8" + b"\xff\xe0\0\2" * MANY, "more than 100000 parts"),
+    "wav of many chunks": (AUDIO, WAV[:12] + b"junk\0\0\0\0" * MANY, "more than 100000 parts"),
+    "flac of many blocks": (AUDIO, replaced(flac()[:42], 4, b"\0") + b"\1\0\0\0" * MANY, "more than 100000 parts"),
+    "mp3 of many false frames": (AUDIO, b"\xff\xfb" * MANY, "more than 100000 parts"),
     "mp3 of hours": (AUDIO, SLOW * 10_000, "the limits are 0.1 and 600 seconds"),
 }
 
