@@ -82,6 +82,7 @@ def fetch(name: str, memory: Memory) -> str:
     # The library reads these when it is imported. Its telemetry would ask the hub for a list first.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", str(REACH_S))
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # It logs each retry.
     try:
         hub = _Repository(repository)
     except ImportError:
@@ -120,8 +121,8 @@ class _Repository:
         """The GGUF repository with the nearest name, for the end of a message; "" if there is none."""
         publisher, _, short = self._name.rpartition("/")
         names: dict[str, str] = {}
-        for query in ({"author": publisher}, {"search": short}, {"search": re.split(r"[-_.]", short)[0]}):
-            with contextlib.suppress(self.http.HTTPError, OSError, ValueError):
+        with contextlib.suppress(self.http.HTTPError, OSError, ValueError):  # The first failure ends the search.
+            for query in ({"author": publisher}, {"search": short}, {"search": re.split(r"[-_.]", short)[0]}):
                 names.update({name.casefold(): name for name in _within(self._names, **query)})
         near = difflib.get_close_matches(self._name.casefold(), names, n=1)
         return f"; did you mean {names[near[0]]}?" if near else ""
