@@ -1,20 +1,27 @@
 # Every target creates the environment that it needs. It requires Python 3.9 or newer, and a C++ compiler if there is no
 # prebuilt wheel of llama-cpp-python. LLAMA_CPP_INDEX=URL names the index of these wheels; LLAMA_CPP_INDEX= builds from
 # source. A folder of `make wheelhouse` in or beside this one has priority: WHEELHOUSE=FOLDER names another,
-# WHEELHOUSE= none.
+# WHEELHOUSE= none. Without these, llama-cpp-python is installed for the GPU that is found: ACCEL=cpu for none.
 
 PYTHON ?= python3
 VENV := .venv
+# By default make gives this variable the name of a program.
+GET :=
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
 CLIENT_TESTS := live/test_messages_live live/test_responses_live live/test_node_clients serving/api/test_ollama serving/api/test_program_requests serving/api/test_reported
-INSTALL := $(CHECKED) tools/install.py $(VENV)
+INSTALL := $(CHECKED) -m tools.install $(VENV)
 
-.PHONY: run test check lint types bench soak client-tests formats wheelhouse install-tests clean
+.PHONY: run gpu test check lint types bench soak client-tests formats wheelhouse install-tests clean
 
-run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
-	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
+run: $(VENV)/$(if $(GET),hub,server).stamp  ## start the server; MODEL=file.gguf, or GET=PUBLISHER/REPOSITORY to fetch a model
+	$(if $(GET),$(BIN)/python -m localchat.server --get $(GET))
+	$(BIN)/python -m localchat.server $(or $(GET),$(MODEL)) $(ARGS)
+
+gpu:  ## replace llama-cpp-python, for the GPU that is found; ACCEL=vulkan for another
+	$(INSTALL) server --replace
+	touch $(VENV)/server.stamp
 
 # After a native crash, pytest-xdist would start another process and wait for ever.
 test: $(VENV)/test.stamp  ## run the tests
@@ -44,8 +51,8 @@ formats: $(VENV)/server.stamp  ## test whether templates and parsers agree; TEMP
 
 EXTRAS ?= server
 PYTHONS ?= $(PYTHON)
-wheelhouse:  ## write a folder to install from without a network; EXTRAS=server,test ACCEL=cuda PYTHONS="python3.9 python3.12"
-	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --pythons '$(PYTHONS)'
+wheelhouse:  ## write a folder to install from without a network; MODEL=NAME EXTRAS=server,test ACCEL=cuda RPC=1 PYTHONS="python3.9 python3.12"
+	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --rpc '$(RPC)' --pythons '$(PYTHONS)' --model '$(MODEL)'
 
 install-tests:  ## write a wheelhouse and install it without a network, without a compiler and so on; CASES="no_network ..."
 	$(CHECKED) -m tests.install $(CASES)
@@ -56,6 +63,10 @@ clean:
 
 $(VENV)/server.stamp: pyproject.toml
 	$(INSTALL) server
+	touch $@
+
+$(VENV)/hub.stamp: $(VENV)/server.stamp
+	$(INSTALL) server,hub
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/server.stamp

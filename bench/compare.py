@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = read_arguments(arguments)
     sizes = (options.model, options.slots, options.ctx, options.threads)
     shared = {"n_gpu_layers": options.gpu_layers, "against": options.against}
+    shared |= {"mmproj": options.mmproj, "adapters": options.lora}
     found, to_embed = commands(*sizes, **shared), commands(*sizes, **shared, embeds=True)
     names = [name for name in options.servers or found if name in found]
     print(f"servers: {', '.join(names)}; model: {options.model}; {options.rounds} rounds")
@@ -60,6 +61,8 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--ctx", type=int, default=8192, help="context of one request")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lora", nargs="+", default=(), metavar="FILE", help="two adapters, for the load `lora`")
+    parser.add_argument("--mmproj", metavar="FILE", help="projector of the model, for the load `images`")
     parser.add_argument("--gpu-layers", type=int, help="layers on the GPU (default: that of each server)")
     return parser.parse_args(arguments)
 

@@ -6,12 +6,15 @@ Every prompt begins with new text, so that no server has it in its prompt cache,
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import random
 import statistics
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -133,6 +136,16 @@ def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = Fal
     beside = ", beside a busy process" if is_busy else ""
     name = f"{n_streams} x prompts of {n_prompt}, {n_tokens} tokens{beside}"
     return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure)
+
+
+def with_adapters(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    """12 streams over three sets: none, the first adapter, the second one."""
+    scales = [(0, 0), (1, 0), (0, 1)]
+    sets = [{"lora": [{"id": id, "scale": scale} for id, scale in enumerate(pair)]} for pair in scales]
+    bodies = [
+        {**chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens), **sets[i % 3]} for i in range(12)
+    ]
+    return figures_of(run_load(server.url, bodies, 12, 1))
 
 
 def figures_of(measured: Round) -> tuple[float, ...]:
@@ -270,6 +283,37 @@ def gap_beside_a_long_prompt(server: Server, model: str, options: argparse.Names
     return percentile(gaps, 95) * 1e3
 
 
+def images(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    """4 requests at once, each with another image; and again beside a stream of text, for the gaps of that stream."""
+
+    def bodies() -> list[Body]:
+        salt = time.time_ns()
+        urls = (base64.b64encode(random_png(256, salt + i)).decode() for i in range(4))
+        text = {"type": "text", "text": f"What is on {salt}?"}
+        parts = ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{url}"}} for url in urls)
+        messages = ([{"role": "user", "content": [part, text]}] for part in parts)
+        return [{**chat(model, n_tokens=options.tokens), "messages": own} for own in messages]
+
+    measured = figures_of(run_load(server.url, bodies(), 4, 1))
+    with ThreadPoolExecutor(1) as pool:
+        other = [chat(model, ("user", f"{time.time_ns()}: tell me things."), n_tokens=4 * options.tokens)]
+        stream = pool.submit(run_load, server.url, other, 1, 1)
+        time.sleep(0.2)
+        run_load(server.url, bodies(), 4, 1)
+        gaps = stream.result().responses[0].gaps_s
+    return (*measured[:3], max(gaps) * 1e3)
+
+
+def random_png(side: int, seed: int) -> bytes:
+    rows = random.Random(seed)
+    data = zlib.compress(b"".join(b"\0" + rows.randbytes(3 * side) for _ in range(side)), 1)
+    parts = (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IDAT", data), (b"IEND", b"")
+    chunks = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
 def embeddings(server: Server, model: str, options: argparse.Namespace) -> float:
     """Texts per second of 4 concurrent requests, each with 16 texts of some 30 words."""
     salt = time.time_ns()
@@ -311,6 +355,7 @@ def idle_cpu(server: Server, model: str, options: argparse.Namespace) -> float:
 
 
 LOADS = {
+    "lora": Load("12 streams, 3 sets of --lora", (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), with_adapters),
     "started": Load(
         "first token in the first requests",
         tuple(Figure(f"{n} streams", "ms", False) for n in (1, 4, 16)),
@@ -338,6 +383,11 @@ LOADS = {
     "schema": single("4 streams under a JSON schema", "tokens/s", True, json_schema),
     "tools": single("4 streams of required tool calls", "tokens/s", True, tool_calls),
     "gap": single("8 streams' gap p95 beside a long prompt", "ms", False, gap_beside_a_long_prompt),
+    "images": Load(
+        "4 streams with an image each",
+        (RATE, FIRST, LAST_FIRST, Figure("another stream's longest gap", "ms", False)),
+        images,
+    ),
     "embeddings": single("embeddings, 4 x 16 texts", "texts/s", True, embeddings, embeds=True),
     "memory": single("resident memory after all this", "MB", False, memory),
     "start": single("start to first answer", "ms", False, start),
@@ -346,7 +396,8 @@ LOADS = {
 
 # The loads of bench/README.md: `cpu` with a model of 0.5B parameters, `small` with one of 10M.
 SETS = {
-    "all": list(LOADS),
+    "all": [name for name in LOADS if name not in ("images", "lora")],
+    "images": ["images"],  # with --mmproj
     "cpu": ["started", "p20x1", "p220x4", "p220x16", "busy20x1", "shared"],
     "small": ["started", "decode1", "decode4", "decode16", "schema", "free4"],
     "gpu": ["started", "decode1", "decode16", "decode64", "again16", "again64", "start"],

@@ -13,6 +13,7 @@ import argparse
 import math
 from dataclasses import dataclass
 from itertools import count, product
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -146,9 +147,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--params", type=number, default=10e6, help="about how many parameters, such as 10M or 0.5B")
     parser.add_argument("--vocab", type=int, default=32_000)
     parser.add_argument("--ctx", type=int, default=8192)
+    parser.add_argument("--mmproj", type=Path, metavar="FILE", help="write a projector for images, too")
     options = parser.parse_args(arguments)
     shape = shape_for(options.params, options.vocab, options.ctx)
     write_model(options.path, shape)
+    if options.mmproj:
+        from tests.support.media_files import LARGE, write_projector
+
+        write_projector(options.mmproj, "gemma3", width=shape.width, size=LARGE)
     print(f"{options.path}: {shape.n_params / 1e6:.1f}M parameters, {shape}")
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,25 +69,31 @@ def commands(
     *,
     n_gpu_layers: int | None = None,
     embeds: bool = False,
+    adapters: Sequence[str] = (),
     against: str | None = None,
+    mmproj: str | None = None,
 ) -> dict[str, Command]:
     """The command of each installed server, all with the same model, slots, context and threads.
 
     Args:
         n_gpu_layers: The layers on the GPU, of localchat and llama-server; None: their defaults.
         embeds: Start the servers for embeddings. localchat needs no option for that.
+        adapters: The files of LoRA adapters, of localchat and llama-server.
         against: The folder of another checkout of localchat, or None.
+        mmproj: The projector of the model, of localchat and llama-server, or None.
     """
     localchat = [os.path.abspath(model), "--parallel", str(n_parallel), "--ctx", str(n_ctx)]
-    layers = [] if n_gpu_layers is None else ["-ngl", str(n_gpu_layers)]
+    projector = [] if mmproj is None else ["--mmproj", os.path.abspath(mmproj)]
+    layers = projector if n_gpu_layers is None else [*projector, "-ngl", str(n_gpu_layers)]
     localchat += ["--threads", str(n_threads), *layers]
+    localchat += [f"--lora={i}={os.path.abspath(file)}" for i, file in enumerate(adapters)]
     found = {"localchat": _localchat(localchat)}
     if against is not None:
         found["against"] = _localchat(localchat, against)
     llama_server = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if llama_server:
         sizes = ["--threads", str(n_threads), "-np", str(n_parallel), "-c", str(n_ctx * n_parallel)]
-        sizes += layers
+        sizes += [*layers, *(part for file in adapters for part in ("--lora", file))]
         kind = ["--embeddings", "--pooling", "mean"] if embeds else []
         found["llama-server"] = Command([llama_server, "-m", model, "--port", "{port}", "--no-ui", *sizes, *kind])
     python = os.environ.get("PEER_PYTHON", sys.executable)

@@ -14,10 +14,12 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
@@ -28,9 +30,11 @@ from .serving.http.connections import listening, why_not_listening
 from .serving.loading.loader import Loader
 from .serving.loading.logs import log_to_stderr, report_failure
 from .serving.loading.options import GROUPS, Options
+from .serving.models import hub
+from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
-from .serving.models.model_file import ModelFile, ModelFileError, printable_name, summary_of
+from .serving.models.model_file import ModelFile, ModelFileError, printable_name, projector_of, summary_of
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -59,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
         if importlib.util.find_spec("llguidance") is None:
             log.warning("outputs cannot be constrained without llguidance: pip install llguidance (Python 3.10)")
+        if options.get:
+            return _print(f"serve it: {sys.executable} -m localchat.server {_fetch(options.get, catalog)}")
         file = chosen_model(options, catalog)
         problem = summary_of(file).problem
         if problem:
@@ -85,6 +91,28 @@ def _open_standard_files() -> None:
     os.close(number)
 
 
+def _fetch(name: str, catalog: Catalog) -> str:
+    """Fetch a model from the hub, or find it here if that fails. Returns its name."""
+    try:
+        return hub.fetch(name, _free_memory)
+    except KeyboardInterrupt:
+        raise ModelFileError("interrupted: the same command goes on where this one ended") from None
+    except ModelFileError as error:
+        with contextlib.suppress(ModelFileError):
+            found = catalog.find(name).name
+            log.warning("%s; %s is here already", error, found)
+            return found
+        raise
+
+
+def _free_memory() -> tuple[int, str]:
+    """The bytes that are free for a model, and where. Another process loads llama.cpp and the driver of the GPU."""
+    code = "from localchat.serving.engine.llama.devices import memory_for_models as f; print(f())"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    n_free, _, where = done.stdout.strip().partition(" ")
+    return int(n_free or 0), where
+
+
 def _print(text: str) -> int:
     """Write a text to stdout, with escapes for characters that its encoding lacks. Returns the exit status."""
     if sys.stdout is not None:
@@ -98,14 +126,22 @@ def _print(text: str) -> int:
 
 def _list_text(models: Iterable[ModelFile]) -> str:
     """A table of models for a terminal. The last column is the place, or why the header cannot be read."""
-    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
+    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "INPUT", "FOUND IN")]
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
         place = printable_name(f"{model.source}: {header.problem or model.path}")
-        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
+        projector = projector_of(model)
+        modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
+        taken = ", ".join(("text", *modalities))
+        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
+        for one in model.adapters:
+            size = gigabytes(ModelFile(Path(one.path), "").n_bytes)
+            rows.append(
+                (one.name, size, "LoRA", context, taken, printable_name(f"adapter of {model.name}: {one.path}"))
+            )
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 
 
 def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
@@ -177,7 +213,17 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
 def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     """The model that the options name. Raises ModelFileError if there is none, or OSError."""
     file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
-    return file if options.alias is None else replace(file, name=printable_name(options.alias))
+    file = replace(file, workers=options.workers)
+    file = file if options.mmproj is None else replace(file, projector=Path(options.mmproj))
+    file = file if options.alias is None else replace(file, name=printable_name(options.alias))
+    names = [file.name, *(adapter.name for adapter in options.adapters)]
+    for i, adapter in enumerate(options.adapters):
+        problem = adapter_problem(adapter, file.path)
+        if adapter.name.casefold() in map(str.casefold, names[: i + 1]):
+            problem = "the name is that of the model or of another adapter"
+        if problem:
+            raise ModelFileError(f"cannot load the adapter {adapter.name}: {problem}")
+    return with_adapters(file, {file.name.casefold()}, adapters_in(file.path.parent), options.adapters)
 
 
 def _parser() -> argparse.ArgumentParser:

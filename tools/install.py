@@ -1,11 +1,12 @@
 """Create the virtual environment and install localchat with llama-cpp-python, from a wheel or from source.
 
-`make` calls it: `python tools/install.py .venv server,test`. It needs only Python's standard library and pip.
+`make` calls it: `python -m tools.install .venv server,test`. It needs only Python's standard library and pip.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import re
@@ -14,14 +15,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+
+from tools.accelerator import ACCELERATORS, GPU, backend_for, compiler, find_gpu, wheel_index
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = "llama-cpp-python"
 
-# The index of wheels that the author of llama-cpp-python builds. LLAMA_CPP_INDEX replaces it; empty: build from source.
-PREBUILT_INDEX = "https://abetlen.github.io/llama-cpp-python/whl/" + ("metal" if sys.platform == "darwin" else "cpu")
+# The author's indexes of prebuilt wheels, below which each has a name. LLAMA_CPP_INDEX replaces them; empty: build.
+INDEXES = "https://abetlen.github.io/llama-cpp-python/whl/"
+
+# The index of all other packages, and the time limit of a try to reach a server.
+PACKAGES_INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple/")
+REACH_S = 5
 
 # The time between two progress reports, on a terminal and elsewhere.
 TERMINAL_PERIOD_S, LOG_PERIOD_S = 1.0, 30.0
@@ -207,6 +215,13 @@ def unusable(message: str) -> str:
     return "does not have all that is needed for this platform"
 
 
+def requirement() -> str:
+    """The requirement of pyproject.toml for llama-cpp-python, with its versions."""
+    match = re.search(rf'^server = \["({LIBRARY}[^"]*)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert match, "pyproject.toml has no extra named server"
+    return match.group(1)
+
+
 def _put_lines(stream: Iterable[str], lines: queue.SimpleQueue[str | None]) -> None:
     for line in stream:
         lines.put(line)
@@ -219,8 +234,9 @@ class Environment:
     def __init__(self, folder: Path, extras: str):
         self._folder = folder
         self._python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-        self._project = ["--editable", f".[{extras}]"]
+        self.wanted = ["--editable", f".[{extras}]"]  # What pip installs.
         self._log = folder / "install.log"
+        self._is_offline = find_wheelhouse() is None and not reachable(PACKAGES_INDEX)
 
     def create(self) -> None:
         """Create the virtual environment if it does not exist."""
@@ -247,7 +263,7 @@ class Environment:
             Why no wheel can be used; empty if the installation succeeded.
         """
         try:
-            self._pip("Installing", "install", "--only-binary", LIBRARY, *source, *self._project)
+            self._pip("Installing", "install", "--only-binary", LIBRARY, *source, *self.wanted)
         except InstallError as error:
             return unusable(str(error))
         if self.has_library():
@@ -255,17 +271,18 @@ class Environment:
         self._pip("Removing it", "uninstall", "--yes", LIBRARY)
         return f"has a wheel of {LIBRARY} that cannot be loaded on this machine"
 
-    def install_from_source(self) -> None:
-        """Install the project and build llama-cpp-python for this CPU, or with CMAKE_ARGS."""
+    def install_from_source(self, cmake_args: str) -> None:
+        """Install the project and build llama-cpp-python with these CMake options, without any for this CPU."""
         check_compiler()
-        print(f"Building {LIBRARY} from source, once; this takes some minutes.", flush=True)
-        # pip's cache may hold a build with other CMAKE_ARGS.
-        options = ["--no-cache-dir", "--no-binary", LIBRARY] if os.environ.get("CMAKE_ARGS") else []
+        print(f"Building {LIBRARY} from source{cmake_args and f' with {cmake_args}'}: this takes minutes.", flush=True)
+        # pip's cache may hold a build with other options.
+        options = ["--no-cache-dir", "--no-binary", LIBRARY] if cmake_args else []
         start = time.monotonic()
+        command = ["install", "--verbose", *options, *self.wanted]
         try:
-            output = self._pip(f"Building {LIBRARY}", "install", "--verbose", *options, *self._project)
+            output = self._pip(f"Building {LIBRARY}", *command, CMAKE_ARGS=cmake_args)
         except InstallError as error:
-            if "NewConnectionError" in str(error):
+            if self._is_offline:
                 raise InstallError(f"{error}There is no network: see docs/install.md, Without a network.") from error
             raise
         if f"Building wheel for {LIBRARY}" in output:
@@ -275,9 +292,12 @@ class Environment:
         if not self.has_library():
             raise InstallError(f"{LIBRARY} cannot be loaded; {self._python} -c 'import llama_cpp' says why")
 
-    def _pip(self, task: str, *arguments: str) -> str:
+    def _pip(self, task: str, *arguments: str, **environment: str) -> str:
         pip = [str(self._python), "-m", "pip", "--disable-pip-version-check"]
-        return run_logged([*pip, *arguments], task, self._log)
+        if self._is_offline:  # Otherwise pip tries for minutes. The variable is read by the resolver of glibc.
+            pip += ["--timeout", str(REACH_S), "--retries", "0"]
+            environment["RES_OPTIONS"] = "timeout:2 attempts:1"
+        return run_logged([*pip, *arguments], task, self._log, {**os.environ, **environment})
 
     def _runs(self, code: str) -> bool:
         try:
@@ -286,40 +306,90 @@ class Environment:
             return False
 
 
-def install(folder: Path, extras: str, index: str) -> None:
+def install(folder: Path, extras: str, index: str | None = None, *, replaces: bool = False) -> None:
     """Install the project with these extras in the virtual environment.
 
     Args:
         folder: The virtual environment, created if it does not exist.
         extras: Extras of pyproject.toml, separated by commas.
-        index: The URL of an index of prebuilt wheels of llama-cpp-python; empty to build from source.
+        index: The URL of an index of prebuilt wheels of llama-cpp-python; empty to build from source; None: one of the
+            author, for the GPU of this machine or for the CPU.
+        replaces: Whether to replace a llama-cpp-python that is installed.
     """
     environment = Environment(folder, extras)
     environment.create()
     had_library = environment.has_library()
+    is_new = replaces or not had_library
+    if replaces and had_library:
+        environment.wanted = ["--force-reinstall", "--no-deps", requirement()]
+    cmake_args, accelerator = os.environ.get("CMAKE_ARGS", ""), os.environ.get("ACCEL", "")
+    if accelerator not in ACCELERATORS:
+        raise InstallError(f"ACCEL={accelerator} is unknown: use one of {', '.join(filter(None, ACCELERATORS))}")
+    wheelhouse, advice = None if replaces else find_wheelhouse(), ""
+    is_chosen = is_new and index is None and not cmake_args and wheelhouse is None and accelerator != "cpu"
+    if is_chosen and sys.platform != "darwin":  # There, Metal is the default.
+        advice = _install_for_gpu(environment, accelerator)
+        if not advice:
+            return
+        if (replaces or accelerator) and environment.has_library() == had_library:
+            raise InstallError(advice)
+    index = INDEXES + ("metal" if sys.platform == "darwin" else "cpu") if index is None else index
     # CMAKE_ARGS have no effect on a prebuilt wheel.
-    must_build = bool(os.environ.get("CMAKE_ARGS")) and not had_library
-    for source, options in [] if must_build else _sources(index):
+    sources = [] if cmake_args and is_new else _sources(wheelhouse, index)
+    for source, options in chain(sources, [] if is_new and (cmake_args or index) else [("pip's index", [])]):
         reason = environment.install_binary(*options)
         if not reason:
-            if not had_library:
+            if is_new:
                 print(f"{LIBRARY} is a prebuilt wheel of {source}.")
-                print("To build it for this CPU: make clean run WHEELHOUSE= LLAMA_CPP_INDEX=")
+                print(advice or "To build it for this CPU: make clean run WHEELHOUSE= LLAMA_CPP_INDEX=")
             return
         print(f"{source} {reason}.")
-    environment.install_from_source()
+    environment.install_from_source(cmake_args)
+    print(advice, end="\n" if advice else "")
 
 
-def _sources(index: str) -> list[tuple[str, list[str]]]:
+def _install_for_gpu(environment: Environment, backend: str) -> str:
+    """Install llama-cpp-python for an accelerator, or "": for the GPU that is found. Returns what prevents it."""
+    path = os.environ.get("PATH", "")
+    gpu = GPU("", f"ACCEL={backend}") if backend else find_gpu(path)
+    if gpu is None:
+        return "No GPU was found (nvidia-smi, vulkaninfo, /dev/dri). For one that is there: make gpu ACCEL=vulkan"
+    if not gpu.has_driver:
+        return f"{gpu.name} is not used: install its driver (nvidia-smi finds none), then: make gpu"
+    backend, advice = backend_for(gpu, backend, path)
+    index = wheel_index(backend, path)
+    for source, options in _sources(None, index and INDEXES + index):
+        reason = environment.install_binary(*options)
+        if not reason:
+            print(f"{LIBRARY} is a prebuilt wheel for {gpu.name}, of {source}.")
+            return ""
+        print(f"{source} {reason}.")
+    if compiler(backend, path) is None:
+        return f"{gpu.name} is not used: {advice}, then: make gpu"
+    try:
+        environment.install_from_source(ACCELERATORS[backend])
+    except InstallError as error:
+        return f"{error}\n{gpu.name} is not used, since this build failed; later: make gpu"
+    return ""
+
+
+def _sources(wheelhouse: Path | None, index: str) -> Iterator[tuple[str, list[str]]]:
     """The sources of prebuilt wheels, each with its name in messages and the options of pip."""
-    sources = []
-    wheelhouse = find_wheelhouse()
     if wheelhouse:
-        sources.append((str(wheelhouse), ["--no-index", "--find-links", str(wheelhouse / "wheels")]))
-    if index:
-        # An index that does not respond must not delay the build for minutes.
-        sources.append((index, ["--extra-index-url", index, "--timeout", "10", "--retries", "1"]))
-    return sources or [("pip's index", [])]
+        yield str(wheelhouse), ["--no-index", "--find-links", str(wheelhouse / "wheels")]
+    if index and reachable(index):
+        yield index, ["--extra-index-url", index]
+    elif index:
+        print(f"{index} cannot be reached within {REACH_S} s.", flush=True)
+
+
+def reachable(url: str) -> bool:
+    """Whether a server responds within `REACH_S`. The search for its address has no limit, so a process does it."""
+    code = "import sys, urllib.request as u\ntry: u.urlopen(sys.argv[1])\nexcept u.HTTPError: pass"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        command = [sys.executable, "-c", code, url]
+        return subprocess.run(command, capture_output=True, timeout=REACH_S, check=False).returncode == 0
+    return False
 
 
 def find_wheelhouse() -> Path | None:
@@ -337,9 +407,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Install localchat in a virtual environment.")
     parser.add_argument("folder", type=Path, help="the virtual environment, created if it does not exist")
     parser.add_argument("extras", help="extras of pyproject.toml, separated by commas: server,test")
+    parser.add_argument("--replace", action="store_true", help="replace llama-cpp-python, by default for the GPU")
     options = parser.parse_args(arguments)
     try:
-        install(options.folder.resolve(), options.extras, os.environ.get("LLAMA_CPP_INDEX", PREBUILT_INDEX))
+        install(options.folder.resolve(), options.extras, os.environ.get("LLAMA_CPP_INDEX"), replaces=options.replace)
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
         return 1

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -22,32 +21,14 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from localchat.serving.models.catalog import Catalog
+from localchat.serving.models.memory import gigabytes
+from localchat.serving.models.model_file import QUANTISATION, ModelFileError, files_of, name_of, summary_of
 from tools import vendor
-from tools.install import LIBRARY, ROOT, InstallError, check_compiler, run_logged
+from tools.accelerator import ACCELERATORS, COMPILERS, compiler
+from tools.install import LIBRARY, ROOT, InstallError, check_compiler, requirement, run_logged
 
 OFFLINE = Path(__file__).parent / "offline"
-
-# CMake options of llama.cpp for a graphics card, by the values of ACCEL.
-ACCELERATORS = {
-    "": "",
-    "cuda": "-DGGML_CUDA=on",
-    "vulkan": "-DGGML_VULKAN=on",
-    "hip": "-DGGML_HIP=on",
-    "metal": "-DGGML_METAL=on",
-}
-
-# The compiler that each needs, the folder where it usually is if not in PATH, and the package that contains it.
-COMPILERS = {
-    "cuda": ("nvcc", "/usr/local/cuda/bin", "NVIDIA's CUDA toolkit, with its development files"),
-    "vulkan": (
-        "glslc",
-        "",
-        "the Vulkan SDK 1.3.272 or newer; on Debian 13, Ubuntu 24.04 and newer: sudo apt install glslc libvulkan-dev "
-        "spirv-headers",
-    ),
-    "hip": ("hipcc", "/opt/rocm/bin", "AMD's ROCm, with its development files"),
-    "metal": ("xcrun", "", "Apple's command line tools, on a Mac: xcode-select --install"),
-}
 
 # On Linux, ggml builds a variant of its CPU code for each generation of CPUs and loads the best one at run time. Each
 # variant is a file beside the library. On other systems ggml's default is used, which requires AVX2 on x86.
@@ -62,15 +43,17 @@ BUILD_TOOLS = ("setuptools>=77", "wheel")
 OPENMP = "libgomp.so.1"
 
 
-def cmake_args(accelerator: str, system: str, extra: str) -> str:
+def cmake_args(accelerator: str, system: str, extra: str, has_rpc: bool = False) -> str:
     """The CMake options of a portable build.
 
     Args:
         accelerator: A key of `ACCELERATORS`.
         system: `sys.platform`.
         extra: Further options, which override the others.
+        has_rpc: Whether a model can be on several machines.
     """
-    parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], extra]
+    rpc = "-DGGML_RPC=on" if has_rpc else ""
+    parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], rpc, extra]
     return " ".join(filter(None, parts))
 
 
@@ -86,16 +69,9 @@ def check_accelerator(accelerator: str, path: str) -> None:
     """
     if accelerator not in COMPILERS:
         return
-    program, folder, package = COMPILERS[accelerator]
-    if shutil.which(program, path=os.pathsep.join(filter(None, [path, folder]))) is None:
+    program, _, package = COMPILERS[accelerator]
+    if compiler(accelerator, path) is None:
         raise InstallError(f"ACCEL={accelerator} needs {program}, which was not found: install {package}")
-
-
-def requirement() -> str:
-    """The requirement of pyproject.toml for llama-cpp-python, with its versions."""
-    match = re.search(rf'^server = \["({LIBRARY}[^"]*)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
-    assert match, "pyproject.toml has no extra named server"
-    return match.group(1)
 
 
 def add_file(wheel: Path, file: Path, name: str) -> None:
@@ -181,13 +157,40 @@ class Wheelhouse:
         """Write the client as one file and as a zipapp."""
         vendor.write(self._folder / "chat_client.py", vendor.one_file())
         package = self._scratch / "zipapp" / "localchat"
-        ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py")
+        ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py", "worker.py")
         shutil.copytree(ROOT / "localchat", package, ignore=ignored)
         zipapp.create_archive(
             package.parent, self._folder / "localchat.pyz", "/usr/bin/env python3", "localchat.__main__:main"
         )
 
-    def write_installer(self, options: str) -> None:
+    def add_model(self, name: str) -> str:
+        """Put a model of this machine into the folder, with its projectors. Returns its name."""
+        folder, new = self._folder / "models", self._folder / "models.new"
+        if not name:
+            shutil.rmtree(folder, ignore_errors=True)
+            return ""
+        try:
+            model = Catalog().find(name, takes_paths=True)
+            if summary_of(model).problem:
+                raise ModelFileError(summary_of(model).problem)
+        except (ModelFileError, OSError) as error:
+            raise InstallError(f"MODEL={name}: {error}") from error
+        # A folder of a repository has projectors of its models alone.
+        base = "" if "/" in model.name else QUANTISATION.sub("", name_of(model.path)).lower()
+        beside = [path for path in model.path.parent.glob("*mmproj*.gguf") if base in path.name.lower()]
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        for path in (*files_of(model.path), *beside):
+            try:
+                os.link(path.resolve(), new / path.name)
+            except OSError:  # It is on another disk.
+                shutil.copyfile(path, new / path.name)
+        (new / "models.json").write_text(json.dumps({model.name: model.path.name}), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)  # After that, since the model may be in it.
+        new.rename(folder)
+        return model.name
+
+    def write_installer(self, options: str, model: str) -> None:
         """Write the installer, the README and the digests."""
         (wheel,) = self._wheels.glob("localchat_llama-*.whl")
         facts = {
@@ -195,6 +198,7 @@ class Wheelhouse:
             "extras": self._extras,
             "pythons": sorted({_version(python) for python in self._pythons}, key=lambda text: int(text[2:])),
             "cmake_args": options,
+            "model": model,
             "built_on": " ".join([platform.system(), platform.machine(), *filter(None, platform.libc_ver())]),
         }
         (self._folder / "folder.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -203,14 +207,14 @@ class Wheelhouse:
         (self._folder / "install.sh").chmod(0o755)
         title = f"localchat {facts['version']} for machines without a network"
         text = (OFFLINE / "README.txt").read_text(encoding="utf-8")
+        models = [f"{path.name}, {gigabytes(path.stat().st_size)}" for path in self._folder.glob("models/*.gguf")]
         values = {**facts, "pythons": ", ".join(facts["pythons"]), "library": LIBRARY, "openmp": OPENMP}
+        (llama,) = (path.name.split("-")[1] for path in self._wheels.glob("llama_cpp_python-*.whl"))
+        values |= {"llama": llama, "models": f"{model or 'none'} {'; '.join(models)}"}
         text = text.format(**values, underline="=" * len(title))
         (self._folder / "README.txt").write_text(text, encoding="utf-8")
         files = sorted(path for path in self._folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
-        sums = [
-            f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(self._folder).as_posix()}\n"
-            for path in files
-        ]
+        sums = [f"{_digest(path)}  {path.relative_to(self._folder).as_posix()}\n" for path in files]
         (self._folder / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
 
     def _facts(self) -> dict[str, str]:
@@ -229,6 +233,14 @@ class Wheelhouse:
         run_logged(command, task, self._log)
 
 
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:  # A model may be larger than the memory.
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
+
+
 def _version(python: str) -> str:
     """The minor version of an interpreter, "3.11" for example."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -244,18 +256,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--extras", default="server", help="of pyproject.toml, separated by commas (server)")
     parser.add_argument("--accel", default="", choices=ACCELERATORS, help="a graphics card to build for")
+    parser.add_argument("--rpc", default="", help="not empty: for a model on several machines (no)")
     parser.add_argument("--pythons", default=sys.executable, help="interpreters to collect wheels for (this one)")
+    parser.add_argument("--model", default="", help="a model to include: a file, or a name of `--list`")
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve()
-    cmake = cmake_args(options.accel, sys.platform, os.environ.get("CMAKE_ARGS", ""))
+    cmake = cmake_args(options.accel, sys.platform, os.environ.get("CMAKE_ARGS", ""), bool(options.rpc))
     try:
         check_accelerator(options.accel, os.environ.get("PATH", ""))
         with tempfile.TemporaryDirectory() as scratch:
             wheelhouse = Wheelhouse(folder, options.extras, options.pythons.split(), Path(scratch))
+            model = wheelhouse.add_model(options.model)
             wheelhouse.build_library(cmake)
             wheelhouse.collect()
             wheelhouse.write_client()
-            wheelhouse.write_installer(cmake)
+            wheelhouse.write_installer(cmake, model)
     except InstallError as error:
         print(f"wheelhouse: {error}", file=sys.stderr)
         return 1

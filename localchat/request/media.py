@@ -26,7 +26,7 @@ _IMAGES = {
     "image/webp": ((0, b"RIFF"), (8, b"WEBP")),
     "image/bmp": ((0, b"BM"), (6, b"\0\0\0\0")),
 }
-_AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
+_AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),), "flac": ((0, b"fLaC"),)}
 
 
 def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav or mp3 (a Path, bytes, a data: URL or a part itself), as a part of a message.
+    """Audio, wav, mp3 or flac (a Path, bytes, a data: URL or a part itself), as a part of a message.
 
     Raises ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
     """

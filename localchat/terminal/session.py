@@ -16,6 +16,7 @@ from ..client import Client
 from ..request import media
 from ..request.completion import n_system
 from ..request.options import ClientOptions, MessageOptions
+from .arguments import AudioFile
 from .ask import finish_code, read_prompt, report, show
 from .printing import DetailedPrinter, waiting
 
@@ -50,9 +51,13 @@ class Session(Conversation):
         self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
 
     def ask(self, text: str, images: Sequence[str] = ()) -> int:
-        """Send a user message with this text and these images, each the path of a file or a URL; see `_send`."""
-        sources = [image if media.is_url(image) else Path(image) for image in images]
-        self.unanswered = media.attach(text, sources)
+        """Send a user message with this text and these images, each the path of a file or a URL, and sounds
+        (AudioFile); see `_send`."""
+        sounds = [Path(image) for image in images if isinstance(image, AudioFile)]
+        sources = [
+            image if media.is_url(image) else Path(image) for image in images if not isinstance(image, AudioFile)
+        ]
+        self.unanswered = media.attach(text, sources, sounds)
         return self._send(self.unanswered)
 
     def retry(self) -> int:

@@ -1,19 +1,15 @@
-"""The whole client: damaged streams by the thousand, Ctrl-C, its weight, and the comparison with `openai`."""
+"""The whole client: damaged streams by the thousand, its weight, and the comparison with `openai`."""
 
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
 from bench import client as bench
 from bench import dialects
 from tests.support import fuzz_sse, fuzz_wire
-from tests.support.raw_server import DEADLINE_S, OPEN, waiting
 
 
 @pytest.mark.parametrize(("check", "n"), [(fuzz_sse.check, 3000), (fuzz_wire.check, 1000)], ids=["sse", "wire"])
@@ -28,30 +24,6 @@ def test_openai_differs_from_the_dialects(capsys):
     out = capsys.readouterr().out
     assert "ollama-tools: calls: [('fgg'" in out
     assert "tail-cut: raises: None, not 'IncompleteStream'" in out
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot interrupt a wait for the network")
-def test_ctrl_c_ends_the_stream_at_once():
-    program = (
-        "import sys, localchat\n"
-        "with localchat.Client(sys.argv[1], model='m') as client:\n"
-        "    try:\n"
-        "        with client.stream('hi') as stream:\n"
-        "            for text in stream.text: print(text, flush=True)\n"
-        "    except KeyboardInterrupt:\n"
-        "        print('interrupted with', stream.reply.text)\n"
-    )
-    with waiting(OPEN) as server:
-        command = [sys.executable, "-c", program, server.url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "a\n"
-            start = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            assert server.left.wait(DEADLINE_S)
-            assert time.monotonic() - start < 0.5  # 50 ms on an idle machine.
-            assert process.stdout.read() == "interrupted with a\n"
-            assert process.wait(DEADLINE_S) == 0
 
 
 # The benchmark measures times, since a test of a time would fail on a busy machine.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
 
 from localchat.errors import IncompleteStream, StreamError
-from localchat.events import StreamEvent
+from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
+from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import parse_error
 from localchat.reply.text import ThinkSplitter
 
@@ -46,6 +48,37 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
     with pytest.raises(IncompleteStream, match=words):
         accumulator.finish()
     assert accumulated(*chunks)[1].reply().finish_reason_raw == finish
+
+
+def used(delta: dict[str, Any], finish: str | None, **counts: int | None) -> dict[str, Any]:
+    """A chunk with a usage."""
+    usage = {f"{name}_tokens": count for name, count in counts.items()}
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}] if delta or finish else []
+    return {"choices": choices, "usage": {**usage, "total_tokens": None}}
+
+
+INFINITE = text_chunk("a", "stop")
+INFINITE["choices"][0]["logprobs"] = {"content": [{"logprob": float("-inf")}]}
+# Responses with which other clients failed, by public reports, and the tokens of input and output.
+REPORTED: dict[str, tuple[list[dict[str, Any]], tuple[int, int]]] = {
+    "usage without output tokens at first": (
+        [used({}, None, prompt=11), text_chunk("a"), used({}, "stop", prompt=11, completion=1)],
+        (11, 1),
+    ),
+    "counts that are null": (
+        [used({"content": "a"}, "stop", prompt=None, completion=None), used({}, None, prompt=5, completion=None)],
+        (5, 0),
+    ),
+    "infinite log probabilities": ([parse_frame("message", json.dumps(INFINITE))], (0, 0)),
+}
+
+
+@pytest.mark.parametrize(("chunks", "tokens"), REPORTED.values(), ids=REPORTED)
+def test_reply_is_complete(chunks, tokens):
+    reply = accumulated(*chunks)[1].reply()
+    usage = reply.usage or Usage()
+    assert (reply.text, reply.finish_reason) == ("a", "stop")
+    assert (usage.input_tokens, usage.output_tokens) == tokens
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])

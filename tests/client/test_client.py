@@ -167,7 +167,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for url in ("", "http://", "h:0", "http://p:99999", "http://user:zqz/x@p:80")
     ),
     ({"verify": "/no/such/file"}, "verify must name a file of certificates, not '/no/such/file'"),
-    ({"verify": 0}, "verify must name a file of certificates, not 0"),
+    *(({"verify": wrong}, "verify must name a file of certificates") for wrong in (0, {}, ["ca.pem"], __file__)),
 ]
 
 
@@ -177,6 +177,14 @@ def test_wrong_argument_is_found_when_the_client_is_made(options, words, client_
         with pytest.raises((TypeError, ValueError), match=words) as caught:
             make(**options)
         assert "zqz" not in "".join(traceback.format_exception(None, caught.value, None))
+
+
+def test_halves_of_characters_in_a_prompt_are_sent_as_json():
+    """Python reads invalid bytes of files and arguments as such halves."""
+    with always(HELLO) as server, make_client(server) as client:
+        client.chat("a\ud83d \udce9")
+        assert server.requests[0].body.isascii()
+        assert server.requests[0].json["messages"][0]["content"] == "a\ud83d \udce9"
 
 
 # Formats of a response
@@ -211,18 +219,21 @@ def test_response_in_every_format(raw, client_class):
 
 
 NOT_CHAT = {
-    "html": (b"<!doctype html><title>Sign in</title>", "is /v1 missing"),
-    "text": (b"hello there", "not a chat completion but text/html"),
-    "other-json": (b'{"hello": 1}', "this JSON is not a chat completion"),
-    "list": (b"[1]", "not an object"),
-    "bad-event": (b"data: {oops\n\n", "not JSON"),
+    "html": (b"<!doctype html><title>Sign in</title>", ProtocolError, "is /v1 missing"),
+    "text": (b"hello there", ProtocolError, "not a chat completion but text/html"),
+    "other-json": (b'{"hello": 1}', ProtocolError, "this JSON is not a chat completion"),
+    "list": (b"[1]", ProtocolError, "not an object"),
+    "bad-event": (b"data: {oops\n\n", ProtocolError, "not JSON"),
+    "cut-json": (b"{hello}", IncompleteStream, "ended before its first choice; it begins: {hello}"),
+    "empty": (b"", IncompleteStream, "before its first choice"),
+    "no-finish-reason": (piece("ab"), IncompleteStream, "cut after 2 characters"),
 }
 
 
-@pytest.mark.parametrize(("body", "words"), NOT_CHAT.values(), ids=NOT_CHAT)
-def test_response_that_is_not_a_chat_completion_is_a_protocol_error(body, words):
+@pytest.mark.parametrize(("body", "kind", "words"), NOT_CHAT.values(), ids=NOT_CHAT)
+def test_response_that_is_no_whole_chat_completion_is_an_error(body, kind, words):
     raw = with_length(body, headers="Content-Type: text/html\r\n")
-    assert failure(always(raw), ProtocolError, words).partial is not None
+    assert failure(always(raw), kind, words).partial is not None
 
 
 # A response in each framing, and its bytes after the finish reason.
@@ -250,7 +261,6 @@ def test_response_that_is_cut_anywhere_is_incomplete(raw, n_after, client_class)
                 client.chat("hi")
             if b'"lo"' in piece:
                 assert caught.value.partial.text.startswith("Hel")
-    failure(always(with_length(b"{hello}")), IncompleteStream, "ended before its first choice; it begins: {hello}")
 
 
 ENDINGS = {

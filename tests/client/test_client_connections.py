@@ -15,7 +15,7 @@ import pytest
 
 import localchat.transport.addresses
 import localchat.transport.sockets
-from localchat import Client, ConnectError
+from localchat import ConnectError
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.support.clients import failure, failure_at, make_client
@@ -219,13 +219,6 @@ def test_tls(certificate, verify, client_class):
     with with_tls(always(HELLO), certificate) as server, make_client(server, client_class, verify=verify) as client:
         for _ in range(3):
             assert client.chat("hi").text == "Hello"
-
-
-def test_verify_that_is_no_file_of_certificates(tmp_path):
-    path = tmp_path / "ca.pem"
-    path.write_text("nonsense")
-    with pytest.raises(ValueError, match=r"verify must name a file of certificates.*ca\.pem"):
-        Client(verify=path)
 
 
 def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate, client_class):

@@ -31,6 +31,7 @@ from localchat import (
 )
 from localchat.request import media
 from localchat.transport.http1 import Inflate
+from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
 from tests.support.raw_server import (
     DONE,
@@ -45,6 +46,7 @@ from tests.support.raw_server import (
     always,
     choice,
     chunked,
+    chunks,
     dripping,
     piece,
     serving,
@@ -62,6 +64,13 @@ STATUSES = {
     "429": (429, b"slow down", RateLimitError, "slow down"),
     "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
     "empty": (500, b"", ServerError, "no reason given"),
+    "letters": (400, '{"error": {"grund": "größe"}}'.encode(), BadRequestError, "größe"),
+    "other fields": (
+        500,
+        b'{"success": false, "error": {"code": "E", "message": "try later"}}',
+        ServerError,
+        "try later",
+    ),
 }
 
 
@@ -156,6 +165,20 @@ def test_retry_after(headers, seconds):
     assert localchat.transport.failures.retry_after(headers) == seconds
 
 
+def test_longest_retry_after_is_waited_for(monkeypatch):
+    waits: list[float] = []
+
+    async def sleep(driver: Driver, limit: float) -> None:
+        waits.append(limit)
+
+    monkeypatch.setattr(Driver, "sleep", sleep)
+    for seconds, n_tries in ((120, 2), (121, 1)):
+        server = always(with_length(b"{}", "429 Many", f"Retry-After: {seconds}\r\n"))
+        failure(server, RateLimitError, max_retries=1)
+        assert len(server.requests) == n_tries
+    assert waits == [120]
+
+
 def test_delay_grows_to_a_limit_with_jitter():
     for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
         delay = localchat.transport.failures.retry_delay(ConnectError("x"), tries, 100)
@@ -191,20 +214,20 @@ def test_key_is_in_no_error_with_any_json_escape(slash):
         assert "cd" not in f"{error!r} {vars(error)}"
 
 
-@pytest.mark.parametrize("error", [{"error": KEY}, {"x_groq": {"error": KEY}}])
-def test_key_is_in_no_event_of_an_error(error):
-    with always(chunked(piece("a"), sse(error))) as server, make_client(server, api_key=KEY) as client:
-        with client.stream("hi") as stream:
-            seen = list(itertools.islice(stream, 3))
-        assert [event.type for event in seen] == ["message_start", "content_delta", "error"]
-        assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
+LATE = {
+    "error": (piece("a"), sse({"error": KEY})),
+    "groq": (piece("a"), sse({"x_groq": {"error": KEY}})),
+    "warning": (piece("a", "stop"), f"data: {KEY}\n\n".encode()),
+}
 
 
-def test_key_is_in_no_warning():
-    raw = chunked(piece("a", "stop"), f"data: {KEY}\n\n".encode())
-    with always(raw) as server, make_client(server, api_key=KEY) as client:
-        (warning,) = client.chat("hi").warnings
-    assert KEY not in warning
+@pytest.mark.parametrize("parts", LATE.values(), ids=LATE)
+def test_key_is_in_no_event(parts):
+    with always(chunked(*parts)) as server, make_client(server, api_key=KEY) as client, client.stream("hi") as stream:
+        seen = list(itertools.islice(stream, 3))
+    assert [event.type for event in seen[:2]] == ["message_start", "content_delta"]
+    assert seen[2].type in ("error", "warning")
+    assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
 
 
 @pytest.mark.parametrize(("model", "host"), [(None, "http://elsewhere"), ("m", "http://elsewhere"), ("m", "")])
@@ -295,22 +318,17 @@ def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, 
     assert len(server.requests) == (1 if error.status == 403 else 2)
 
 
-def test_error_that_inflates_to_63_mb_is_cut(client_class):
+def test_size_of_a_response_is_limited(client_class):
+    """Also of one that is inflated, and of a stream; the body of an error is cut."""
+    zipped = with_length(gzip.compress(b": ping\n" * 5_000_000, 1), headers=ZIPPED)
+    error = failure(always(zipped), ProtocolError, "more than 3000000 bytes", client_class, max_bytes=3_000_000)
+    assert error.partial is not None
+    server = dripping(OPEN, drop=chunks(piece("more"), end=False))
+    error = failure(server, ProtocolError, "more than 1000", client_class, max_bytes=1000)
+    assert error.partial.text.startswith("amore")
     raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
     error = failure(always(raw), ServerError, "500", client_class)
     assert len(error.body) == localchat.transport.call.MAX_DRAINED_BYTES
-
-
-def test_inflated_response_is_limited_in_bytes(client_class):
-    raw = with_length(gzip.compress(b": ping\n" * 5_000_000, 1), headers=ZIPPED)
-    error = failure(always(raw), ProtocolError, "more than 3000000 bytes", client_class, max_bytes=3_000_000)
-    assert error.partial is not None
-
-
-def test_size_of_a_stream_is_limited(client_class):
-    pieces = b"%x\r\n%s\r\n" % (len(piece("more")), piece("more"))
-    error = failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", client_class, max_bytes=1000)
-    assert error.partial.text.startswith("amore")
 
 
 def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
@@ -319,10 +337,13 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
     assert not accumulator.complete
-    call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
     calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
-    raw = chunked(piece("Hello"), *(sse({"choices": [item]}) for item in calls))
-    assert failure(always(raw), ProtocolError, "more than 1000 tool calls", client_class).partial.text == "Hello"
+    parts = [piece("Hello"), *(sse({"choices": [item]}) for item in calls)]
+    error = failure(always(chunked(*parts)), ProtocolError, "more than 1000 tool calls", client_class)
+    assert error.partial.text == "Hello"
+    with always(chunked(*parts[:-1], DONE)) as server, make_client(server, client_class) as client:
+        assert len(client.chat("hi").tool_calls) == 1000
     assert time.process_time() - start < 5
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
 
 import pytest
 
 from localchat import Client, StatusError
 from tests.support.clients import make_client
-from tests.support.raw_server import HELLO, Peer, Server, always, chunked, piece, with_length
+from tests.support.raw_server import DEADLINE_S, HELLO, OPEN, Request, always, serving, with_length
 from tests.support.scripted import Json, playing, refusal, text
 
 PROMPTS = [f"{number}" for number in range(20)]
@@ -42,14 +41,13 @@ def test_concurrency_is_used_and_bounded(client_class):
     """The server responds when three requests are in flight. With fewer, the barrier breaks after its timeout."""
     gate, n_left, most = threading.Barrier(3), threading.Semaphore(3), []
 
-    def handle(peer: Peer, server: Server) -> None:
-        while peer.request() is not None:
-            most.append(n_left.acquire(blocking=False))
-            gate.wait(10)
-            n_left.release()
-            peer.send(HELLO)
+    def respond(request: Request, number: int) -> bytes:
+        most.append(n_left.acquire(blocking=False))
+        gate.wait(DEADLINE_S)
+        n_left.release()
+        return HELLO
 
-    with Server(handle) as server, make_client(server, client_class) as client:
+    with serving(respond) as server, make_client(server, client_class) as client:
         results = client.map(PROMPTS[:9], concurrency=3)
     assert [str(result) for result in results] == ["Hello"] * 9
     assert most == [True] * 9
@@ -58,33 +56,28 @@ def test_concurrency_is_used_and_bounded(client_class):
 def test_error_of_the_callback_cancels_requests_in_flight():
     waiting = threading.Event()
 
-    def handle(peer: Peer, server: Server) -> None:
-        request = peer.request()
-        assert request is not None
+    def respond(request: Request, number: int) -> bytes:
         if b"slow" in request.body:
             waiting.set()
-            peer.send(chunked(piece("a"), end=False))
-            assert peer.is_disconnected()
-        else:
-            assert waiting.wait(10)
-            peer.send(HELLO)
+            return OPEN
+        assert waiting.wait(DEADLINE_S)
+        return HELLO
 
     def stop(*progress: int) -> None:
         raise KeyboardInterrupt
 
     start = time.monotonic()
-    with Server(handle) as server, make_client(server) as client, pytest.raises(KeyboardInterrupt):
+    with serving(respond) as server, make_client(server) as client, pytest.raises(KeyboardInterrupt):
         client.map(["slow", "fast"], on_progress=stop)
     assert time.monotonic() - start < 5
 
 
 def test_wrong_prompts_and_options_send_nothing():
     with always(HELLO) as server, make_client(server) as client:
-        wrong: Any = client
-        for prompts, options in (("text", {}), (["a", b"b"], {}), (["a"], {"concurency": 2})):
-            with pytest.raises(TypeError, match=r"list of prompts|not bytes|is concurrency meant"):
-                wrong.map(prompts, **options)
-        for given, words in (
+        for options, words in (
+            ({"prompts": "text"}, "list of prompts"),
+            ({"prompts": ["a", b"b"]}, "not bytes"),
+            ({"concurency": 2}, "is concurrency meant"),
             ({"concurrency": 0}, "at least 1, not 0"),
             ({"concurrency": "2"}, "whole number of at least 1, not '2'"),
             ({"on_progress": 3}, "on_progress is a function, not 3"),
@@ -92,7 +85,7 @@ def test_wrong_prompts_and_options_send_nothing():
             ({"retries_on_mismatch": -1}, "retries_on_mismatch"),
         ):
             with pytest.raises((ValueError, TypeError), match=words):
-                wrong.map(["a"], **given)
+                client.map(options.pop("prompts", ["a"]), **options)
         assert server.requests == []
 
 

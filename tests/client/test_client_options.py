@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from localchat import Choice, Client, IncompleteReply, NotFoundError, Reply, StreamError, Tool, chat
+from localchat import (
+    Choice,
+    Client,
+    IncompleteReply,
+    NotFoundError,
+    ProtocolError,
+    Reply,
+    StreamError,
+    Timeout,
+    Tool,
+    chat,
+)
 from localchat.reply.assembly import check_complete
-from tests.support.clients import make_client
-from tests.support.raw_server import DONE, HELLO, always, chunked, piece, serving, with_length
+from tests.support.clients import failure, make_client
+from tests.support.raw_server import DEADLINE_S, DONE, HELLO, HELLO_JSON, always, chunked, piece, serving, with_length
 
 UNKNOWN: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("chat", ("hi",), {"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
@@ -54,8 +67,10 @@ def test_wrong_prompt_is_explained(methods, prompt, words):
             getattr(Client("http://127.0.0.1:1", model="m"), method)(prompt)
 
 
+NOT_SECONDS: Any = (0, -1, "60", [], True, (5, 10))
+NO_TIMEOUT = "timeout is a number of seconds above 0, or None for no limit, not "
 WRONG_VALUES: dict[str, Any] = {
-    **{f"timeout {wrong!r}": ({"timeout": wrong}, "timeout is a number") for wrong in (0, -1, "60", [], True)},
+    **{f"timeout {wrong!r}": ({"timeout": wrong}, f"{NO_TIMEOUT}{re.escape(repr(wrong))}") for wrong in NOT_SECONDS},
     **{f"retries {wrong!r}": ({"max_retries": wrong}, "max_retries is a whole") for wrong in ("2", -1, 1.5, True)},
     "length": ({"headers": {"content-length": "3"}}, "sets the header content-length itself"),
     **{name: ({"headers": {name: "x"}}, "sets the header") for name in ("Transfer-Encoding", "CONNECTION")},
@@ -161,12 +176,8 @@ def find(name: str) -> str:
 
 def test_c18_c22_c23_every_field_of_openai_is_an_option(client_class):
     """No images are no images, and a Tool is sent as JSON."""
-    values: dict[str, Any] = {
-        **dict.fromkeys(FIELDS.split(), 1),
-        "audio": {"voice": "x"},
-        "tools": [Tool.of(find)],
-        "stream_options": {"a": 1},
-    }
+    values: dict[str, Any] = dict.fromkeys(FIELDS.split(), 1)
+    values.update(audio={"voice": "x"}, tools=[Tool.of(find)], stream_options={"a": 1})
     with always(HELLO) as server, make_client(server, client_class) as client:
         client.chat("hi", **values, images=[])
         client.chat("hi", images=[], audio=())
@@ -213,6 +224,16 @@ def test_any_request(client_class):
             client.request("GET", "nowhere")
         with pytest.raises(ValueError, match="not a valid HTTP method"):
             client.request("GET /x", "y")
+
+
+def test_smallest_values_of_the_options_are_allowed(client_class):
+    options = {"max_retries": 0, "max_bytes": len(HELLO_JSON), "timeout": Timeout(DEADLINE_S, total=DEADLINE_S)}
+    with always(with_length(HELLO_JSON)) as server, make_client(server, client_class, **options) as client:
+        assert client.chat("hi", max_retries=0, retries_on_mismatch=0).text == "Hello"
+        assert [reply.text for reply in client.map(["hi"], concurrency=1)] == ["Hello"]
+        assert client.run("hi", max_rounds=1, parallel=0).text == "Hello"
+    options = {"max_bytes": len(HELLO_JSON) - 1, "client_class": client_class}
+    failure(always(with_length(HELLO_JSON)), ProtocolError, f"more than {len(HELLO_JSON) - 1} bytes", **options)
 
 
 NO_LUCK = {"message": "no luck", "code": 500}

@@ -46,11 +46,14 @@ def test_turns_are_added_and_sent_again(client_class: Any):
     assert [request["temperature"] for request in script.requests] == [0, 1, 1]
 
 
-def test_system_message_of_a_turn_replaces_that_of_the_conversation(client_class: Any):
+def test_system_message_of_a_turn_is_not_kept_and_messages_may_be_edited(client_class: Any):
     with started(text("Hi."), client_class=client_class, system="be brief") as (conversation, script):
         conversation.say("one", system="be long")
+        assert conversation.messages == [SYSTEM, user("one"), assistant("Hi.")]
+        conversation.messages[1]["content"] = "two"
+        conversation.say("more")
     assert script.requests[0]["messages"] == [{"role": "system", "content": "be long"}, user("one")]
-    assert conversation.messages == [SYSTEM, user("one"), assistant("Hi.")]
+    assert script.requests[1]["messages"][:2] == [SYSTEM, user("two")]
 
 
 def test_turn_is_added_with_its_last_event(client_class: Any):
@@ -80,16 +83,6 @@ def test_nothing_is_added_after_an_error(responses: List[Any], options: Any, err
         with pytest.raises(error):
             conversation.say("more", **options)
         assert conversation.messages == [user("hi"), assistant("Hello.")]
-
-
-def test_message_may_be_edited_and_the_system_message_of_one_turn_is_not_kept():
-    with started(text("ok")) as (conversation, script):
-        conversation.say("hi", system="be brief")
-        assert conversation.messages == [user("hi"), assistant("ok")]
-        conversation.messages[0]["content"] = "hello"
-        conversation.say("more")
-    assert script.requests[0]["messages"] == [SYSTEM, user("hi")]
-    assert script.requests[1]["messages"][0] == user("hello")
 
 
 def test_prompt_may_be_messages_and_have_images():

@@ -83,6 +83,9 @@ def error_classes() -> list[type[LocalChatError]]:
     return [item for item in named if isinstance(item, type) and issubclass(item, Exception)]
 
 
+OF_PYTHON: Any = {errors.TimedOut: TimeoutError, errors.ConnectError: ConnectionError}
+
+
 @pytest.mark.parametrize("error_class", error_classes(), ids=lambda error_class: error_class.__name__)
 def test_error_is_one_of_the_package_and_survives_pickle(error_class):
     assert issubclass(error_class, LocalChatError)
@@ -90,6 +93,7 @@ def test_error_is_one_of_the_package_and_survives_pickle(error_class):
     vars(error).update(partial=Reply((Choice(0, "so far"),)), kind="idle", status=404)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), vars(copy)) == ("what to do", vars(error))
+    assert issubclass(error_class, OF_PYTHON.get(error_class, Exception))
 
 
 def test_status_has_its_class():

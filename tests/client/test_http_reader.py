@@ -7,7 +7,7 @@ import time
 import pytest
 
 from localchat import IncompleteStream, ProtocolError
-from localchat.transport.http1 import ResponseReader
+from localchat.transport.http1 import _MAX_HEAD_BYTES, ResponseReader
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -67,6 +67,13 @@ NOT_HTTP = {
 def test_response_that_is_not_http(raw):
     with pytest.raises(ProtocolError):
         ResponseReader().feed(raw)
+
+
+def test_a_head_may_have_the_limit_of_bytes():
+    response = ResponseReader()
+    response.feed((OK + b"X: ").ljust(_MAX_HEAD_BYTES, b"x"))
+    response.feed(b"\r\nContent-Length: 0\r\n\r\n")
+    assert response.ended
 
 
 WRONG_CHUNKS = {

@@ -128,37 +128,29 @@ def test_l31_tool_definition():
         "y": {"param_type": "bool", "required": False, "default": False},
         "z": {"param_type": "str", "default": None, "required": False},
     }
-    assert tool_definition({"tool_name": "f", "description": "Do.", "parameters": parameters}) == {
-        "type": "function",
-        "function": {
-            "name": "f",
-            "description": "Do.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "x": {"type": "integer", "description": "a number"},
-                    "y": {"type": "boolean", "default": False},
-                    "z": {"type": "string"},
-                },
-                "required": ["x"],
-            },
-        },
+    properties = {
+        "x": {"type": "integer", "description": "a number"},
+        "y": {"type": "boolean", "default": False},
+        "z": {"type": "string"},
     }
+    schema = {"type": "object", "properties": properties, "required": ["x"]}
+    function = {"name": "f", "description": "Do.", "parameters": schema}
+    definition = tool_definition({"tool_name": "f", "description": "Do.", "parameters": parameters})
+    assert definition == {"type": "function", "function": function}
     assert tool_definition({"tool_name": BuiltIn.SEARCH})["function"] == {"name": "brave_search"}
 
 
 def test_l26_l27_l32_calls_are_converted_and_never_raise():
     good = {"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    calls = [
-        good,
+    as_object = {"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}
+    call = StackCall("1", "f", {"a": 1}, '{"a": 1}')
+    bad = [
         {"id": None, "function": {"name": "f", "arguments": "{"}},
         {"function": {"name": "f", "arguments": "[1]"}},
         {},
-        {"id": "1", "function": {"name": "f", "arguments": {"a": 1}}},
     ]
-    call = StackCall("1", "f", {"a": 1}, '{"a": 1}')
-    bad = [UnparseableToolCall("", "f", "{"), UnparseableToolCall("", "f", "[1]"), UnparseableToolCall("", "", "{}")]
-    assert stack_calls(calls) == [call, *bad, call]
+    unparseable = [UnparseableToolCall("", name, text) for name, text in (("f", "{"), ("f", "[1]"), ("", "{}"))]
+    assert stack_calls([good, *bad, as_object]) == [call, *unparseable, call]
     assert stack_calls(None) == []
     assert UnparseableToolCall() == UnparseableToolCall("", "", "")
 
@@ -177,16 +169,10 @@ def test_what_the_server_requires_back_survives_the_conversion():
 
 # Messages
 
-ASSISTANT = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
-}
-STACK_ASSISTANT = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}],
-}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+STACK_CALL = {"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}
+ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+STACK_ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [STACK_CALL]}
 IMAGE_PARTS = [
     {"type": "text", "text": "see"},
     {"type": "image_url", "image_url": {"url": "https://host/a.png"}},
@@ -311,28 +297,16 @@ def test_l15_l17_l42_events_of_text():
 
 
 def test_l37_l41_events_of_calls():
-    made = events_of(
-        call_chunk(0, "1", "f", '{"a":'),
-        call_chunk(0, None, None, "1}"),
-        call_chunk(1, "2", "g", "{"),
-        chunk("tool_calls"),
-    )
-    start, *events, end = stack_events(made)
+    pieces = call_chunk(0, "1", "f", '{"a":'), call_chunk(0, None, None, "1}"), call_chunk(1, "2", "g", "{")
+    start, *events, end = stack_events(events_of(*pieces, chunk("tool_calls")))
     assert (start, end) == (StackEvent("start", StackText("")), StackEvent("complete", StackText(""), "end_of_message"))
     assert {event.event_type for event in events} == {"progress"}
-    assert [event.delta for event in events] == [
-        StackToolCall("", "started"),
-        StackToolCall("f(", "in_progress"),
-        StackToolCall('{"a":', "in_progress"),
-        StackToolCall("1}", "in_progress"),
-        StackToolCall("", "started"),
-        StackToolCall("g(", "in_progress"),
-        StackToolCall("{", "in_progress"),
-        StackToolCall(")", "in_progress"),
-        StackToolCall(StackCall("1", "f", {"a": 1}, '{"a":1}'), "succeeded"),
-        StackToolCall(")", "in_progress"),
-        StackToolCall("g({)", "failed"),
-    ]
+    began, ended = StackToolCall("", "started"), StackToolCall(")", "in_progress")
+    first = [StackToolCall(text, "in_progress") for text in ("f(", '{"a":', "1}")]
+    second = [StackToolCall(text, "in_progress") for text in ("g(", "{")]
+    whole = StackToolCall(StackCall("1", "f", {"a": 1}, '{"a":1}'), "succeeded")
+    failed = StackToolCall("g({)", "failed")
+    assert [event.delta for event in events] == [began, *first, began, *second, ended, whole, ended, failed]
 
 
 def test_l21_marker_in_the_text_sets_the_stop_reason():

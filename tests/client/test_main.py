@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 from typing import Any
 
 import pytest
 
-import localchat
 from localchat.__main__ import main
 from localchat.terminal import ask, printing
+from tests.support import documents
+from tests.support.documents import ROOT
 from tests.support.raw_server import (
     DEADLINE_S,
     DONE,
@@ -24,9 +25,9 @@ from tests.support.raw_server import (
     OPEN,
     Server,
     always,
-    choice,
     chunked,
     chunks,
+    delta,
     interrupted,
     piece,
     sse,
@@ -34,63 +35,38 @@ from tests.support.raw_server import (
     with_length,
 )
 
-ROOT = Path(localchat.__file__).parents[1]
+PROGRAM = [sys.executable, "-m", "localchat"]
+OUTPUT = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}
 
 
-def environment(url: str | None = None) -> dict[str, str]:
-    hidden = ("OPENAI_", "LOCALCHAT_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    clean.update(PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8", PYTHONWARNINGS="error")
-    return clean if url is None else {**clean, "OPENAI_BASE_URL": url}
+def run(server: Server | None, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program with this server, or without one."""
+    return documents.run([*PROGRAM, *arguments], **{**environment(server.url if server else ""), **options})
 
 
-def run(server: Server | None, *arguments: str, piped: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
-    return run_program(environment(server.url if server else None), *arguments, piped=piped, **options)
-
-
-def run_program(
-    variables: dict[str, str], *arguments: str, piped: Any = "", encoding: str | None = "utf-8", **options: Any
-) -> subprocess.CompletedProcess[Any]:
-    command = [sys.executable, "-m", "localchat", *arguments]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": encoding, **options}
-    return subprocess.run(command, input=piped, env=variables, timeout=DEADLINE_S, check=False, **options)
-
-
-def run_shell(command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_shell(command: str, url: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command that begins with the arguments of the program."""
-    command = f"{sys.executable} -m localchat {command}"
-    return subprocess.run(
-        command, shell=True, env=variables, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
+    return documents.run(["sh", "-c", f"{' '.join(PROGRAM)} {command}"], **environment(url))
 
 
-REASONING = sse({"choices": [choice({"reasoning_content": "hm"})]})
+def environment(url: str) -> dict[str, str]:
+    return {**OUTPUT, "OPENAI_BASE_URL": url}
+
+
+REASONING = chunked(delta(reasoning_content="hm"), *HELLO_EVENTS)
 CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
-OTHERS = [
-    {**choice({"reasoning_content": "hm", "tool_calls": [CALL]}, "tool_calls"), "index": 1},
-    {**choice({"content": "no"}, "stop"), "index": 2},
-]
+OTHERS = chunked(
+    delta("tool_calls", 1, reasoning_content="hm", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS
+)
 # The response of the server and the options, then stdout, a part of stderr, and the exit code.
 OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
     "answer": (HELLO, [], "Hello\n", "", 0),
     "models": (HELLO, ["--models"], "first\n", "", 0),
     "usage": (HELLO, ["--usage"], "Hello\n", "3 tokens in, 2 out, first after ", 0),
-    "reasoning": (chunked(REASONING, *HELLO_EVENTS), [], "Hello\n", "", 0),
-    "reasoning on demand": (chunked(REASONING, *HELLO_EVENTS), ["--show-reasoning"], "Hello\n", "hm\n", 0),
-    "call": (
-        chunked(sse({"choices": [choice({"tool_calls": [CALL]}, "tool_calls")]}), DONE),
-        [],
-        'f({"q":1})\n',
-        "",
-        0,
-    ),
-    "first of several choices": (
-        chunked(*(sse({"choices": [other]}) for other in OTHERS), *HELLO_EVENTS),
-        ["-o", "n=3", "--show-reasoning"],
-        "Hello\n",
-        "",
-        0,
-    ),
+    "reasoning": (REASONING, [], "Hello\n", "", 0),
+    "reasoning on demand": (REASONING, ["--show-reasoning"], "Hello\n", "hm\n", 0),
+    "call": (chunked(delta("tool_calls", tool_calls=[CALL]), DONE), [], 'f({"q":1})\n', "", 0),
+    "first of several choices": (OTHERS, ["-o", "n=3", "--show-reasoning"], "Hello\n", "", 0),
     "status": (with_length(b'{"error": "bad luck"}', "400 Bad"), [], "", "bad luck", 1),
     "error in the stream": (chunked(piece("Hel"), sse({"error": "bad luck"})), [], "Hel\n", "bad luck", 1),
     "cut": (chunked(piece("Hel")), [], "Hel\n", "cut after 3 characters", 3),
@@ -140,17 +116,16 @@ def test_pipes_and_files_are_utf_8_without_byte_order_marks(encoding, tmp_path):
     path.write_bytes("\ufeffÜ€".encode())
     schema.write_bytes("\ufeff{}".encode())
     with always(chunked(piece('"é€日"', "stop"), DONE)) as server:
-        variables, options = {**environment(server.url), "PYTHONIOENCODING": encoding}, ["--file", str(path)]
-        options += ["--schema", str(schema), "hi"]
-        done = run_program(variables, *options, piped="\ufeffé日".encode(), encoding=None)
-        assert (done.stdout.decode().strip(), done.stderr, done.returncode) == ('"é€日"', b"", 0)
+        options = ["--file", str(path), "--schema", str(schema), "hi"]
+        done = run(server, *options, piped="\ufeffé日", PYTHONIOENCODING=encoding)
+        assert (done.stdout, done.stderr, done.returncode) == ('"é€日"\n', "", 0)
         assert server.requests[-1].json["messages"][-1]["content"] == f"{path}:\n\nÜ€\n\né日\n\nhi"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
 @pytest.mark.parametrize("options", ["hi", "--models"])
 def test_closed_stdout_is_reported(options):
-    done = run_shell(f"{options} </dev/null >&-", environment())
+    done = run_shell(f"{options} </dev/null >&-")
     assert (done.returncode, done.stderr.count("\n"), done.stderr[:28]) == (1, 1, "localchat: stdout is closed:")
 
 
@@ -159,14 +134,13 @@ def test_closed_stdout_is_reported(options):
 def test_input_that_is_no_utf8_is_reported(errors):
     """The locale decides how Python reads such bytes: in C.UTF-8, as in containers, they become surrogates."""
     with always(HELLO) as server:
-        variables = {**environment(server.url), "PYTHONIOENCODING": f"utf-8:{errors}"}
-        done = run_program(variables, "hi", piped=b"caf\xe9", encoding=None)
-        assert (done.returncode, done.stdout, server.requests) == (1, b"", [])
-        assert b"not UTF-8" in done.stderr
+        done = run(server, "hi", piped="caf\udce9", PYTHONIOENCODING=f"utf-8:{errors}")
+        assert (done.returncode, done.stdout, server.requests) == (1, "", [])
+        assert "not UTF-8" in done.stderr
 
 
 def test_content_begins_a_new_line_after_reasoning():
-    reasoning = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
+    reasoning = [delta(reasoning_content=text) for text in ("h", "m")]
     with always(chunked(*reasoning, *HELLO_EVENTS)) as server:
         done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
         assert done.stdout == "hm\nHello\n"
@@ -196,7 +170,7 @@ def test_wrong_value_of_an_option_is_reported(option, words):
 @pytest.mark.parametrize("arguments", [["hi"], ["--models"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_reported(arguments):
     with always(HELLO) as server, open("/dev/full", "wb") as full:
-        done = run_program({**environment(server.url), "PYTHONUNBUFFERED": ""}, *arguments, stdout=full)
+        done = run(server, *arguments, stdout=full, PYTHONUNBUFFERED="")
     assert (done.returncode, done.stderr) == (1, "localchat: [Errno 28] No space left on device\n")
 
 
@@ -224,13 +198,8 @@ def test_long_waits_are_reported(monkeypatch, capsys):
 
 def child(server: Server) -> subprocess.Popen[bytes]:
     """The program, which has printed the first character of the response."""
-    started = subprocess.Popen(
-        [sys.executable, "-m", "localchat", "-m", "m", "hi"],
-        env=environment(server.url),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = subprocess.Popen([*PROGRAM, "-m", "m", "hi"], env={**os.environ, **environment(server.url)}, **pipes)
     assert started.stdout is not None
     assert started.stdout.read(1) == b"a"
     return started
@@ -238,11 +207,13 @@ def child(server: Server) -> subprocess.Popen[bytes]:
 
 def test_interrupt_exits_with_130_and_disconnects():
     with waiting(OPEN) as server, child(server) as program:
+        start = time.monotonic()
         program.send_signal(signal.SIGINT)
+        assert server.left.wait(DEADLINE_S)
+        assert time.monotonic() - start < 0.5  # 50 ms on an idle machine.
         _, errors = program.communicate(timeout=DEADLINE_S)
         assert program.returncode == 130
         assert b"Traceback" not in errors
-        assert server.left.wait(DEADLINE_S)
 
 
 def test_closed_output_causes_no_message():
@@ -259,6 +230,6 @@ def test_closed_output_causes_no_message():
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
 def test_reports_are_not_written_to_stdout_if_stderr_is_closed():
-    with always(chunked(REASONING, *HELLO_EVENTS)) as server:
-        out = run_shell("--usage --show-reasoning hi </dev/null 2>&-", environment(server.url)).stdout
+    with always(REASONING) as server:
+        out = run_shell("--usage --show-reasoning hi </dev/null 2>&-", server.url).stdout
         assert out == "Hello\n"

@@ -95,6 +95,10 @@ def schema_object(required: List[str], **properties: Any) -> Any:
     return {"type": "object", "properties": properties, "required": required}
 
 
+def of_format(name: str) -> Any:
+    return {"type": "string", "format": name}
+
+
 def shown(value: Any) -> str:
     """An id that is the same in every process: in Python 3.9 a NewType is a function, whose repr has its address."""
     return getattr(value, "__name__", None) or str(value)
@@ -102,6 +106,9 @@ def shown(value: Any) -> str:
 
 COLOR = {"type": "string", "enum": ["red", "blue"]}
 STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+PAIR = {"type": "array", "prefixItems": [INTEGER, STRING], "items": {"anyOf": [INTEGER, STRING]}}
+PAIR |= {"minItems": 2, "maxItems": 2}
+TIME = datetime.datetime(2024, 5, 6, 7, 8, 9, 500000, datetime.timezone.utc)
 
 
 @pytest.mark.parametrize(
@@ -115,45 +122,24 @@ STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"
         (list, {"type": "array", "items": {}}, [1, "a"], [1, "a"]),
         (Tuple, {"type": "array", "items": {}}, [1, "a"], (1, "a")),
         (Dict[str, list], {"type": "object", "additionalProperties": {"type": "array", "items": {}}}, {"a": []}, None),
-        (UUID, {"type": "string", "format": "uuid"}, str(UUID(int=1)), UUID(int=1)),
+        (UUID, of_format("uuid"), str(UUID(int=1)), UUID(int=1)),
         (Decimal, {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, "-1.50", Decimal("-1.50")),
-        (Path, {"type": "string", "format": "path"}, "a/b", Path("a/b")),
+        (Path, of_format("path"), "a/b", Path("a/b")),
         (List[int], {"type": "array", "items": INTEGER}, [1], [1]),
         (Sequence[Color], {"type": "array", "items": COLOR}, ["red"], [Color.RED]),
         (set, {"type": "array", "items": {}, "uniqueItems": True}, [1, 2], {1, 2}),
         (Tuple[int, ...], {"type": "array", "items": INTEGER}, [1, 2], (1, 2)),
-        (
-            Tuple[int, str],
-            {
-                "type": "array",
-                "prefixItems": [INTEGER, STRING],
-                "items": {"anyOf": [INTEGER, STRING]},
-                "minItems": 2,
-                "maxItems": 2,
-            },
-            [1, "a"],
-            (1, "a"),
-        ),
+        (Tuple[int, str], PAIR, [1, "a"], (1, "a")),
         (Dict[str, int], {"type": "object", "additionalProperties": INTEGER}, {"a": 1.0}, {"a": 1}),
         (Mapping[str, Any], {"type": "object", "additionalProperties": {}}, {"a": None}, {"a": None}),
         (Literal["a", 1, None], {"enum": ["a", 1, None]}, 1, 1),
         (Size, {"type": "integer", "enum": [1, 2]}, 2, Size.LARGE),
         (Optional[int], {"anyOf": [INTEGER, NULL]}, None, None),
         (Union[int, str], {"anyOf": [INTEGER, STRING]}, "a", "a"),
-        (
-            Union[datetime.date, str],
-            {"anyOf": [{"type": "string", "format": "date"}, STRING]},
-            "2024-05-06",
-            datetime.date(2024, 5, 6),
-        ),
+        (Union[datetime.date, str], {"anyOf": [of_format("date"), STRING]}, "2024-05-06", datetime.date(2024, 5, 6)),
         (Annotated[str, "a name"], {"type": "string", "description": "a name"}, "x", "x"),
-        (
-            datetime.datetime,
-            {"type": "string", "format": "date-time"},
-            "2024-05-06T07:08:09.5Z",
-            datetime.datetime(2024, 5, 6, 7, 8, 9, 500000, datetime.timezone.utc),
-        ),
-        (datetime.time, {"type": "string", "format": "time"}, "07:08:09", datetime.time(7, 8, 9)),
+        (datetime.datetime, of_format("date-time"), "2024-05-06T07:08:09.5Z", TIME),
+        (datetime.time, of_format("time"), "07:08:09", datetime.time(7, 8, 9)),
         (Movie, schema_object(["title", "year"], title=STRING, year=INTEGER), {"title": "a", "year": 1}, None),
         (Loose, {"type": "object", "properties": {"title": STRING}}, {}, {}),
         (
@@ -175,25 +161,16 @@ def test_type_gives_its_schema_and_its_value(target: Any, schema: Any, raw: Any,
 
 
 def test_dataclass_has_definitions_descriptions_and_defaults():
-    assert json_schema(Person) == {
-        "type": "object",
-        "description": "Someone.",
-        "properties": {
-            "name": {"type": "string", "description": "What they are called."},
-            "age": {"type": "integer", "description": "in years"},
-            "home": {"$ref": "#/$defs/Address"},
-            "tags": {"type": "array", "items": STRING},
-            "color": {**COLOR, "default": "red"},
-        },
-        "required": ["name", "age", "home"],
-        "$defs": {
-            "Address": {
-                "type": "object",
-                "properties": {"street": STRING, "zip": {"anyOf": [STRING, NULL], "default": None}},
-                "required": ["street"],
-            }
-        },
-    }
+    person = schema_object(
+        ["name", "age", "home"],
+        name={"type": "string", "description": "What they are called."},
+        age={"type": "integer", "description": "in years"},
+        home={"$ref": "#/$defs/Address"},
+        tags={"type": "array", "items": STRING},
+        color={**COLOR, "default": "red"},
+    )
+    address = schema_object(["street"], street=STRING, zip={"anyOf": [STRING, NULL], "default": None})
+    assert json_schema(Person) == {**person, "description": "Someone.", "$defs": {"Address": address}}
     raw = {"name": "Ann", "age": 3, "home": {"street": "High"}, "color": "blue"}
     assert build(Person, raw) == Person("Ann", 3, Address("High"), [], Color.BLUE)
 
@@ -232,8 +209,8 @@ def test_strict_schema_closes_every_object_requires_all_properties_and_keeps_the
         assert closed["required"] == list(closed["properties"])
     assert "default" not in json.dumps(schema)
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "null", "default": 1}}}, {"type": "null"}]}
-    closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
-    assert json_schema(schema, strict=True) == {"anyOf": [closed, {"type": "null"}]}
+    closed = {**schema_object(["a"], a=NULL), "additionalProperties": False}
+    assert json_schema(schema, strict=True) == {"anyOf": [closed, NULL]}
     data: Any = {"properties": {"a": {"default": 1}}}
     schema = {"enum": [data], "const": data, "examples": [data], "patternProperties": {"default": {"default": 1}}}
     assert json_schema(schema, strict=True) == {**schema, "patternProperties": {"default": {}}}

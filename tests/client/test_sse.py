@@ -174,6 +174,14 @@ def test_too_long_raises_after_earlier_events(raw, what):
             decoder.flush()
 
 
+def test_an_event_and_a_line_may_have_the_limit_of_bytes():
+    line, lines = b"data: 12345\n\n", b"data:a\ndata:b\ndata:c\ndata:d\n\n"  # A line has the name of its field, too.
+    for raw, limit, data in ((line, 11, "12345"), (lines, 7, "a\nb\nc\nd")):
+        assert SSEDecoder(limit).feed(raw)[0].data == data
+        with pytest.raises(SSEError):
+            SSEDecoder(limit - 1).feed(raw)
+
+
 def test_ten_megabyte_line_in_small_feeds_is_linear():
     raw = b"data: " + b"x" * 10_000_000 + b"\n\n"
     start = time.process_time()  # Not the time of other programs.

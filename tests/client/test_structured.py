@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Tuple, Union
 
 import pytest
 
-from localchat import BadRequestError, DoesNotFit, IncompleteReply, ToolCall
+from localchat import BadRequestError, DoesNotFit, IncompleteReply, StatusError, ToolCall
 from localchat.events import Choice, Reply
 from localchat.schema.schema import ExpectedValue, json_schema
 from tests.client.test_schema import Address
@@ -121,6 +121,12 @@ def test_other_errors_and_the_refusal_of_the_last_mode_are_raised():
     assert len(script.requests) == 5
 
 
+def test_schema_in_the_prompt_shows_letters_and_no_escapes():
+    sent = ExpectedValue({"type": "object", "properties": {"größe": {}}})
+    sent.weaken(StatusError(body="schema"))
+    assert "größe" in sent.apply({"messages": []})["messages"][0]["content"]
+
+
 ROOTS: dict[str, tuple[Any, str, Any]] = {
     "list": (List[Person], f"[{ADA}]", [Person("Ada", 36)]),
     "union": (Union[int, Person], ADA, Person("Ada", 36)),
@@ -163,9 +169,15 @@ def reply(text: str, **fields: Any) -> Reply:
     return Reply((Choice(text=text, **fields),))
 
 
+# Some models do not close the fence, or close it on the same line.
+FENCES = ["```json\r\n{}\r\n```", "```JSON\n{}\n```\n", "```json\n{}", "```\n{}\n", "```json\n{}```"]
+
+
 def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
-    for text in ('{"street": "High"}', '```json\r\n{"street": "High"}\r\n```', ' {"street":"High"} \n'):
+    whole = '{"street": "High"}'
+    for text in (whole, f" {whole} \n", *(fence.format(whole) for fence in FENCES)):
         assert ExpectedValue(Address).read(reply(text)) == Address("High")
+    assert ExpectedValue(Address).read(reply('```JSON\n{"street": "```x```"}\n```')) == Address("```x```")
     assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
 
 
@@ -200,6 +212,7 @@ def test_error_has_path_text_and_reply(target: Any, text: str, fields: Any, path
         ("a, b", "answer", True),
         (List[int], None, True),
         ({"title": "A b"}, "A_b", None),
+        ({"title": "y" * 65}, "y" * 64, None),
         (Counts, "Counts", None),  # OpenAI refuses a strict schema with other objects, and servers enforce it anyway.
         (List[Any], None, None),
         (Tuple[int, str], None, None),

@@ -17,7 +17,9 @@ import pytest
 from localchat import Client
 from localchat.agent.conversation import read_messages
 from localchat.terminal.chat import greeting
-from tests.client.test_main import environment, run_program
+from tests.client import test_main
+from tests.client.test_main import PROGRAM, environment
+from tests.client.test_model_list import listing
 from tests.support.documents import ROOT
 from tests.support.raw_server import (
     DEADLINE_S,
@@ -25,11 +27,10 @@ from tests.support.raw_server import (
     HELLO,
     MODELS,
     OPEN,
-    Peer,
     Server,
     always,
-    choice,
     chunked,
+    delta,
     piece,
     serving,
     sse,
@@ -48,13 +49,11 @@ class Terminal:
         self._shown = ""
         # All output, with escape sequences.
         self.raw = b""
-        variables = {**environment(url), "XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}"}
-        variables.update(others)
-        command = [sys.executable, "-m", "localchat", *arguments]
+        own = {"XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}", **others}
         self._pid, self._file = pty.fork()
         if self._pid == 0:
             os.chdir(home)
-            os.execve(sys.executable, command, variables)
+            os.execve(sys.executable, [*PROGRAM, *arguments], {**os.environ, **environment(url), **own})
 
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())
@@ -68,10 +67,6 @@ class Terminal:
     def interrupt(self) -> None:
         """Ctrl-C."""
         self.type("\x03")
-
-    def end(self) -> None:
-        """Ctrl-D, at the prompt."""
-        self.type("\x04")
 
     def wait_for(self, words: str) -> str:
         """Wait until the words are shown. Return the output between the last wait and these words."""
@@ -87,6 +82,11 @@ class Terminal:
         _, status = os.waitpid(self._pid, 0)
         os.close(self._file)
         return os.WEXITSTATUS(status), self._shown
+
+    def end(self, typed: str = "\x04") -> None:
+        """Type Ctrl-D at the prompt; the program must end without an error."""
+        self.type(typed)
+        assert self.close()[0] == 0
 
     def _read(self) -> bool:
         """Read output; False if the program has ended."""
@@ -127,7 +127,6 @@ def test_chat_with_the_built_in_model(tmp_path, base_url):
         terminal.wait_for(f"{question}\n")
         assert terminal.wait_for("\n> ").strip()
     terminal.end()
-    assert terminal.close()[0] == 0
     messages = read_messages(tmp_path / "localchat" / "last.json")
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
     assert "What is your name?" in (tmp_path / "localchat" / "history").read_text(encoding="utf-8")
@@ -137,9 +136,8 @@ def test_chat_with_the_built_in_model(tmp_path, base_url):
 
 def test_greeting_has_the_name_of_the_model():
     several = "2 models (/model NAME selects one)"
-    for names, model, words in ((["a"], None, "a"), (["a", "b"], None, several), (["a", "b"], "b", "b")):
-        raw = with_length(json.dumps({"data": [{"id": name} for name in names]}).encode())
-        with serving(lambda request, number, raw=raw: raw) as server, Client(server.url) as client:
+    for names, model, words in (("a", None, "a"), ("ab", None, several), ("ab", "b", "b")):
+        with always(HELLO, listing(*names)) as server, Client(server.url) as client:
             assert greeting(client, model) == f"{words} at {server.url}"
 
 
@@ -169,26 +167,12 @@ def test_commands_of_the_chat(tmp_path):
         terminal.enter("seven", ": seven>")
         users = [content for role, content in sent(server) if role == "user"]
         assert users == ["one", "two\nlines", "three\nfour", " /five", "seven"]
-        terminal.type("/quit\r")
-        assert terminal.close()[0] == 0
+        terminal.end("/quit\r")
 
 
 def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
-    disconnected = []
-
-    def handle(peer: Peer, server: Server) -> None:
-        while (request := peer.request()) is not None:
-            if request.method == "GET":
-                peer.send(MODELS)
-                continue
-            server.requests.append(request)
-            if len(server.requests) == 1:
-                peer.send(OPEN)
-                disconnected.append(peer.is_disconnected())
-                return
-            peer.send(HELLO)
-
-    with Server(handle) as server:
+    responses = iter([OPEN])
+    with serving(lambda request, _: MODELS if request.method == "GET" else next(responses, HELLO)) as server:
         terminal = Terminal(tmp_path, server.url)
         terminal.enter("first", "first\na")
         terminal.interrupt()
@@ -200,36 +184,33 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
         terminal.enter("/retry", "Hello\n> ")
         assert sent(server) == [("user", "first")]
         terminal.end()
-        assert terminal.close()[0] == 0
-    assert disconnected == [True]
+        assert server.left.is_set()
 
 
 def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):
-    broken = sse({"error": "bad luck"})
-    with serving(lambda request, number: MODELS if request.method == "GET" else chunked(broken)) as server:
+    with always(chunked(sse({"error": "bad luck"}))) as server:
         terminal = Terminal(tmp_path, server.url)
         terminal.enter("hi", "localchat: bad luck")
         terminal.wait_for("> ")
         terminal.end()
-        assert terminal.close()[0] == 0
         url = server.url
     code, shown = Terminal(tmp_path, url, "--retries", "0").close()
     assert (code, shown.count("\n")) == (1, 1)
     assert "start a server there" in shown
 
 
-def run(url: str, home: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run_program({**environment(url), "XDG_STATE_HOME": str(home)}, *arguments, cwd=home, **options)
+def run(server: Server | None, home: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return test_main.run(server, *arguments, cwd=home, XDG_STATE_HOME=str(home), **options)
 
 
 def test_last_conversation_is_continued(tmp_path):
     with numbered() as server:
-        assert "no last conversation" in run(server.url, tmp_path, "-c", "hi").stderr
+        assert "no last conversation" in run(server, tmp_path, "-c", "hi").stderr
         assert Terminal(tmp_path, server.url, "-s", "be brief", "one").close()[0] == 0
         assert Terminal(tmp_path, server.url, "--no-save", "two").close()[0] == 0
-        run(server.url, tmp_path, "of a script, whose output is no terminal")
-        run(server.url, tmp_path, "-c", "three")
-        run(server.url, tmp_path, "-c", "four")
+        run(server, tmp_path, "of a script, whose output is no terminal")
+        run(server, tmp_path, "-c", "three")
+        run(server, tmp_path, "-c", "four")
         roles, contents = zip(*sent(server))
     assert roles == ("system", *("user", "assistant") * 2, "user")
     assert contents[1::2] == ("one", "three", "four")
@@ -241,16 +222,18 @@ def test_files_and_images_come_before_the_text(tmp_path):
     (tmp_path / "a.gif").write_bytes(b"GIF89a")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with numbered() as server:
-        media = ("--file", "a.txt", "--image", "a.gif", "--image", "http://h/b")
-        done = run(server.url, tmp_path, *media, "what?", piped="p")
+        (tmp_path / "a.flac").write_bytes(b"fLaC" + bytes(10))
+        media = ("--file", "a.txt", "--image", "a.gif", "--audio", "a.flac", "--image", "http://h/b")
+        done = run(server, tmp_path, *media, "what?", piped="p")
         assert done.returncode == 0, done.stderr
-        first, second, text = server.requests[-1].json["messages"][0]["content"]
-        for bad in (["--file", "none.txt"], ["--file", "latin.txt"], ["--image", "none"], ["--image", "a.txt"]):
-            failed = run(server.url, tmp_path, *bad, "what?")
+        first, second, sound, text = server.requests[-1].json["messages"][0]["content"]
+        for bad in (["--file", "none.txt"], ["--file", "latin.txt"], ["--image", "none"], ["--audio", "a.gif"]):
+            failed = run(server, tmp_path, *bad, "what?")
             assert (failed.returncode, failed.stdout) == (1, "")
             assert failed.stderr.startswith("localchat: ")
     assert first["image_url"]["url"].startswith("data:image/gif;base64,")
     assert second["image_url"]["url"] == "http://h/b"
+    assert sound["input_audio"]["format"] == "flac"
     assert text["text"] == "a.txt:\n\ninside\n\np\n\nwhat?"
 
 
@@ -269,7 +252,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 def test_response_is_validated_with_a_schema(text, finish, code, out, words, tmp_path):
     (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
     with always(chunked(piece(text[:3]), piece(text[3:], finish), DONE)) as server:
-        done = run(server.url, tmp_path, "--schema", "s.json", "hi")
+        done = run(server, tmp_path, "--schema", "s.json", "hi")
         assert (done.returncode, done.stdout) == (code, out)
         assert words in done.stderr
         assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
@@ -277,7 +260,7 @@ def test_response_is_validated_with_a_schema(text, finish, code, out, words, tmp
 
 def test_json_is_one_line(tmp_path):
     with always(HELLO) as server:
-        done = run(server.url, tmp_path, "--json", "hi")
+        done = run(server, tmp_path, "--json", "hi")
     assert done.stdout.count("\n") == 1
     assert json.loads(done.stdout) == {
         "model": "m",
@@ -297,7 +280,7 @@ def test_json_is_one_line(tmp_path):
 )
 def test_wrong_usage(arguments, tmp_path):
     (tmp_path / "s.json").write_text("{}", encoding="utf-8")
-    done = run("http://127.0.0.1:9/v1", tmp_path, *arguments)
+    done = run(None, tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage:" in done.stderr
 
@@ -307,11 +290,11 @@ def test_escape_sequences_of_the_model_are_shown_on_a_terminal(tmp_path):
     with always(raw) as server:
         terminal = Terminal(tmp_path, server.url, "-m", "m", "hi")
         assert terminal.close() == (0, "b\n\\x1b]52;c;eA==\\x07\n")
-        assert run(server.url, tmp_path, "hi").stdout == "b\n\x1b]52;c;eA==\x07\n"
+        assert run(server, tmp_path, "hi").stdout == "b\n\x1b]52;c;eA==\x07\n"
 
 
 TITLE = "\x1b]0;title\x07"
-CALL = {"index": 0, "id": TITLE, "function": {"name": TITLE, "arguments": TITLE}}
+CALLS = [{"index": 0, "id": TITLE, "function": {"name": TITLE, "arguments": TITLE}}]
 # A response with an escape sequence in each place that the terminal shows, and the arguments of the program.
 ESCAPES: dict[str, tuple[bytes, list[str]]] = {
     "error": (with_length(json.dumps({"error": {"message": TITLE}}).encode(), "400 Bad"), ["hi"]),
@@ -319,9 +302,9 @@ ESCAPES: dict[str, tuple[bytes, list[str]]] = {
     "head of a response": (with_length(TITLE.encode()), ["hi"]),
     "redirect": (with_length(b"", "302 Found", f"Location: /{TITLE}\r\n"), ["hi"]),
     "error in the stream": (chunked(sse({"error": TITLE})), ["hi"]),
-    "call": (chunked(sse({"choices": [choice({"tool_calls": [CALL]}, "stop")]}), DONE), ["hi"]),
-    "reasoning": (chunked(sse({"choices": [choice({"reasoning": TITLE}, "stop")]}), DONE), ["--show-reasoning", "hi"]),
-    "refusal": (chunked(sse({"choices": [choice({"refusal": TITLE}, "stop")]}), DONE), ["hi"]),
+    "call": (chunked(delta("stop", tool_calls=CALLS), DONE), ["hi"]),
+    "reasoning": (chunked(delta("stop", reasoning=TITLE), DONE), ["--show-reasoning", "hi"]),
+    "refusal": (chunked(delta("stop", refusal=TITLE), DONE), ["hi"]),
     "warning": (chunked(piece("a", TITLE), DONE), ["hi"]),
     "JSON": (chunked(piece(TITLE + "\x9b", "stop"), DONE), ["--json", "hi"]),
     "names of models": (b"", ["--models"]),
@@ -332,7 +315,7 @@ ESCAPES: dict[str, tuple[bytes, list[str]]] = {
 @pytest.mark.parametrize(("raw", "arguments"), ESCAPES.values(), ids=ESCAPES)
 def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path):
     names = [TITLE, f"{TITLE}2"] if not raw else ["m"]
-    with always(raw, with_length(json.dumps({"data": names}).encode())) as server:
+    with always(raw, listing(*names)) as server:
         terminal = Terminal(tmp_path, server.url, *arguments, NO_COLOR="1")
         _, shown = terminal.close()
     assert "title" in shown
@@ -340,13 +323,12 @@ def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path
 
 
 def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
-    with always(HELLO, with_length(json.dumps({"data": [TITLE]}).encode())) as server:
+    with always(HELLO, listing(TITLE)) as server:
         terminal = Terminal(tmp_path, server.url, TERM="dumb")
         terminal.enter("/model", "title")
         terminal.enter("/model x", "title")
         terminal.enter("hi", "Hello\n> ")
         terminal.end()
-        assert terminal.close()[0] == 0
     assert b"\x1b" not in terminal.raw, terminal.raw
 
 
@@ -354,7 +336,7 @@ def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
     ("variables", "has_styles"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_reasoning_has_a_style_only_where_it_is_wanted(variables, has_styles, tmp_path):
-    with always(chunked(sse({"choices": [choice({"reasoning": "hm"})]}), piece("a", "stop"), DONE)) as server:
+    with always(chunked(delta(reasoning="hm"), piece("a", "stop"), DONE)) as server:
         terminal = Terminal(tmp_path, server.url, "--show-reasoning", "hi", **variables)
         assert terminal.close() == (0, "hm\na\n")
     assert (b"\x1b" in terminal.raw) == has_styles
@@ -373,6 +355,5 @@ def test_typed_lines_are_edited_and_may_be_long(options, tmp_path):
         terminal.type("\r")
         terminal.wait_for("6>\n> ")
         terminal.end()
-        assert terminal.close()[0] == 0
         assert len(sent(server)[-1][1]) == 6000
     assert (tmp_path / "localchat").exists() == (not options)

@@ -27,16 +27,11 @@ def test_run_calls_the_function_and_returns_the_final_reply():
     assert first["tools"] == second["tools"] == [Tool.of(add).definition]
     assert "tools" not in without_tools
     assert [request.get("tool_choice") for request in script.requests] == ["required", None, None]
+    call = {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
     assert second["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "1+2?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
-            ],
-        },
+        {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_0", "name": "add", "content": "3"},
     ]
 
@@ -48,11 +43,8 @@ def test_stream_yields_the_results_as_events():
         assert "".join(client.run_stream("x").text) == "3"
         run.close()  # After the end, this has no effect.
         assert (run.done, run.reply.text, list(run)) == (True, "3", [])
-    types = [event.type for event in events]
-    assert types == [
-        *("message_start", "content_delta", "tool_call_delta", "tool_call", "message_stop", "tool_result"),
-        *("message_start", "content_delta", "message_stop"),
-    ]
+    first = "message_start content_delta tool_call_delta tool_call message_stop tool_result"
+    assert [event.type for event in events] == f"{first} message_start content_delta message_stop".split()
     result = events[5]
     assert isinstance(result, ToolResult)
     assert (result.call.name, result.content, result.error, result.value) == ("add", "3", None, 3)
@@ -103,11 +95,6 @@ def test_wrong_option_of_a_run_or_conversation_is_found_at_once(options: Any, me
             call(**options)
 
 
-def test_one_round_is_a_valid_limit():
-    with playing(text("ok")) as (client, _):
-        assert client.run("x", max_rounds=1).text == "ok"
-
-
 # Messages that are sent back
 
 
@@ -156,28 +143,6 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
 # Ends
 
 
-def test_finish_never_returns_a_reply_that_was_cut():
-    """Also after the events were read, and when it is called again."""
-    with playing([chunk("length", content="a")]) as (client, _):
-        for is_read in (True, False):
-            run = client.run_stream("x")
-            assert not is_read or "".join(run.text) == "a"
-            for _ in range(2):
-                with pytest.raises(IncompleteReply):
-                    run.finish()
-
-
-def test_leaving_the_with_closes_the_stream():
-    with playing(text("a", "b", "c")) as (client, _):
-        with client.run_stream("x") as run:
-            assert next(event for event in run if event.type == "content_delta").delta == "a"
-        with pytest.raises(Cancelled) as caught:
-            list(run)
-        assert not run.done
-        assert caught.value.partial == run.reply
-        assert run.reply.text.startswith("a")
-
-
 @pytest.mark.parametrize("method", ["stream", "run_stream"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_stream_or_run_without_references_closes_its_connection(asynchronous: bool, method: str):
@@ -201,7 +166,7 @@ def test_stream_or_run_without_references_closes_its_connection(asynchronous: bo
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
-    """While a tool is running, and between two events."""
+    """While a tool is running."""
 
     async def main(url: str) -> None:
         started, go_on = asyncio.Event(), asyncio.Event()
@@ -220,15 +185,9 @@ def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
             with pytest.raises(Cancelled):
                 await task
 
-            run = client.run_stream("x")
-            await run.__anext__()
-            await run.close()
-            with pytest.raises(Cancelled):
-                await run.finish()
-
-    with scripted(calls(("slow", ""), ("slow", "")), text("a", "b")) as script:
+    with scripted(calls(("slow", ""), ("slow", ""))) as script:
         asyncio.run(asyncio.wait_for(main(script.base_url), DEADLINE_S))
-        assert len(script.requests) == 2
+        assert len(script.requests) == 1
 
 
 @pytest.mark.parametrize(("parallel", "n_called"), [(False, 1), (2, 2)])

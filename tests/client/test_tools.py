@@ -17,6 +17,7 @@ import pytest
 
 from localchat import Client, Tool, ToolCall
 from localchat.agent.tools import Toolbox, result_text
+from localchat.schema.schema import json_schema
 from tests.support.clients import waiting_client
 from tests.support.scripted import Script, calls, playing, text
 
@@ -75,9 +76,7 @@ def test_function_partial_or_object_becomes_a_definition():
     tool = Tool.of(weather)
     function = {"name": "weather", "description": "The weather somewhere.", "parameters": tool.parameters}
     assert tool.definition == {"type": "function", "function": function}
-    assert tool.parameters["required"] == ["place"]
-    unit = {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"}
-    assert tool.parameters["properties"]["unit"] == unit
+    assert tool.parameters == json_schema(weather)
     assert Tool.of(fail).definition["function"] == {"name": "fail", "parameters": {"type": "object", "properties": {}}}
     partial = Tool.of(functools.partial(weather, unit=Unit.F), name="warm")
     assert partial.description == "The weather somewhere."
@@ -116,6 +115,9 @@ def test_values_that_cannot_be_tools_are_refused():
             Tool.of(wrong)
     with pytest.raises(ValueError, match="one name: add, add"):
         Toolbox([add, add])
+    assert Tool.of(add, name="x" * 64).name == "x" * 64
+    with pytest.raises(ValueError, match="no name for a tool"):
+        Tool.of(add, name="x" * 65)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,7 @@ def test_values_that_cannot_be_tools_are_refused():
         ({"a": [1, True]}, '{"a": [1, true]}'),
         (Place("Bonn"), '{"name": "Bonn", "country": null}'),
         (Unit.F, '"fahrenheit"'),
+        ({"größe": "é"}, '{"größe": "é"}'),  # Escapes would take several tokens for each letter.
         ({1}, "[1]"),
         (1 + 2j, '"(1+2j)"'),
         ({(1, 2): "free"}, "{(1, 2): 'free'}"),
@@ -302,7 +305,7 @@ def test_parallel_calls_run_together_and_keep_their_order():
     assert results(script) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("parallel", [False, True, 2])
+@pytest.mark.parametrize("parallel", [False, True, 1, 2])
 def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_class: Any):
     user = contextvars.ContextVar("user", default="nobody")
     user.set("somebody")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.install.__main__ import interpreter
 from tests.support.documents import ROOT, run
-from tests.support.raw_server import DONE, HELLO, MODELS, Server, always, chunked, piece
+from tests.support.raw_server import DONE, HELLO, MODELS, OPEN, Server, always, chunked, piece, serving
 from tools import vendor
 
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -95,15 +95,10 @@ asyncio.run(main())
 
 
 def test_asynchronous_client_under_every_python(python):
-    def handle(peer, server):
-        while (request := peer.request()) is not None:
-            if "x-wait" in request.headers:
-                peer.send(chunked(piece("a"), end=False))
-                assert peer.is_disconnected()
-                return
-            peer.send(MODELS if request.method == "GET" else HELLO)
+    def respond(request, number):
+        return MODELS if request.method == "GET" else OPEN if "x-wait" in request.headers else HELLO
 
-    with Server(handle) as server:
+    with serving(respond) as server:
         assert output([python, "-W", "error", "-c", ASYNC], server, PYTHONPATH=str(ROOT)) == "Hello Hello True\n"
 
 

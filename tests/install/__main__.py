@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tools import wheelhouse
+from tools import install, wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
 # Starts the installed server, and asks it through the installed client, which waits for it.
@@ -87,11 +89,7 @@ def no_network(folder: Path, scratch: Path) -> None:
 
 def no_compiler(folder: Path, scratch: Path) -> None:
     """Without compiler, CMake and network: `make` uses the folder beside the project; without it, `make` fails."""
-    commands = scratch / "commands"
-    commands.mkdir()
-    for name in ("sh", "make", "touch", "env", "dirname"):
-        (commands / name).symlink_to(shutil.which(name) or name)
-    (commands / "python3").symlink_to(sys.executable)
+    commands = commands_in(scratch)
     project = copy_of_project(scratch)
     (scratch / "wheelhouse").symlink_to(folder)
     environment = {"PATH": str(commands)}
@@ -105,6 +103,70 @@ def no_compiler(folder: Path, scratch: Path) -> None:
             raise
     else:
         raise Failed("make built llama-cpp-python without a compiler")
+
+
+def with_model(folder: Path, scratch: Path) -> None:
+    """The folder with a model: the installed server has it under its name, also when the folder is gone."""
+    kit, file = scratch / "kit", scratch / "tiny-Q4_0.gguf"
+    shutil.copytree(folder, kit)
+    shutil.copy(ROOT / "localchat" / "serving" / "models" / "demo.gguf", file)
+    (scratch / "tiny-mmproj.gguf").write_bytes(b"a projector")
+    options = ["--extras", "server,test", "--pythons", sys.executable, "--model", str(file)]
+    assert wheelhouse.main([str(kit), *options]) == 0
+    for name in (file.name, "tiny-mmproj.gguf"):
+        assert f"  models/{name}\n" in (kit / "SHA256SUMS").read_text()
+    assert "models/         tiny-Q4_0 tiny-" in (kit / "README.txt").read_text()
+    home = {"HOME": str(scratch)}
+    text = run(isolated("sh", kit / "install.sh", scratch / "localchat"), scratch, **home)
+    assert text.endswith("localchat-server tiny-Q4_0\n"), text
+    shutil.rmtree(kit)
+    commands = scratch / "localchat" / "bin"
+    assert "tiny-Q4_0" in run([commands / "localchat-server", "--list"], scratch, **home)
+    chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def gpu_tools(folder: Path, scratch: Path) -> None:
+    """With the tools of an NVIDIA driver and of its compiler in PATH, `make` takes the wheel for that GPU."""
+    commands = commands_in(scratch)
+    texts = {"nvidia-smi": "    Product Name : NVIDIA H100", "nvcc": "Cuda compilation tools, release 13.0, V13.0.88"}
+    for name, text in texts.items():
+        (commands / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (commands / name).chmod(0o755)
+    # An index with the wheel for the GPU, and a folder with all other wheels.
+    index, others = scratch / "index" / "cu130" / "llama-cpp-python", scratch / "others"
+    for target in (index, others):
+        target.mkdir(parents=True)
+    for wheel in (folder / "wheels").iterdir():
+        ((index if wheel.name.startswith("llama_cpp_python") else others) / wheel.name).symlink_to(wheel)
+    handler = functools.partial(Quiet, directory=str(scratch / "index"))
+    project = copy_of_project(scratch)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        program = project / "tools" / "install.py"
+        program.write_text(program.read_text().replace(install.INDEXES, url))
+        sources = {"PIP_INDEX_URL": f"{url}none/", "PIP_FIND_LINKS": str(others), "WHEELHOUSE": ""}
+        text = run(["make", ".venv/server.stamp"], project, PATH=str(commands), **sources)
+        server.shutdown()
+    assert f"llama-cpp-python is a prebuilt wheel for NVIDIA H100, of {url}cu130." in text, text
+    chat(project / ".venv" / "bin", project)
+
+
+def commands_in(scratch: Path) -> Path:
+    """A folder with the few programs that `make` needs, which have no compiler among them."""
+    commands = scratch / "commands"
+    commands.mkdir()
+    for name in ("sh", "make", "touch", "env", "dirname"):
+        (commands / name).symlink_to(shutil.which(name) or name)
+    (commands / "python3").symlink_to(sys.executable)
+    return commands
 
 
 def copy_of_project(scratch: Path) -> Path:
@@ -145,6 +207,8 @@ def under(version: str) -> Callable[[Path, Path], None]:
 CASES: dict[str, Callable[[Path, Path], None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
+    "with_model": with_model,
+    "gpu_tools": gpu_tools,
     **{f"python{version}": under(version) for version in PYTHONS},
 }
 

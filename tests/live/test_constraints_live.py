@@ -203,7 +203,7 @@ def test_constrained_text_may_contain_markers(port: int, template: str, text: st
 @pytest.mark.parametrize(
     ("template", "budget"), [("tags", 0), ("tags", BUDGET), ("channels", 0), ("channels", 1), ("channels", BUDGET)]
 )
-def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
+def test_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
     """The reasoning tokens are those of the budget, the budget message and the end tag."""
     source, end = OPENING[template]
     message = " So be it."

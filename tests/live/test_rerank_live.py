@@ -14,7 +14,7 @@ from localchat.serving.api.completions import parse_completion
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.start import start_text
-from localchat.serving.chat.runs.vectors import VectorRun
+from localchat.serving.chat.runs.vectors import embed_inputs, score_documents
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine import load
@@ -51,7 +51,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def embed(engine: Engine, given: Any) -> list[Any]:
-    return VectorRun(Model("tiny", engine)).embed(parse_embeddings(Fields({"input": given})))
+    return embed_inputs(Model("tiny", engine), parse_embeddings(Fields({"input": given})))[0]
 
 
 def test_text_alone_and_beside_others_has_the_same_vector(encoder: Engine):
@@ -80,22 +80,28 @@ def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(encoder: Engi
     with pytest.raises(NotSupported, match="rerank"):
         embed(reranker, "a")
     with pytest.raises(NotSupported, match="reranker"):
-        VectorRun(Model("tiny", encoder)).scores(parse_rerank(Fields({"query": "a", "documents": ["b"]})))
+        score_documents(Model("tiny", encoder), parse_rerank(Fields({"query": "a", "documents": ["b"]})))
 
 
-def test_scores_are_those_of_each_pair_alone(reranker: Engine):
-    documents = ["the cat", "a dog sat on the mat", "b"]
-    request = parse_rerank(Fields({"query": "what is a cat", "documents": documents, "top_n": 2}))
-    embedding = VectorRun(Model("tiny", reranker))
-    scores = embedding.scores(request)
-    for document, score in zip(request.documents, scores):
-        alone = reranker.embed([document], field="documents", query=request.query)[0]
+PAIRS = {
+    "reranker": ("what is a cat", ["the cat", "a dog sat on the mat", "b"]),
+    "decoder": ("what", ["b", "cat " * 250, "a dog", "is " * 90]),
+}
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_scores_are_those_of_each_pair_alone(kind: str, request: pytest.FixtureRequest):
+    query, documents = PAIRS[kind]
+    asked = parse_rerank(Fields({"query": query, "documents": documents, "top_n": 2}))
+    engine: Engine = request.getfixturevalue(kind)
+    scores, n_tokens = score_documents(Model("tiny", engine), asked)
+    assert n_tokens > 1000 or kind == "reranker"
+    for document, score in zip(asked.documents, scores):
+        alone = engine.embed([document], field="documents", query=asked.query)[0]
         assert alone[0][0] == pytest.approx(score, abs=1e-4)
-    body = rerank_body("tiny", request, scores, embedding.n_tokens)
+    body = rerank_body("tiny", asked, scores, n_tokens)
     validate(body, "rerank")
-    best = max(range(3), key=lambda i: scores[i])
-    assert body["results"][0]["index"] == best
-    assert len(body["results"]) == 2
+    assert [result["index"] for result in body["results"]] == sorted(range(len(scores)), key=lambda i: -scores[i])[:2]
 
 
 def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
@@ -107,7 +113,7 @@ def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
 def test_too_long_document_is_named(reranker: Engine):
     request = parse_rerank(Fields({"query": "a", "documents": ["b", "cat " * 100]}))
     with pytest.raises(ApiError) as long:
-        VectorRun(Model("tiny", reranker)).scores(request)
+        score_documents(Model("tiny", reranker), request)
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
 
 
@@ -115,17 +121,6 @@ def test_too_long_document_is_named(reranker: Engine):
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with loaded(tmp_path_factory.mktemp("decoder"), tiny_models.write_qwen_reranker) as engine:
         yield engine
-
-
-def test_pair_alone_and_beside_others_has_the_same_score(decoder: Engine):
-    documents = ["b", "cat " * 250, "a dog", "is " * 90]
-    request = parse_rerank(Fields({"query": "what", "documents": documents}))
-    embedding = VectorRun(Model("tiny", decoder))
-    scores = embedding.scores(request)
-    assert embedding.n_tokens > 1000
-    for document, score in zip(request.documents, scores):
-        alone = decoder.embed([document], field="documents", query=request.query)[0]
-        assert alone[0][0] == pytest.approx(score, abs=1e-4)
 
 
 @pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.exchanges import ask
 from tests.support.response_events import check_stream
-from tests.support.serving import generating, serving
+from tests.support.serving import generating, openai_client, serving
 
 ALL = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
@@ -55,9 +55,8 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
 
 
 @pytest.fixture(scope="module")
-def client(base_url: str) -> Iterator[Any]:
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+def client(port: int) -> Iterator[Any]:
+    with openai_client(port) as client:
         yield client
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import os
 import random
 import signal
 import socket
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +20,7 @@ from localchat import server as server_module
 from localchat.serving.core.params import NUMBERS
 from localchat.serving.engine.engine import Engine
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.support.exchanges import ask, exchange
+from tests.support.exchanges import ask, exchange, opened
 from tests.support.live import running_process
 from tests.support.serving import raw_request, reset, wait_for, wait_until_idle
 
@@ -145,19 +142,6 @@ def test_options_of_the_command_take_effect():
     assert with_thought["thought"] == "Enough."
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
-def test_server_without_a_stderr_serves():
-    """Some services are started without it: with `2>&-`, or by pythonw."""
-    port = free_port()
-    program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(lambda: health(port) == 200 or process.poll() is not None, DEADLINE_S)
-            assert process.poll() is None
-        finally:
-            process.kill()
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -170,44 +154,11 @@ def health(port: int) -> int | None:
     return None
 
 
-@contextlib.contextmanager
-def streaming(port: int, **fields: Any) -> Iterator[http.client.HTTPResponse]:
-    """A stream whose head has arrived."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request("POST", CHAT, json.dumps(greedy("Hi", stream=True, **fields)))
-        yield client.getresponse()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
-    with running_process() as server:
-        # With many choices at a high temperature, some are still running when the signal arrives.
-        with streaming(server.port, temperature=100, top_k=0, n=8) as response:
-            server.process.send_signal(number)
-            raw = response.read()
-        assert raw.endswith(b"data: [DONE]\n\n")
-        assert server.process.wait(DEADLINE_S) == 0
-    assert "Traceback" not in "".join(server.lines)
-
-
 STUCK = """
-import sys, threading
+import sys
 from localchat import server
-from localchat.serving.engine.values import EngineStopped
-from localchat.serving.loading import loader
-
-class StuckFront:
-    def __init__(self, *arguments):
-        self.is_closed = threading.Event()
-
-    def start(self):
-        self.is_closed.wait()
-        raise EngineStopped("closed")
-
-    def close(self):
-        self.is_closed.set()
-
-loader.Front = StuckFront
+from localchat.serving.engine import process
+process.COMMAND = [sys.executable, "-c", "import time; time.sleep(60)"]
 sys.exit(server.main(["--port", sys.argv[1]]))
 """
 
@@ -224,9 +175,10 @@ def test_signal_ends_a_server_whose_model_still_loads():
 
 
 def test_second_signal_ends_the_process():
+    long = {"ignore_eos": True, "max_tokens": 90_000, "repeat_penalty": 1.5}
     with (
         running_process("--drain", "60", "--ctx", "100000") as server,
-        streaming(server.port, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5) as response,
+        opened(f"127.0.0.1:{server.port}", CHAT, greedy("Hi", stream=True, **long)) as response,
     ):
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: health(server.port) != 200)

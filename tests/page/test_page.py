@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -13,7 +14,8 @@ import pytest
 
 from localchat.serving.http.endpoints import chat_page
 from tests.support.browser import CHROMIUM, Browser, Page, chromium
-from tests.support.fakes import END, endless
+from tests.support.fakes import END, FakeProjector, endless
+from tests.support.media_files import png, wav
 from tests.support.serving import ANY_PORT, BIG, LAST_MESSAGE, Serving, generating, serving
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt install chromium")
@@ -452,7 +454,7 @@ def test_page_works_without_storage_and_says_so(browser, script, notice):
 
 def test_the_page_is_one_file_without_links(browser):
     text, headers = chat_page()
-    assert len(text.encode()) < 150_000
+    assert len(text.encode()) < 155_000
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
     for attribute in ("src=", "href=", "onclick=", "style="):
@@ -472,3 +474,118 @@ def test_what_is_at_the_root(accept, options, is_page):
     with serving(settings=replace(ANY_PORT, **options)) as running:
         status, body = running.request("GET", "/", headers={"Accept": accept})
         assert (status, 'id="composer"' in body) == (200, is_page)
+
+
+SEES = {**BIG, "modalities": ("image", "audio")}
+
+
+def attach(page: Page, files: dict[str, tuple[str, bytes]], how: str = "choose") -> None:
+    """Attach files, each with its media type: chosen in the dialog, pasted, or dropped."""
+    data = json.dumps({name: [kind, base64.b64encode(content).decode()] for name, (kind, content) in files.items()})
+    events = {
+        "choose": "const field = document.querySelector('#attach-file'); field.files = data.files; "
+        "field.dispatchEvent(new Event('change'))",
+        "paste": "document.querySelector('#input').dispatchEvent("
+        "new ClipboardEvent('paste', {clipboardData: data, cancelable: true}))",
+        "drop": "for (const kind of ['dragover', 'drop']) document.querySelector('#input').dispatchEvent("
+        "new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}))",
+    }
+    page.eval(
+        f"""(() => {{
+            const data = new DataTransfer();
+            for (const [name, [type, text]] of Object.entries({data})) {{
+                data.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name, {{type}}));
+            }}
+            {events[how]}
+        }})()"""
+    )
+
+
+def n_attached(page: Page, n: int) -> None:
+    page.wait(f"document.querySelectorAll('#attached figure').length === {n}")
+
+
+def test_images_and_sound_are_attached_shown_kept_and_sent_again(browser):
+    files = {"one.png": ("image/png", png(30, 20)), "beep.wav": ("audio/wav", wav())}
+    with page_of(browser, endless, projector=FakeProjector(), **SEES) as (page, running):
+        page.eval(RECORD_REQUESTS)
+        attach(page, files)
+        n_attached(page, 2)
+        attach(page, {"two.png": ("image/png", png(30, 20, 2))}, "paste")
+        n_attached(page, 3)
+        attach(page, {"three.png": ("image/png", png(30, 20, 3))}, "drop")
+        n_attached(page, 4)
+        page.click("#attached [aria-label='Remove three.png']")
+        n_attached(page, 3)
+        page.eval("document.querySelector('#open-settings').click()")
+        page.type("#settings [name=max_tokens]", "3")
+        page.click("#settings button", "Save")
+        say(page, "look")
+        wait_for_response(page, "abc")
+        assert running.last_prompt == "<****>" * 3 + "look"
+        n_attached(page, 0)
+        page.reload()
+        wait_for_response(page, "abc")
+        assert page.count(".user .media img") == 2
+        assert page.text(".user figcaption") == "♪ beep.wav"
+        assert page.eval("[...document.querySelectorAll('.user img')].every((image) => image.naturalWidth === 30)")
+        page.click(".assistant button", "Regenerate")
+        page.wait(IS_IDLE)
+        assert running.last_prompt == "<****>" * 3 + "look"
+        page.click(".user button", "Edit")
+        page.type(".editor textarea", "see")
+        page.click(".editor button", "Send again")
+        page.wait("document.querySelector('.user .text') && document.querySelector('.user .text').innerText === 'see'")
+        wait_for_response(page, "abc")
+        assert running.last_prompt == "<****>" * 3 + "see"
+        assert violations(page) == []
+
+
+def test_message_may_be_an_image_alone(browser):
+    with page_of(browser, endless, projector=FakeProjector(), **SEES) as (page, running):
+        attach(page, {"cat.png": ("image/png", png(30, 20))})
+        n_attached(page, 1)
+        page.click("#send")
+        page.wait("document.querySelector('#title').innerText === 'cat.png'")
+        page.wait("document.querySelector('.assistant .prose').innerText.length > 5")
+        assert running.last_prompt == "<****>"
+        page.click("#stop")
+        page.wait(IS_IDLE)
+
+
+def test_large_images_and_other_formats_are_sent_as_a_smaller_jpeg(browser):
+    with page_of(browser, endless, projector=FakeProjector(), **SEES) as (page, _):
+        svg = b'<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>'
+        attach(
+            page, {"big.png": ("image/png", png(3000, 1500, data=bytes(9001 * 1500))), "a.svg": ("image/svg+xml", svg)}
+        )
+        n_attached(page, 1)
+        url = page.eval("document.querySelector('#attached img').src")
+        assert url.startswith("data:image/jpeg;base64,")
+        assert "a.svg cannot be attached" in page.text("#status")
+        page.wait("document.querySelector('#attached img').naturalWidth === 2048")
+
+
+def test_attached_images_are_exported_and_imported(browser):
+    url = f"data:image/png;base64,{base64.b64encode(png(30, 20)).decode()}"
+    messages = [{"role": "user", "content": "look", "media": [{"name": "one.png", "url": url}]}]
+    with page_of(browser, endless, projector=FakeProjector(), **SEES) as (page, _):
+        show_imported(page, [*messages, {"role": "assistant", "content": "I see", "finish": "stop"}])
+        page.wait("document.querySelectorAll('.user .media img').length === 1")
+        for other in ("https://example.com/a.png", "javascript:1", "data:text/html,a"):
+            bad = [{**messages[0], "media": [{"name": "a", "url": other}]}]
+            import_text(page, json.dumps({"conversations": [{"messages": bad}]}))
+            page.wait("document.querySelector('#status').innerText.includes('that is not text or files')")
+            page.eval("document.querySelector('#status span').textContent = ''")
+
+
+def test_only_what_the_model_takes_can_be_attached(browser):
+    with page_of(browser, endless) as (page, _):
+        assert page.eval("document.querySelector('#attach').hidden")
+        attach(page, {"one.png": ("image/png", png(30, 20))}, "paste")
+        assert page.count("#attached figure") == 0
+    with page_of(browser, endless, projector=FakeProjector(), **{**SEES, "modalities": ("image",)}) as (page, _):
+        assert not page.eval("document.querySelector('#attach').hidden")
+        attach(page, {"beep.wav": ("audio/wav", wav())})
+        page.wait("document.querySelector('#status').innerText.includes('this model takes text and image')")
+        assert page.count("#attached figure") == 0

@@ -11,7 +11,7 @@ from localchat.serving.core.params import UNSUPPORTED
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")
 # The number of rows in each group.
-ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42, "H": 21}
+ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42, "H": 21, "M": 14, "A": 12}
 
 TABLE = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 

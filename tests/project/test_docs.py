@@ -11,12 +11,12 @@ from typing import get_args
 import pytest
 
 import localchat
-from localchat.__main__ import make_parser
 from localchat.request import options
 from localchat.serving.core.model_options import SETTINGS
 from localchat.serving.core.params import NUMBERS, SamplingParams
 from localchat.serving.http.endpoints import chat_page
 from localchat.serving.loading.options import GROUPS
+from localchat.terminal.arguments import make_parser
 from tests.support.documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -99,7 +99,7 @@ def test_options_in_the_docs_are_those_of_the_server():
         (row,) = {tuple(table[flag]) for flag in option.metadata["flags"] if flag in table}
         assert "%(default)s" not in option.metadata["arguments"]["help"] or str(option.default) in " ".join(row), row
     (settings,) = re.findall(r"^Settings are (.*); options", (DOCS / "models.md").read_text("utf-8"), re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", settings)) == {*SETTINGS, "template", "sampling"}
+    assert set(re.findall(r"`(\w+)`", settings)) == {*SETTINGS, "template", "adapters", "sampling"}
 
 
 def test_tables_of_the_client_are_complete():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.serving.models.test_gguf import STRING, TENSORS, file_of
 from tests.support.documents import ROOT, run
 from tests.support.raw_server import HELLO, always
 from tools import install, wheelhouse
@@ -50,6 +51,14 @@ def test_wheelhouse_beside_the_project_is_found_unless_a_variable_says_otherwise
         assert install.find_wheelhouse() == found
 
 
+def test_options_of_a_wheelhouse_for_several_machines():
+    assert (
+        wheelhouse.cmake_args("cuda", "win32", "-DX=1", True) == "-DGGML_NATIVE=off -DGGML_CUDA=on -DGGML_RPC=on -DX=1"
+    )
+    done = run(["make", "--dry-run", "wheelhouse", "RPC=1"], cwd=ROOT)
+    assert "--rpc '1'" in done.stdout
+
+
 @pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")
 @pytest.mark.parametrize(
     "compiler", [None, "#!/bin/sh\necho 'vector: no such file' >&2\nexit 1\n"], ids=["none", "bad"]
@@ -74,6 +83,20 @@ def test_old_python_is_refused_in_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=")
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "commands"),
+    [
+        ([], ["localchat.server  "]),
+        (["MODEL=x.gguf", "ARGS=--port 1"], ["localchat.server x.gguf --port 1"]),
+        (["GET=a/b"], ["localchat.server --get a/b", "localchat.server a/b "]),
+    ],
+    ids=["nothing", "file", "fetched"],
+)
+def test_run_fetches_a_model_only_if_it_is_told_to(variables, commands):
+    done = run(["make", "--dry-run", "run", *variables], GET="from/environment")
+    assert re.findall(r"python -m (localchat\.server.*)", done.stdout) == commands
 
 
 def test_both_console_commands_run():
@@ -102,24 +125,82 @@ def write_wheel(folder: Path, name: str, module: str) -> None:
         file.writestr(f"{information}/RECORD", "")
 
 
-def offline_install(folder: Path, pythons: list[str] | None, sums: str) -> subprocess.CompletedProcess[str]:
+def offline_install(
+    folder: Path, pythons: list[str] | None, sums: str, model: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Write the files of the installer beside the wheels, and run it."""
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     (folder / "install.py").write_bytes(OFFLINE.read_bytes())
-    (folder / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
+    (folder / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server", "model": model}))
     (folder / "SHA256SUMS").write_text(sums)
     return run([sys.executable, folder / "install.py", folder / "my programs"])
 
 
-def test_offline_installer_installs_the_wheels_of_its_folder(tmp_path):
+def test_offline_installer_installs_the_wheels_and_the_model_of_its_folder(tmp_path):
     folder = tmp_path / "my folder"
     (folder / "wheels").mkdir(parents=True)
+    (folder / "models").mkdir()
+    (folder / "models" / "small.gguf").write_bytes(b"model")
     write_wheel(folder / "wheels", "localchat_llama", "localchat")
     write_wheel(folder / "wheels", "llama_cpp_python", "llama_cpp")
-    done = offline_install(folder, None, "")
-    assert (done.returncode, "localchat-server" in done.stdout) == (0, True), done.stderr
-    python = folder / "my programs" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done = offline_install(folder, None, "", model="org/small:Q4_0")
+    assert (done.returncode, done.stdout.endswith("localchat-server org/small:Q4_0\n")) == (0, True), done.stderr
+    target = folder / "my programs"
+    python = target / ("Scripts" if os.name == "nt" else "bin") / "python"
     assert run([python, "-I", "-c", "import localchat, llama_cpp"]).returncode == 0
+    assert [path.name for path in (target / "share" / "localchat" / "models").iterdir()] == ["small.gguf"]
+    # A later folder without a model removes it.
+    done = offline_install(folder, None, "")
+    assert (done.returncode, done.stdout.endswith("localchat-server\n")) == (0, True), done.stderr
+    assert not (target / "share" / "localchat" / "models").exists()
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch) -> Path:
+    """A snapshot in Hugging Face's cache with a split model and a projector, which links to the contents."""
+    snapshot = tmp_path / ".cache/huggingface/hub/models--org--small-GGUF/snapshots/c0ffee"
+    snapshot.mkdir(parents=True)
+    for name in ("small-Q4_0-00001-of-00002.gguf", "small-Q4_0-00002-of-00002.gguf", "mmproj-F16.gguf"):
+        kind = [("general.type", STRING, "mmproj" if "mmproj" in name else "model")]
+        (tmp_path / name).write_bytes(file_of(kind, TENSORS, bytes(4096)))
+        (snapshot / name).symlink_to(tmp_path / name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    return snapshot
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the cache has links")
+def test_model_in_the_folder_has_its_parts_projector_and_name(tmp_path, cached):
+    kit = wheelhouse.Wheelhouse(tmp_path / "folder", "server", [], tmp_path)
+    assert kit.add_model("org/small-GGUF:q4_0") == "org/small-GGUF"
+    models = tmp_path / "folder" / "models"
+    names = sorted(path.name for path in cached.iterdir())
+    assert sorted(path.name for path in models.iterdir()) == sorted([*names, "models.json"])
+    assert not any(path.is_symlink() for path in models.iterdir())
+    assert json.loads((models / "models.json").read_text()) == {"org/small-GGUF": "small-Q4_0-00001-of-00002.gguf"}
+    # A file beside other models, and one that is in the folder itself.
+    for name in ("other-Q8_0.gguf", "mmproj-other.gguf", "mmproj-third.gguf"):
+        (tmp_path / name).write_bytes(file_of(tensors=TENSORS, data=bytes(4096)))
+    for file in (tmp_path / "other-Q8_0.gguf", models / "other-Q8_0.gguf"):
+        assert kit.add_model(str(file)) == "other-Q8_0"
+        assert {path.name for path in models.iterdir()} == {"other-Q8_0.gguf", "mmproj-other.gguf", "models.json"}
+    assert kit.add_model("") == ""
+    assert not models.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("org/none", "MODEL=org/none: there is no model .*; to fetch it: python -m localchat.server --get org/none"),
+        ("/nowhere/x.gguf", "MODEL=/nowhere/x.gguf: there is no file /nowhere/x.gguf"),
+        (str(ROOT / "README.md"), "README.md: not a GGUF file"),
+    ],
+    ids=["unknown", "no file", "no model"],
+)
+def test_model_that_cannot_be_in_the_folder_is_refused(tmp_path, name, message):
+    with pytest.raises(install.InstallError, match=message):
+        wheelhouse.Wheelhouse(tmp_path / "folder", "server", [], tmp_path).add_model(name)
 
 
 @pytest.mark.parametrize(

@@ -39,3 +39,7 @@ def test_damaged_model_files():
 @linux
 def test_kills_of_the_engine():
     assert "2 kills under 16 streams" in faults.kills(2, 1)
+
+
+def test_damaged_images_and_sounds():
+    assert "50 damaged images and sounds: " in fuzz.media(50, 1)

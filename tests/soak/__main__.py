@@ -23,6 +23,7 @@ PROGRAMS: dict[str, tuple[Callable[..., str], int, str | None]] = {
     "constraints": (fuzz.constraints, 1_000, N_PARALLEL),
     "load": (load.run, 1_200, "64"),
     "models": (fuzz.models, 1_000, None),
+    "media": (fuzz.media, 20_000, None),
     "kills": (faults.kills, 200, None),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import random
@@ -12,9 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from localchat.serving.models.model_file import DEMO_PATH
+from localchat.serving.core.media import IMAGE
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
+from tests.serving.core.test_media_files import GOOD, mutated
 from tests.serving.http.test_server_examples import EXAMPLES, STREAMED
 from tests.support.fuzz_wire import replace_value
+from tests.support.live import running_process
+from tests.support.media_files import write_projector
 
 from .target import DOCUMENTED, Broken, Target, counted, post, responses
 
@@ -206,6 +211,36 @@ def constraints(target: Target, n: int, seed: int) -> str:
         statuses[status_of(target, i, "/v1/chat/completions", json.dumps(fields).encode())] += 1
         target.check()
     return f"{n:,} hostile constraints: {counted(statuses)}; an ordinary request in {target.ordinary}"
+
+
+# --- images and sound ---
+
+
+def media(n: int, seed: int) -> str:
+    """Send `n` images and sounds with wrong bytes, or cut, to a server with a projector. All are decoded to count their
+    tokens, and some are encoded."""
+    statuses: Counter[int] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        projector = Path(folder, "mmproj.gguf")
+        write_projector(projector, "gemma3", "ultravox", width=summary_of(ModelFile(DEMO_PATH, "")).width)
+        with running_process("--ctx", "2048", "--mmproj", str(projector)) as server:
+            target = Target(server.url, server.process.pid)
+            for i in range(n):
+                chance = random.Random(seed + i)
+                kind, data = chance.choice(list(GOOD.values()))
+                text = base64.b64encode(mutated(data, chance)).decode()
+                part: dict[str, Any] = {"type": "input_audio", "input_audio": {"data": text}}
+                if kind == IMAGE:
+                    part = {"type": "image_url", "image_url": {"url": f"data:;base64,{text}"}}
+                content = [part, {"type": "text", "text": "?"}]
+                body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+                path = "/v1/chat/completions" if i % 50 == 0 else "/v1/messages/count_tokens"
+                statuses[status_of(target, seed + i, path, json.dumps(body).encode())] += 1
+                if i % BATCH == BATCH - 1:
+                    target.check()
+        if any("has ended" in line or "was killed" in line for line in server.lines):
+            raise Broken(f"the engine process has ended: {server.lines[-20:]}")
+    return f"{n:,} damaged images and sounds: {counted(statuses)}; an ordinary request in {target.ordinary}"
 
 
 # --- model files ---

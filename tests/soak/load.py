@@ -10,6 +10,9 @@ import time
 
 import numpy as np
 
+from tests.support.exchanges import events_of
+from tests.support.serving import delta_text
+
 from .target import DEADLINE_S, Broken, Target, clients, counted, post, responses
 
 QUESTIONS = [
@@ -51,9 +54,7 @@ def text_of(body: bytes) -> str:
     """The text of a whole or streamed response."""
     if body.startswith(b"{"):
         return str(json.loads(body)["choices"][0]["message"]["content"])
-    chunks = [json.loads(line[len(b"data: ") :]) for line in body.split(b"\n") if line.startswith(b"data: {")]
-    choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    return "".join(choice["delta"].get("content") or "" for choice in choices)
+    return delta_text(events_of(body.decode())[:-1])
 
 
 def run(target: Target, n: int, seed: int, n_connections: int = 256, settle_s: float = DEADLINE_S) -> str:

@@ -20,6 +20,8 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+from tests.support.serving import raw_request
+
 DEADLINE_S = 30.0
 QUESTION = "What is your name?"
 # The documented statuses of requests that do not make the server fail.
@@ -153,8 +155,7 @@ def clients(n: int, send: Callable[[random.Random], str], seed: int) -> Iterator
 
 def post(path: str, body: bytes) -> bytes:
     """A POST request that asks the server to close the connection."""
-    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", "Connection: close"]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return raw_request(body, "Connection: close", path=path)
 
 
 class _Received(io.BytesIO):

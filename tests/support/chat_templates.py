@@ -21,7 +21,4 @@ def user_text(prompt):
 
 def call_message(arguments, call_id="call_1"):
     function = {"name": "f", "arguments": arguments}
-    return {
-        "role": "assistant",
-        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
-    }
+    return {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}]}

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED_ADDRESS = "http://127.0.0.1:8080"
@@ -25,16 +26,27 @@ def with_address(text: str, base_url: str) -> str:
 
 
 def run(
-    command: Sequence[str | Path], *, piped: str = "", cwd: Path = ROOT, **environment: str
+    command: Sequence[str | Path],
+    *,
+    piped: str = "",
+    cwd: Path = ROOT,
+    stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.PIPE,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, with these environment variables besides those of this process."""
+    """Run a program in a folder, with these environment variables besides those of this process.
+
+    Its texts are UTF-8; a byte that is not is a half of a surrogate, as in file names.
+    """
     return subprocess.run(
         [str(part) for part in command],
         input=piped,
         cwd=cwd,
         env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
+        stdout=stdout,
+        stderr=stderr,
+        encoding="utf-8",
+        errors="surrogateescape",
         timeout=TIMEOUT_S,
         check=False,
     )

@@ -1,17 +1,27 @@
 """Programs for the engine process, which crash at certain moments."""
 
-# As on a machine whose matrix instructions fault: the process crashes while it loads a model with `use_extra_bufts`.
-CRASHES_AT_AMX = """
-import os, signal, sys
+_PROGRAM = """
+import os, signal, sys, threading, time
 from localchat.serving.engine import __main__ as program
+{}
+program.main(*map(int, sys.argv[1:]))
+"""
+
+
+def _program(changes: str) -> str:
+    """The program of an engine process, with these changes."""
+    return _PROGRAM.replace("{}", changes)
+
+
+# As on a machine whose matrix instructions fault: the process crashes while it loads a model with `use_extra_bufts`.
+CRASHES_AT_AMX = _program("""
 load = program.load
 def crashing(path, options, **others):
     if options.use_extra_bufts:
         os.kill(os.getpid(), signal.SIGSEGV)
     return load(path, options, **others)
 program.load = crashing
-program.main(*map(int, sys.argv[1:]))
-"""
+""")
 
 # It writes what ggml does, and aborts.
 ABORTS = """
@@ -21,32 +31,24 @@ os.abort()
 """
 
 # A request crashes the library.
-CRASHES_AT_SUBMIT = """
-import os, signal, sys, time
-from localchat.serving.engine import __main__ as program
+CRASHES_AT_SUBMIT = _program("""
 def crashing(self, id, requests):
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(60)
 program.Calls.submit = crashing
-program.main(*map(int, sys.argv[1:]))
-"""
+""")
 
 # The first request meets an error.
-FAILS_AT_SUBMIT = """
-import sys
-from localchat.serving.engine import __main__ as program
+FAILS_AT_SUBMIT = _program("""
 submit = program.Calls.submit
 def failing(self, id, requests):
     program.Calls.submit = submit
     raise ERROR
 program.Calls.submit = failing
-program.main(*map(int, sys.argv[1:]))
-"""
+""")
 
 # As in a container with a limit of processes: once the model is loaded, no thread can be started.
-WITHOUT_THREADS = """
-import sys, threading
-from localchat.serving.engine import __main__ as program
+WITHOUT_THREADS = _program("""
 send = program.Sender.send
 def refusing(self):
     raise RuntimeError("can't start new thread")
@@ -55,13 +57,10 @@ def sending(self, *message):
         threading.Thread.start = refusing
     send(self, *message)
 program.Sender.send = sending
-program.main(*map(int, sys.argv[1:]))
-"""
+""")
 
 # Its engine fails for good at the first request, in such a way that it does not end the request.
-FAILS = """
-import sys
-from localchat.serving.engine import __main__ as program
+FAILS = _program("""
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.scheduler import Scheduler
 load = program.load
@@ -72,15 +71,12 @@ def failing(path, options, **others):
     Scheduler.schedule = Engine._stop = fail
     return engine
 program.load = failing
-program.main(*map(int, sys.argv[1:]))
-"""
+""")
 
 # As on a machine with LIMITED_MEMORY bytes, of which each other process of this program takes 30 MB beside its weights
 # and its context. The folder LIMITED_FOLDER has a file for each process with what it takes.
-LIMITED = """
-import os, sys
+LIMITED = _program("""
 from pathlib import Path
-from localchat.serving.engine import __main__ as program
 from localchat.serving.engine.llama import load
 from tests.soak.faults import engines_of
 folder, load_engine = Path(os.environ["LIMITED_FOLDER"]), program.load
@@ -94,5 +90,4 @@ def recording(*arguments, **options):
     (folder / str(os.getpid())).write_text(str(30_000_000 + engine.facts.n_bytes + engine.facts.n_context_bytes))
     return engine
 load.free_memory, program.load = free_memory, recording
-program.main(*map(int, sys.argv[1:]))
-"""
+""")

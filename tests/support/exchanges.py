@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+from collections.abc import Iterator
 from typing import Any
 
 DEADLINE_S = 60
@@ -22,10 +23,19 @@ def exchange(
     address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
 ) -> tuple[http.client.HTTPResponse, Any]:
     """The response object, and the JSON or the text of the response, or a list of its events."""
+    with opened(address, path, body, method, headers) as response:
+        return read(response)
+
+
+@contextlib.contextmanager
+def opened(
+    address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
+) -> Iterator[http.client.HTTPResponse]:
+    """A response whose head has arrived."""
     with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
         raw = None if body is None else json.dumps(body)
         connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers or {})
-        return read(connection.getresponse())
+        yield connection.getresponse()
 
 
 def read(response: http.client.HTTPResponse) -> tuple[http.client.HTTPResponse, Any]:

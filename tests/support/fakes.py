@@ -6,17 +6,22 @@ logits only of rows that request them. It also checks that shared cells have the
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import re
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.media import Media
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.batch import Batch, CacheLimits
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
+from localchat.serving.engine.media.encoder import Counted
 from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
-from localchat.serving.engine.values import GenerationRequest, ModelFacts, TokenTexts, text_too_long
+from localchat.serving.engine.values import EngineError, GenerationRequest, ModelFacts, TokenTexts, text_too_long
 
 END = 256
 N_VOCAB = 257
@@ -35,6 +40,8 @@ def endless(tokens: list[int], n_prompt: int) -> int:
 
 def check_passes(batch: Batch) -> None:
     """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
+    if batch.chunks[0].span is not None:
+        return
     slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
     n_rows = [chunk.n_tokens for chunk in batch.chunks]
@@ -56,6 +63,8 @@ class FakeCells:
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
         # The cells of each slot. A cell is a unique number, a token, and the number of rows with which it was computed.
         self.slots: dict[int, list[tuple[int, int, int]]] = {slot: [] for slot in range(limits.n_slots)}
+        # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
+        self.positions: dict[int, int] = {}
         # The operations since the last call of `take_operations`, each a name and its arguments.
         self._operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
@@ -68,21 +77,30 @@ class FakeCells:
         self._operations.append(("clear", slot))
         self.slots[slot].clear()
 
-    def share(self, source: int, target: int, n_tokens: int) -> None:
-        self._operations.append(("share", source, target, n_tokens))
-        assert self.limits.can_truncate or n_tokens == len(self.slots[source])
+    def share(self, source: int, target: int, position: int) -> None:
+        self._operations.append(("share", source, target, position))
         assert not self.slots[target], "the target is not empty"
-        assert 0 < n_tokens <= len(self.slots[source])
-        shared = self.slots[source][:n_tokens]
+        shared = self._before(source, position)
+        assert shared
+        assert self.limits.can_truncate or shared == self.slots[source]
         if not self.limits.is_unified:
-            shared = [(next(self._numbers), *copied) for _, *copied in shared]
+            copies = [(next(self._numbers), *copied) for _, *copied in shared]
+            self.positions.update((copy[0], self.positions[cell[0]]) for cell, copy in zip(shared, copies))
+            shared = copies
         self.slots[target] = shared
 
-    def truncate(self, slot: int, n_tokens: int) -> None:
-        self._operations.append(("truncate", slot, n_tokens))
+    def truncate(self, slot: int, position: int) -> None:
+        self._operations.append(("truncate", slot, position))
         assert self.limits.can_truncate
-        assert n_tokens < len(self.slots[slot])
-        del self.slots[slot][n_tokens:]
+        kept = self._before(slot, position)
+        assert len(kept) < len(self.slots[slot])
+        self.slots[slot] = kept
+
+    def _before(self, slot: int, position: int) -> list[tuple[int, int, int]]:
+        """The cells of a slot before a position, which must be one at which llama.cpp could cut."""
+        kept = [cell for cell in self.slots[slot] if self.positions[cell[0]] < position]
+        assert kept == self.slots[slot][: len(kept)]
+        return kept
 
     def decode(self, batch: Batch) -> None:
         """Fill the cells of a batch.
@@ -92,17 +110,86 @@ class FakeCells:
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
+        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), (
+            "tokens and media in one batch"
+        )
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
             assert [token for _, token, _ in cells] == chunk.sequence.tokens[:n_computed], (
                 "the slot holds something else"
             )
-            cells.extend((next(self._numbers), token, chunk.n_tokens) for token in chunk.tokens())
+            new = [(next(self._numbers), token, chunk.n_tokens) for token in chunk.tokens()]
+            self._set_positions(chunk, [number for number, *_ in new])
+            cells.extend(new)
             assert len(cells) <= self._n_each
+
+    def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
+        """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
+        n_computed, span = chunk.sequence.n_computed, chunk.span
+        first = chunk.sequence.position_of(n_computed)
+        held = [self.positions[number] for number, *_ in self.slots[chunk.slot]]
+        if span is None:
+            assert min(chunk.tokens()) >= 0
+            assert not held or first > held[-1]
+            assert chunk.sequence.spans or first == n_computed
+            self.positions.update(zip(numbers, itertools.count(first)))
+            return
+        assert set(chunk.tokens()) == {span.chunk.cell}
+        assert span.chunk.rows is not None
+        assert not chunk.wants_output
+        offset, n_cells = n_computed - span.start, span.chunk.n_cells
+        assert span.chunk.is_causal or (offset, chunk.n_tokens) == (0, n_cells)
+        is_mrope = span.chunk.n_positions < n_cells
+        self.positions.update(
+            (number, span.position + (0 if is_mrope else i)) for i, number in enumerate(numbers, offset)
+        )
 
     def n_cells_used(self) -> int:
         return len({number for cells in self.slots.values() for number, *_ in cells})
+
+
+class FakeProjector:
+    """A projector without libmtmd. The data of its images may be their name, cells, positions, whether they are causal,
+    and chunks, such as b"a 40 40 1 1"; other files have four cells. `gate` is acquired before each encoding."""
+
+    around = ord("<"), ord(">")
+    """The tokens around an image."""
+
+    def __init__(self, gate: threading.Semaphore | None = None) -> None:
+        self.gate = gate
+        self.encoded: list[str] = []
+        """The names of what was encoded, in order."""
+        self.broken: set[str] = set()
+        """The names of what cannot be encoded."""
+        self.is_closed = False
+
+    def count(self, media: Media) -> list[int | Counted]:
+        name, n_cells, n_positions, is_causal, n_chunks = self._read(media)
+        if name == "bad":
+            raise BadRequest("it cannot be decoded")
+        begin, end = self.around
+        return [begin, *[Counted(n_cells, n_positions, bool(is_causal)), end] * n_chunks]
+
+    def encode(self, media: Media) -> list[tuple[Any, int]]:
+        name, *_, n_chunks = self._read(media)
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        self.encoded.append(name)
+        if name in self.broken:
+            raise EngineError("no memory")
+        return [(name, 1000)] * n_chunks
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    @staticmethod
+    def _read(media: Media) -> tuple[str, int, int, int, int]:
+        found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
+        if found is None:
+            return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
+        name, *numbers = found.groups()
+        return (name.decode(), *map(int, numbers))  # type: ignore[return-value]
 
 
 class FakeSampler:
@@ -139,6 +226,7 @@ class FakeBackend(FakeCells):
         is_unified: bool = True,
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,
+        modalities: tuple[str, ...] = (),
     ):
         """
         Args:
@@ -163,6 +251,7 @@ class FakeBackend(FakeCells):
             special_tokens=frozenset(),
             sampling=SamplingParams(),
             metadata={},
+            modalities=modalities,
             **(fim or {}),
         )
         n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)

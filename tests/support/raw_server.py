@@ -139,7 +139,10 @@ class Server:
 
 
 def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection."""
+    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection.
+
+    After `OPEN`, the server waits until the client disconnects.
+    """
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
@@ -148,7 +151,10 @@ def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
             if raw is None:
                 return
             peer.send(raw)
-            if ends_the_connection(raw):
+            if raw == OPEN:
+                assert peer.is_disconnected()
+                server.left.set()
+            if raw == OPEN or ends_the_connection(raw):
                 return
 
     return Server(handle)
@@ -194,11 +200,15 @@ def piece(text: str, finish: str | None = None) -> bytes:
     return sse({"id": "1", "model": "m", "choices": [choice({"content": text}, finish)]})
 
 
-def choice(delta: Any, finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "finish_reason": finish}
+def delta(finish: str | None = None, index: int = 0, **fields: Any) -> bytes:
+    return sse({"choices": [choice(fields, finish, index)]})
 
 
-STOP = sse({"choices": [choice({}, "stop")]})
+def choice(delta: Any, finish: str | None = None, index: int = 0) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "finish_reason": finish}
+
+
+STOP = delta("stop")
 USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
 DONE = b"data: [DONE]\n\n"
 HELLO_EVENTS = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)

@@ -19,6 +19,7 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
@@ -58,8 +59,8 @@ class Serving:
 
     @property
     def last_prompt(self) -> str:
-        """The newest prompt as text. The tokens of the fake model are bytes."""
-        return bytes(self.requests[-1].prompt).decode()
+        """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
+        return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
@@ -102,6 +103,7 @@ def serving(
     max_queue=8,
     is_ready=True,
     is_gated=False,
+    projector=None,
     settings=ANY_PORT,
     **facts,
 ):
@@ -109,7 +111,11 @@ def serving(
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     service = Service(ModelFile(DEMO_PATH, "Fake"))
-    with started(backend, max_queue=max_queue) as engine, served(service, settings) as (server, thread):
+    encoder = None if projector is None else MediaEncoder(projector)
+    with (
+        started(backend, max_queue=max_queue, encoder=encoder) as engine,
+        served(service, settings) as (server, thread),
+    ):
         if is_ready:
             service.default.model = Model("Fake", engine)
         try:
@@ -292,7 +298,8 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
     """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
-    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    ((id, _, _),) = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    assert re.fullmatch("chatcmpl-[0-9a-f]{32}", id)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     *body, last = chunks
     if usage:

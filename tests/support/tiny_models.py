@@ -113,6 +113,17 @@ def write_sliding(path: Path, n_window: int) -> None:
     _close(writer, _tensors(shape, {**QK_NORMS, "post_attention_norm": shape.width, "post_ffw_norm": shape.width}))
 
 
+def write_mrope(path: Path) -> None:
+    """A model whose positions have four sections (M-RoPE), as those of Qwen-VL."""
+    writer, shape = _small(path, "qwen2vl", 300_000)
+    writer.add_rope_dimension_sections([8, 12, 12, 0])
+    writer.add_rope_freq_base(1e6)
+    tensors, n_kv = _tensors(shape), shape.n_kv_heads * random_model.HEAD_SIZE
+    widths = {"attn_q": shape.width, "attn_k": n_kv, "attn_v": n_kv}
+    biases = {f"blk.{i}.{name}.bias": (n,) for i in range(shape.n_layers) for name, n in widths.items()}
+    _close(writer, {**tensors, **biases})
+
+
 def write_fim(path: Path) -> dict[str, int]:
     """A model with FIM tokens; returns their ids by llama.cpp's names."""
     writer, shape = _small(path, "llama", 200_000)

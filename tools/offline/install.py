@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -33,9 +34,12 @@ def check_files():
             path = os.path.join(HERE, *name.split("/"))
             if not os.path.exists(path):
                 sys.exit("install: %s is missing: copy the folder again" % path)
+            found = hashlib.sha256()
             with open(path, "rb") as file:
-                if hashlib.sha256(file.read()).hexdigest() != digest:
-                    sys.exit("install: %s is damaged: copy the folder again" % path)
+                for data in iter(lambda: file.read(1 << 20), b""):  # read at once
+                    found.update(data)
+            if found.hexdigest() != digest:
+                sys.exit("install: %s is damaged: copy the folder again" % path)
 
 
 def main():
@@ -62,7 +66,12 @@ def main():
     if done.returncode:
         sys.exit("install: llama-cpp-python cannot be loaded here: %s\nIt was built on %s."
                  % ((done.stderr.strip() or "no reason given").splitlines()[-1], folder["built_on"]))  # fmt: skip
-    print("Installed in %s. Start the server with:\n%s" % (target, os.path.join(commands, "localchat-server")))
+    models = os.path.join(target, "share", "localchat", "models")
+    shutil.rmtree(models, ignore_errors=True)
+    if folder.get("model"):
+        shutil.copytree(os.path.join(HERE, "models"), models)
+    server = os.path.join(commands, "localchat-server") + " " + folder.get("model", "")
+    print("Installed in %s. Start the server with:\n%s" % (target, server.rstrip()))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import BadRequest
 from ..core.events import OutputToken
 from ..core.fields import Fields, first_given
+from ..core.media import AUDIO, Attachment
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import TextRequest
 from . import parts
@@ -35,6 +36,7 @@ class ChatRequest(TextRequest):
 
     # Messages as chat templates expect them: `content` is text or absent, and no field is null.
     messages: tuple[dict[str, Any], ...] = ()
+    attachments: tuple[Attachment, ...] = ()  # The images and sounds for which markers stand in the messages.
     tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
     tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.
     tool_choice: str = "none"  # "none", "auto" or "required".
@@ -78,6 +80,7 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     return ChatRequest(
         messages=messages,
+        attachments=tuple(body.attachments),
         **parts.tool_fields(tools),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
@@ -186,7 +189,7 @@ def _message(message: Fields) -> Iterator[dict[str, Any]]:
     if role not in ("assistant", "tool") or message.get("content") is not None:
         content = parts.read_text(message, "content", is_replayed=role in ("assistant", "tool"))
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
-        content = message.text("refusal") or (parts.note_of(parts.AUDIO) if message.get("audio") else content)
+        content = message.text("refusal") or (parts.note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
     older = message.object("function_call")

@@ -49,6 +49,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
+        attachments=tuple(body.attachments),
         **parts.tool_fields(tools),
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),

@@ -11,9 +11,10 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
+from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, item_path
 from ..core.events import Usage
 from ..core.fields import Fields
+from ..core.media import IMAGE, Attachment
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ResponseFormat, TextRequest
 from ..core.text import decode_json
@@ -21,7 +22,7 @@ from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import IMAGE, note_of, read_schema, read_tools, refuse_media, tool_call, tool_fields, without_nulls
+from .parts import read_schema, read_tools, tool_call, tool_fields, without_nulls
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
@@ -47,21 +48,23 @@ def parse_ollama(body: Fields) -> ChatRequest:
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
-    _refuse_images(body)
+    images = _images(body)
     if body.items("context", "tokens"):
         raise BadRequest("'context' is not supported: send the whole conversation to /api/chat", "context")
     if body.text("template") and not is_raw:
         message = "'template' is a Go template, which this server does not support: send the prompt with 'raw': true"
         raise BadRequest(message, "template")
     if prompt and (is_raw or suffix):
+        if images:
+            raise BadRequest("'images' is not supported with 'raw' or 'suffix': send a plain prompt", "images")
         return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **_common(body))
-    messages = {"system": system, "user": prompt} if prompt else {}
+    messages = {"system": system, "user": images + prompt} if images + prompt else {}
     return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
 
 
 def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
     more.update(template_vars=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages))
-    return ChatRequest(messages=messages, **_common(body), **more)
+    return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **more)
 
 
 def _common(body: Fields) -> dict[str, Any]:
@@ -110,14 +113,12 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     new_ids = map("call_{}".format, itertools.count())
     for given in body.objects("messages"):
         role = given.required_choice("role", _ROLES)
-        note = note_of(IMAGE) if role == "tool" and given.items("images", "images") else ""
-        if role != "tool":
-            _refuse_images(given)
+        images, text = _images(given, is_replayed=role == "tool"), given.text("content") or ""
         calls = [_call(call, next(new_ids)) for call in given.objects("tool_calls")]
         open_ids += [call["id"] for call in calls]
         message: dict[str, Any] = {
             "role": role,
-            "content": (given.text("content") or "") + note,
+            "content": text + images if role == "tool" else images + text,  # Models are trained with images first.
             "reasoning_content": given.text("thinking"),
             "tool_calls": calls or None,
         }
@@ -135,9 +136,15 @@ def _call(call: Fields, new_id: str) -> dict[str, Any]:
     return tool_call(call.text("id") or new_id, function.required_text("name"), arguments)
 
 
-def _refuse_images(holder: Fields) -> None:
-    if holder.items("images", "images"):
-        refuse_media(holder.at("images"), IMAGE)
+def _images(holder: Fields, *, is_replayed: bool = False) -> str:
+    """The markers of the images of a message."""
+    sources = holder.items("images", "images")
+    if not all(isinstance(source, str) for source in sources):
+        holder.refuse("images", "a list of images in base64")
+    # One image has the path of the field.
+    paths = (item_path(holder.at("images"), sources, i) for i in range(len(sources)))
+    attachments = [Attachment(IMAGE, path, source, "", is_replayed) for path, source in zip(paths, sources)]
+    return "".join(map(holder.attach, attachments))
 
 
 def error_body(error: ApiError) -> dict[str, str]:

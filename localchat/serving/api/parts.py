@@ -1,8 +1,9 @@
 """Reads the parts of requests that several interfaces have: content, inputs, tools and response formats.
 
-A model reads only text. New messages with an image, audio or a file are refused. In replayed messages (those of the
-assistant, and results of tools) a note replaces it, and parts of unknown types are skipped, except their text: agents
-send their whole history with each request, so an error would end the conversation.
+An image or audio becomes an attachment of the body, and a marker in the text of the message. No model reads files, so
+new messages with one are refused. In replayed messages (those of the assistant, and results of tools) a note replaces
+it, and parts of unknown types are skipped, except their text: agents send their whole history with each request, so an
+error would end the conversation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import unquote
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields, refuse_unsupported, show
+from ..core.media import AUDIO, IMAGE, Attachment
 from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
@@ -22,15 +24,12 @@ ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
-IMAGE, AUDIO, FILE = "an image", "audio", "a file"
+FILE = "a file"
 
 # The types of parts with text, of all interfaces. The text of a "refusal" is in a field of that name.
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
-_MEDIA = {
-    **dict.fromkeys(("image_url", "input_image", "image"), IMAGE),
-    "input_audio": AUDIO,
-    **dict.fromkeys(("file", "input_file", "document"), FILE),
-}
+_MEDIA = {**dict.fromkeys(("image_url", "input_image", "image"), IMAGE), "input_audio": AUDIO}
+_FILES = ("file", "input_file", "document")
 # The fields of other parts and items that hold text for the model.
 _TEXT_FIELDS = ("title", "url", "source", "tool_name", "text", "stdout", "stderr", "summary", "content",
                 "tool_references")  # fmt: skip
@@ -55,7 +54,10 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
         return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
     if kind in _MEDIA:
-        return note_of(_MEDIA[kind]) if is_replayed else refuse_media(part.path, _MEDIA[kind])
+        source, format = _media_source(part, kind)
+        return part.attach(Attachment(_MEDIA[kind], part.path, source, format, is_replayed))
+    if kind in _FILES:
+        return note_of(FILE) if is_replayed else refuse_media(part.path, FILE)
     if kind != "search_result":
         if not is_replayed:
             raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)
@@ -63,14 +65,26 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
     return "\n".join(texts_in(part.raw))
 
 
-def refuse_media(path: str, kind: str) -> NoReturn:
-    """Refuse the image, audio or file (`kind`) at `path` of the request."""
-    raise BadRequest(f"'{path}' is {kind}; this model supports only text: leave it out, or send text about it", path)
+def _media_source(part: Fields, kind: str) -> tuple[str, str]:
+    """The source of an image or of audio, a URL or base64, and the format that the part gives beside it.
+
+    A part without one, such as the id of an uploaded file, is no error here, since its model may read only text.
+    """
+    given = part.raw.get({"input_audio": "input_audio", "image": "source"}.get(kind, "image_url"))
+    fields = given if isinstance(given, dict) else {"url": given}
+    source, format = fields.get("data") or fields.get("url"), fields.get("format") or fields.get("media_type")
+    return source if isinstance(source, str) else "file:", format if isinstance(format, str) else ""
 
 
-def note_of(kind: str) -> str:
+def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:
+    """Refuse the image, audio or file (`kind`) at `path` of the request. `modalities` are those of the model."""
+    supported = " and ".join(("text", *modalities)) if modalities else "only text"
+    raise BadRequest(f"'{path}' is {kind}; this model supports {supported}: leave it out, or send text about it", path)
+
+
+def note_of(kind: str, reason: str = "this model supports only text") -> str:
     """The note that replaces an image, audio or file (`kind`) in a replayed message."""
-    return f"[{kind}, left out: this model supports only text]"
+    return f"[{kind}, left out: {reason}]"
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 from ..core import errors
 from ..core.params import MAX_LISTED_TOKENS, GenerationParams
 from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest, Prompt, check_queue
+from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 
@@ -34,6 +35,8 @@ class Model:
         """`defaults` are sampling values that override those of the model file."""
         self.name = name
         self.engine = engine
+        # The set of adapters of requests without `lora`.
+        self.adapters: Adapters = ()
         self.keep_tools = keep_tools  # Whether the prompt shows the tools even if `tool_choice` is "none".
         # For requests that set none: the limit of reasoning tokens, the text that is appended to it, and the length
         # limit. None: no limit.
@@ -44,30 +47,24 @@ class Model:
         self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
-    # For loading/service.py.
+    def named(self, name: str) -> Model:
+        """This model, or one that has its engine and an adapter, if the name is that of the adapter."""
+        for i, adapter in enumerate(self.engine.facts.adapters):
+            if adapter.name.casefold() == name.strip().casefold():
+                model = copy.copy(self)
+                model.name, model.adapters = adapter.name, self._checked([(i, adapter.scale)], "model")
+                return model
+        return self
 
-    @property
-    def n_bytes(self) -> int:
-        return self.engine.facts.n_bytes + self.engine.facts.n_context_bytes
-
-    @property
-    def n_mapped_bytes(self) -> int:
-        return self.engine.facts.n_mapped_bytes
-
-    @property
-    def has_died(self) -> bool:
-        return self.engine.has_died
-
-    def stop(self) -> None:
-        self.engine.stop()
-
-    def close(self) -> None:
-        self.engine.close()
-
-    def meta(self) -> dict[str, Any]:
-        facts = self.engine.facts
-        same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
-        return {"description": facts.description, "size": facts.n_bytes, **same}
+    def _checked(self, given: Iterable[tuple[int, float]], field: str) -> Adapters:
+        """A set of adapters. Raises BadRequest if the model does not have them or they could not be loaded."""
+        adapters = self.engine.facts.adapters
+        for id, _ in given:
+            if id >= len(adapters):
+                raise errors.BadRequest(f"'{field}' has the id {id}, and the model has {len(adapters)} adapters", field)
+            if problem := adapters[id].problem:
+                raise errors.NotSupported(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
+        return tuple(sorted((id, scale) for id, scale in given if scale))
 
     def check_queue(self, n_sequences: int, field: str) -> None:
         """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
@@ -94,6 +91,7 @@ class Model:
         check_listed(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
+        options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
         return GenerationRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
     def _compiled(self, source: str | None) -> ChatTemplate:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from .errors import BadRequest
+from .media import Attachment, marker
 from .text import decode_json, to_json
 
 _SHOWN_CHARS = 60  # Error messages show this many characters of a value, so that no message repeats a whole prompt.
@@ -71,14 +72,14 @@ class Fields:
     with `required_`. It raises BadRequest if the value has the wrong type or is out of range.
     """
 
-    def __init__(
-        self, raw: Mapping[str, Any], path: str = "", ignored: list[tuple[str, BadRequest]] | None = None
-    ) -> None:
+    def __init__(self, raw: Mapping[str, Any], path: str = "", parent: Fields | None = None) -> None:
         self.raw = raw
         self.path = path
         self._read: set[str] = set()  # The names of fields that have been read. Other fields are unknown.
-        # What the parser ignored, with the error for `--strict`. All objects of a body share this list.
-        self._ignored = [] if ignored is None else ignored
+        # What the parser ignored, with the error for `--strict`. All objects of a body share this list and the next.
+        self._ignored: list[tuple[str, BadRequest]] = [] if parent is None else parent._ignored
+        # The images and sounds that were found. Markers stand for them in the texts of messages.
+        self.attachments: list[Attachment] = [] if parent is None else parent.attachments
 
     def at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
@@ -161,7 +162,12 @@ class Fields:
             yield self.child(value, path)
 
     def child(self, raw: Mapping[str, Any], path: str) -> Fields:
-        return Fields(raw, path, self._ignored)
+        return Fields(raw, path, self)
+
+    def attach(self, attachment: Attachment) -> str:
+        """Note an image or a sound. Returns the marker that stands for it."""
+        self.attachments.append(attachment)
+        return marker(len(self.attachments) - 1)
 
     def check_size(self, name: str) -> None:
         """Refuse a schema, grammar or list of tools of more than `MAX_CONSTRAINT_CHARS` characters."""

@@ -1,6 +1,6 @@
 """Options: the name, type, default, range and help text of each, declared once.
 
-`ModelOptions` are those of a model, `ServiceOptions` those of several; http/options.py has the others. `server.py`
+`ModelOptions` are those of a model, `ServiceOptions` those of several; loading/options.py has the others. `server.py`
 makes the command line from the declarations, `models/sources.py` reads those of mapping files. A declaration has one
 line or two, so the formatter leaves these classes as they are.
 """
@@ -22,6 +22,8 @@ from .fields import Fields
 MIN_CONTEXT = 256  # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
+# The port of a worker, and the limit of workers of a model, as in llama.cpp.
+WORKER_PORT, MAX_WORKERS = 50052, 16
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -85,6 +87,19 @@ def _shares(text: str) -> tuple[float, ...]:
     raise ArgumentTypeError(f"expected shares, such as 3,1, got {text!r}")
 
 
+def _workers(text: str) -> tuple[str, ...]:
+    """Addresses of workers, each with its port."""
+    found = []
+    for address in text.split(","):
+        host, colon, port = address.strip().partition(":")
+        if not host or (colon and not (port.isdecimal() and int(port) < 65536)):
+            raise ArgumentTypeError(f"expected hosts with their ports, such as gpu1:{WORKER_PORT}, got {text!r}")
+        found.append(f"{host}:{int(port or WORKER_PORT)}")
+    if len(set(found)) < len(found) or len(found) > MAX_WORKERS:
+        raise ArgumentTypeError(f"expected at most {MAX_WORKERS} workers, each once, got {text!r}")
+    return tuple(found)
+
+
 def _minutes(text: str) -> float:
     """Read minutes, return seconds."""
     with contextlib.suppress(ValueError):
@@ -101,6 +116,30 @@ def path_of(text: str) -> Path:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model."""
+
+    name: str  # In lists and requests.
+    path: str
+    scale: float = 1.0
+    problem: str = ""  # Why it cannot be used; "": it can be, or has not been loaded.
+
+
+def read_adapter(text: str) -> Adapter:
+    """Read NAME=FILE or NAME=FILE@SCALE."""
+    name, _, file = text.partition("=")
+    if not name.strip() or not file:
+        raise ArgumentTypeError(f"expected NAME=FILE or NAME=FILE@SCALE, got {text!r}")
+    path, at, scale = file.rpartition("@")
+    if not at or os.path.exists(os.path.expanduser(file)):  # The "@" belongs to the name of the file.
+        path, scale = file, "1"
+    with contextlib.suppress(ValueError):
+        if math.isfinite(float(scale)):
+            return Adapter(name.strip(), os.path.expanduser(path), float(scale))
+    raise ArgumentTypeError(f"the scale of the adapter {name!r} must be a number, got {scale!r}")
+
+
+@dataclass(frozen=True)
 class ServiceOptions:
     """several models"""
 
@@ -110,6 +149,8 @@ class ServiceOptions:
     models: Path | None = option(None, "--models FILE", path_of,
         help="mapping file with names and settings of models (default: models.toml or models.json in --models-dir)")
     lists_models: bool = option(False, "--list", help="list the models of this machine, and exit")
+    get: str | None = option(None, "--get PUBLISHER/REPOSITORY[:QUANTISATION]",
+        help="fetch a model from Hugging Face's hub, write how to serve it, and exit")
     max_models: int = option(0, "--max-models N", Whole(1),
         help="loaded models; for a further one, the least recently used one is ended (default: by memory)")
     idle_unload: float = option(math.inf, "--idle-unload MINUTES", _minutes,  # In seconds.
@@ -137,6 +178,10 @@ class ModelOptions:
     tensor_split: tuple[float, ...] = option((), "--tensor-split N,N,...", _shares,
         help="share of each GPU, such as 3,1 (default: by their free memory)")
     main_gpu: int = option(0, "--main-gpu N", Whole(0), help="the GPU with --split-mode none (default: %(default)s)")
+    workers: tuple[str, ...] = option((), "--rpc HOST:PORT,...", _workers,
+        help="workers (python -m localchat.worker) that compute layers of the model on other machines")
+    rpc_timeout: int = option(300, "--rpc-timeout SECONDS", Whole(1),
+        help="a step that workers take longer to compute ends with an error (default: %(default)s)")
     cpu_moe: bool = option(False, "--cpu-moe",
         help="keep the experts of a mixture-of-experts model in the machine's memory")
     kv_type: str = option("f16", "--kv-type", ("f16", "q8_0", "q4_0"),
@@ -146,6 +191,11 @@ class ModelOptions:
     n_threads: int = option(0, "-t --threads N", Whole(0, 512), help="CPU threads (default: chosen for the machine)")
     draft_path: str | None = option(None, "--draft SMALL.gguf", os.path.expanduser, setting="draft",
         help="draft model for speculative decoding: a smaller model with the same vocabulary")
+    mmproj: str | None = option(None, "--mmproj FILE", os.path.expanduser, setting="mmproj",
+        help="projector of the model, with which it takes images or sound (default: the one beside the model)")
+    finds_mmproj: bool = option(True, "--no-mmproj", help="load no projector")
+    adapters: Sequence[Adapter] = option((), "--lora NAME=FILE[@SCALE]", read_adapter, repeats=True,
+        help="LoRA adapter of the model, which requests name as a model (may be repeated)")
     speculates: bool = option(True, "--no-speculation",
         help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)")
 

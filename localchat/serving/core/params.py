@@ -23,6 +23,7 @@ MAX_TOKEN_ID_DIGITS = 10
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit.
 
 _INT32 = 2**31 - 1
+_MAX_SCALE = 1000  # Of an adapter, far above all that are used.
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,19 @@ def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
     return tuple(values)
 
 
+def _lora(body: Fields, name: str) -> tuple[tuple[int, float], ...] | None:
+    """llama.cpp's list of adapters, by their ids, with their scales. Those that are not in it have the scale 0."""
+    if body.get(name) is None:
+        return None
+    found: dict[int, float] = {}
+    for adapter in body.objects(name):
+        id, scale = adapter.integer("id", 0, _INT32), adapter.number("scale", -_MAX_SCALE, _MAX_SCALE)
+        if id is None or scale is None:
+            adapter.refuse("id" if id is None else "scale", "a number")
+        found[id] = scale
+    return tuple(found.items())
+
+
 def _n_prompt_kept(body: Fields, name: str) -> int:
     # -1 means the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
     return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
@@ -195,7 +209,7 @@ class SamplingParams:
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,), "include_reasoning": (True,),
     "parse_tool_calls": (True,), "modalities": ([], ["text"]), "audio": (), "web_search_options": (),
-    "use_beam_search": (False,), "n_indent": (0,), "lora": ([],), "allowed_token_ids": ([],), "bad_words": ([],),
+    "use_beam_search": (False,), "n_indent": (0,), "allowed_token_ids": ([],), "bad_words": ([],),
     "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0),
 }  # fmt: skip
 
@@ -230,6 +244,8 @@ class GenerationParams:
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
     # Seconds after the first token, after which the output ends at the next new line; None is off.
     max_completion_s: float | None = _read_by(_max_completion_s, None)
+    # The adapters, by their ids, with their scales; None: those of the model that the request names.
+    lora: tuple[tuple[int, float], ...] | None = _read_by(_lora, None)
     n_prompt_kept: int = _read_by(_n_prompt_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.events import PromptProgress
 from .tuning import CPU, Tuning
-from .values import GenerationRequest, SequenceStats, StepOutput, TokenTexts
+from .values import Adapters, GenerationRequest, SequenceStats, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
@@ -18,6 +19,55 @@ MIN_SAVED = 32
 # If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
 # llama.cpp adds up attention in another order for this many rows of a sequence or more than for fewer.
 TILE_ROWS = 64
+
+
+class PositionSection(NamedTuple):
+    """One of the positions that each cell of a chunk has with M-RoPE, such as its column."""
+
+    first: list[int]
+    """By cell: the position, if the chunk begins at position 0."""
+    growth: list[int]
+    """By cell: how much higher it is for each position before the chunk: 1 or 0."""
+
+
+@dataclass(eq=False)
+class MediaChunk:
+    """The cells of an image or a sound, or of a part of one: what is encoded at a time."""
+
+    cell: int
+    """The number that stands for each of its cells in lists of tokens. It is negative, and made of the content."""
+    n_cells: int
+    n_positions: int
+    """By how much the position of the next token is higher: less than `n_cells` for images of models with M-RoPE."""
+    is_causal: bool
+    """Whether its cells attend only to earlier ones. If not, all of them are computed in one pass."""
+    sections: tuple[PositionSection, ...]
+    """With M-RoPE: the sections of the positions of its cells; empty: the cells have consecutive positions."""
+    medium: Any
+    """The image or sound (media/encoder.py)."""
+    rows: Any = None
+    """What the text model computes in place of the vectors of tokens, by rows; None: it is not encoded."""
+
+
+class Span(NamedTuple):
+    """A chunk of media in a sequence, from the token `start` to `end`, from the position `position` on."""
+
+    start: int
+    end: int
+    position: int
+    chunk: MediaChunk
+
+
+def spans_of(tokens: list[int], chunks: Many[MediaChunk]) -> list[Span]:
+    """The spans of the chunks of a prompt, in order."""
+    spans: list[Span] = []
+    end, n_saved = 0, 0
+    for chunk in chunks:
+        start = tokens.index(chunk.cell, end)
+        end = start + chunk.n_cells
+        spans.append(Span(start, end, start - n_saved, chunk))
+        n_saved += chunk.n_cells - chunk.n_positions
+    return spans
 
 
 class Sequence:
@@ -30,6 +80,7 @@ class Sequence:
         max_length: int,
         request: GenerationRequest | None = None,
         *,
+        chunks: Many[MediaChunk] = (),
         sampler: Any = None,
         index: int = 0,
         deliver: Callable[[StepOutput], None] = lambda output: None,
@@ -38,6 +89,8 @@ class Sequence:
         self.id = id
         # The known tokens: the prompt, then the sampled ones.
         self.tokens = prompt
+        # The images and sounds in the prompt.
+        self.spans = spans_of(prompt, chunks)
         # The limit of prompt and output together.
         self.max_length = max_length
         self.n_prompt = len(prompt)
@@ -56,6 +109,7 @@ class Sequence:
         self.n_scored = 0
         # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
+        self.adapters = self.request.adapters
         self.sampler = sampler
         self._index = index
         self._deliver = deliver
@@ -95,6 +149,41 @@ class Sequence:
     @property
     def n_sampled(self) -> int:
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def span(self) -> Span | None:
+        """The span of the next token; None: it is text."""
+        return next((span for span in self.spans if span.start <= self.n_computed < span.end), None)
+
+    @property
+    def n_missing_in_part(self) -> int:
+        """The number of known tokens that are not computed, up to the next start or end of a span."""
+        edges = (edge for span in self.spans for edge in (span.start, span.end) if edge > self.n_computed)
+        return min(edges, default=len(self.tokens)) - self.n_computed
+
+    def missing_media(self, n_tokens: int) -> list[Any]:
+        """The images and sounds behind the first tokens that are not encoded."""
+        return [span.chunk.medium for span in self.spans if span.end > n_tokens and span.chunk.rows is None]
+
+    def position_of(self, n_tokens: int) -> int:
+        """The position in the context of the token at an index."""
+        position = n_tokens
+        for span in self.spans:
+            if span.end <= n_tokens:
+                position = n_tokens - span.end + span.position + span.chunk.n_positions
+            elif span.start <= n_tokens:
+                position = span.position + min(n_tokens - span.start, span.chunk.n_positions)
+        return position
+
+    def whole(self, n_tokens: int) -> int:
+        """How many of the first tokens can be reused alone: no part of a span can."""
+        return next((span.start for span in self.spans if span.start < n_tokens < span.end), n_tokens)
+
+    def tiled(self, n_tokens: int) -> int:
+        """How many of the first tokens whole chunks have, if text is divided at each span."""
+        n_tokens = self.whole(n_tokens)
+        start = max((edge for span in self.spans for edge in (span.start, span.end) if edge <= n_tokens), default=0)
+        return n_tokens - (n_tokens - start) % TILE_ROWS
 
     @property
     def is_at_checkpoint(self) -> bool:
@@ -156,6 +245,18 @@ class BatchChunk:
         return self.sequence.slot
 
     @property
+    def span(self) -> Span | None:
+        """The span of which these are rows; None: they are tokens."""
+        return self.sequence.span
+
+    @property
+    def ends_a_tile(self) -> bool:
+        """Whether the chunk has whole tiles, or ends where a span begins or ends."""
+        return self.n_tokens % TILE_ROWS == 0 or (
+            bool(self.sequence.spans) and self.n_tokens == self.sequence.n_missing_in_part < self.sequence.n_missing
+        )
+
+    @property
     def output_rows(self) -> range:
         end = self.first + self.n_tokens
         return range(end - 1 - len(self.draft), end) if self.wants_output else range(0)
@@ -187,6 +288,11 @@ class Batch:
     @property
     def n_tokens(self) -> int:
         return sum(chunk.n_tokens for chunk in self.chunks)
+
+    @property
+    def adapters(self) -> Adapters:
+        """The adapters of all its sequences: a step has one set."""
+        return self.chunks[0].sequence.adapters
 
     def outputs(self) -> Iterator[BatchChunk]:
         return (chunk for chunk in self.chunks if chunk.wants_output)

@@ -21,13 +21,20 @@ _MIN_MATCH = 3
 # The limits of the length of a match, and of the searches for each draft. They bound the time of a draft.
 _MAX_MATCH = 32
 _MAX_SEARCHES = 8
+# The character of the cells of images and sounds. No vocabulary has as many tokens.
+_MEDIA = chr(0x10FFFF)
 
 
 def look_up_drafts(sequences: list[Sequence], n_tokens: int) -> None:
     """Sets `draft`, to at most `n_tokens` tokens, for each sequence whose own text has an earlier match of its end."""
     for sequence in sequences:
-        sequence.lookup_text += "".join(map(chr, sequence.tokens[len(sequence.lookup_text) :]))
-        sequence.draft = list(map(ord, looked_up(sequence.lookup_text, n_tokens)))
+        new = sequence.tokens[len(sequence.lookup_text) :]
+        sequence.lookup_text += "".join(map(chr, new) if min(new, default=0) >= 0 else map(_character, new))
+        sequence.draft = list(map(ord, looked_up(sequence.lookup_text, n_tokens).partition(_MEDIA)[0]))
+
+
+def _character(token: int) -> str:
+    return _MEDIA if token < 0 else chr(token)
 
 
 def looked_up(text: str, n_tokens: int) -> str:

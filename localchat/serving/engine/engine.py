@@ -19,13 +19,14 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, item_path
-from .batch import Batch, BatchChunk, Sequence
+from ..core.media import Media
+from .batch import Batch, BatchChunk, MediaChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
 from .kv_cache import KVCache
-from .protocols import Backend, DecodeFailed, NoFreeCells, Sampler
+from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
 from .values import (
@@ -37,12 +38,15 @@ from .values import (
     EngineStats,
     EngineStopped,
     GenerationRequest,
+    PromptPart,
     StepOutput,
     Submitted,
-    TextPart,
     check_queue,
     check_tokens,
 )
+
+if TYPE_CHECKING:
+    from .media.encoder import MediaEncoder, Medium
 
 log = logging.getLogger("localchat.engine")
 
@@ -65,6 +69,7 @@ class Engine:
         *,
         max_queue: int = 256,
         draft_backend: Backend | None = None,
+        encoder: MediaEncoder | None = None,
         after_step: Callable[[bool], None] = lambda is_due: None,
     ):
         """The engine owns both backends and closes them.
@@ -72,6 +77,7 @@ class Engine:
         Args:
             max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
+            encoder: Encodes images and sounds, if the model has a projector. The engine starts and closes it.
             after_step: Called on the engine thread when the output of a step has been delivered, before the next step
                 is decoded, which waits for it. It passes the output on, or keeps it until it is called with True:
                 before a step that takes long, and when nothing runs.
@@ -99,7 +105,11 @@ class Engine:
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
         self._cache = KVCache(backend)
-        self._scheduler = Scheduler(backend.limits, self._cache)
+        self._encoder = encoder
+        encode = () if encoder is None else (encoder.encode,)
+        self._scheduler = Scheduler(backend.limits, self._cache, *encode)
+        if encoder is not None:
+            encoder.start(self._wants, lambda medium: self.post(partial(self._after_encoding, medium)))
         self._draft_model = None if draft_backend is None else DraftModel(draft_backend, self.facts.n_vocab)
         self._token_sampler = TokenSampler(backend, self.texts)
 
@@ -153,6 +163,8 @@ class Engine:
         else:
             self._thread.join()
         self._token_sampler.close()
+        if self._encoder is not None:
+            self._encoder.close()
         if self._draft_model is not None:
             self._draft_model.close()
         self.backend.close()
@@ -179,17 +191,16 @@ class Engine:
         """
         check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.
-        prompts: dict[int, list[int]] = {}
+        prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
         for request in requests:
             if id(request.prompt) not in prompts:
                 prompts[id(request.prompt)] = self._prompt_of(request)
-        tokens = [prompts[id(request.prompt)] for request in requests]
+        found = [prompts[id(request.prompt)] for request in requests]
+        tokens = [own for own, _ in found]
         # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
         sequences = [
-            _sequence(
-                replace(request, prompt=tuple(own)), own, self.facts.n_ctx, self.backend.new_sampler, index, deliver
-            )
-            for index, (request, own) in enumerate(zip(requests, tokens))
+            self._sequence(replace(request, prompt=tuple(own)), own, chunks, index, deliver)
+            for index, (request, (own, chunks)) in enumerate(zip(requests, found))
         ]
         with self._lock:
             if self._stopped is not None:
@@ -203,22 +214,41 @@ class Engine:
             # One command, so that the choices of a request always start in the same step.
             self.post(partial(self._scheduler.add, *sequences))
         ids = [sequence.id for sequence in sequences]
-        returned = [own if request.returns_prompt else () for request, own in zip(requests, tokens)]
+        # Media have no token ids.
+        returned = [[max(id, -1) for id in own] if one.returns_prompt else () for one, own in zip(requests, tokens)]
         return Submitted(ids, [len(own) for own in tokens], returned, self.cancel)
+
+    def _sequence(
+        self,
+        request: GenerationRequest,
+        prompt: list[int],
+        chunks: Many[MediaChunk],
+        index: int,
+        deliver: Callable[[StepOutput], None],
+    ) -> Sequence:
+        """The sequence of a request, without an id, with its length limited by the request and the context."""
+        max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
+        # Even with a limit of 0 one token is sampled, so that the prompt is computed.
+        limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
+        sampler = self.backend.new_sampler(request)
+        return Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
 
     def cancel(self, id: int) -> None:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""
         self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
 
     def tokenize_prompt(
-        self, parts: Iterable[int | TextPart], *, add_bos: bool = False, limit: int | None = None
+        self, parts: Iterable[PromptPart | Medium], *, add_bos: bool = False, limit: int | None = None
     ) -> list[int]:
-        """The tokens of a prompt that is given as token ids and texts. Raises ContextLengthExceeded if the texts have
-        more than `limit` tokens; the rest is not counted."""
+        """The tokens of a prompt that is given as token ids, texts and media. Raises ContextLengthExceeded if the texts
+        have more than `limit` tokens; the rest is not counted."""
         tokens: list[int] = []
-        for part in parts:
+        for part in self._prepared(parts):
             if isinstance(part, int):
                 tokens.append(part)
+                continue
+            if not isinstance(part, tuple):
+                tokens += part.cells
                 continue
             text, parse_special = part
             n_left = None if limit is None else limit - len(tokens)
@@ -229,8 +259,19 @@ class Engine:
             add_bos = False
         return tokens
 
-    def _prompt_of(self, request: GenerationRequest) -> list[int]:
-        """The tokens of the prompt of a request, which fit into the context. Raises what `submit` raises for them."""
+    def _prepared(self, parts: Iterable[PromptPart | Medium]) -> Iterator[int | tuple[str, bool] | Medium]:
+        """The parts of a prompt, with media prepared for the model."""
+        for part in parts:
+            if not isinstance(part, Media):
+                yield part
+            elif self._encoder is None:
+                raise NotSupported("this model supports only text: it has no projector", part.path)
+            else:
+                yield self._encoder.prepared(part)
+
+    def _prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
+        """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
+        `submit` raises for them."""
         facts, n_kept = self.facts, request.params.n_prompt_kept
         if facts.is_non_causal:
             message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
@@ -238,14 +279,18 @@ class Engine:
         try:
             # There is no limit if only the end of the prompt is kept.
             limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
-            tokens = self.tokenize_prompt(request.prompt, add_bos=request.add_bos, limit=limit)[-n_kept:]
-            check_tokens(tokens, facts.n_vocab)
+            parts = list(self._prepared(request.prompt))
+            chunks = [chunk for part in parts if not isinstance(part, (int, tuple)) for chunk in part.chunks]
+            tokens = self.tokenize_prompt(parts, add_bos=request.add_bos, limit=limit)[-n_kept:]
+            if chunks:
+                _check_media(request, tokens)
+            check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)
             if len(tokens) >= facts.n_ctx:
                 raise _too_long(len(tokens), facts.n_ctx)
         except BadRequest as error:
             error.param = error.param or request.prompt_field
             raise
-        return tokens
+        return tokens, chunks
 
     def embed(
         self,
@@ -352,7 +397,8 @@ class Engine:
             running = self._scheduler.running
             look_up_drafts(running, n_to_draft)
             if self._draft_model is not None:
-                self._draft_model.draft([sequence for sequence in running if not sequence.draft], n_to_draft)
+                plain = [sequence for sequence in running if not (sequence.draft or sequence.spans)]
+                self._draft_model.draft(plain, n_to_draft)
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
@@ -384,10 +430,13 @@ class Engine:
             self._deliver(batch)
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
-        """Decodes each sequence of a failed batch alone, and ends those that fail again."""
+        """Decodes each sequence of a failed batch alone, and ends those that fail again, or that failed alone."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
             single = Batch((chunk,)).without_drafts()
+            if chunk.span is not None:  # Its earlier rows may be gone.
+                self._end(chunk.sequence.id, EngineError(f"the model could not compute an image: {error}"), keep=False)
+                continue
             try:
                 self._cache.decode(single)
             except (NoFreeCells, DecodeFailed) as own_error:
@@ -460,6 +509,18 @@ class Engine:
             del self._open[id]
         sequence.deliver(end=end, **output)
 
+    def _wants(self, medium: Medium) -> bool:
+        """Whether an open sequence has this image or sound. Any thread may call this."""
+        with self._lock:
+            sequences = list(self._open.values())
+        return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
+
+    def _after_encoding(self, medium: Medium) -> None:
+        """Ends the sequences that wait for an image or a sound that could not be encoded."""
+        if medium.error is not None:
+            for sequence in [one for one in self._scheduler.waiting if medium in one.missing_media(0)]:
+                self._end(sequence.id, medium.error)
+
     def _end_all(self) -> None:
         for id in list(self._open):
             self._end(id, EngineStopped())
@@ -513,16 +574,11 @@ def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceed
     )
 
 
-def _sequence(
-    request: GenerationRequest,
-    prompt: list[int],
-    n_ctx: int,
-    new_sampler: Callable[[GenerationRequest], Sampler],
-    index: int,
-    deliver: Callable[[StepOutput], None],
-) -> Sequence:
-    """The sequence of a request, without an id, with its length limited by the request and the context."""
-    max_tokens = request.params.max_tokens
-    # Even with a limit of 0 one token is sampled, so that the prompt is computed.
-    limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
-    return Sequence(0, prompt[:], limit, request, sampler=new_sampler(request), index=index, deliver=deliver)
+def _check_media(request: GenerationRequest, tokens: list[int]) -> None:
+    """Raises BadRequest for what a prompt with media cannot have."""
+    params = request.params
+    if params.n_prompt_kept or params.prompt_logprobs is not None:
+        name = "truncate_prompt_tokens" if params.n_prompt_kept else "prompt_logprobs"
+        raise BadRequest(f"'{name}' is not supported for a prompt with images or audio", name)
+    if tokens[-1] < 0:
+        raise BadRequest("the prompt ends with an image or audio: it needs text after it")

@@ -26,9 +26,9 @@ from .values import (
     GenerationRequest,
     LoadOptions,
     ModelFacts,
+    PromptPart,
     StepOutput,
     Submitted,
-    TextPart,
     TokenTexts,
 )
 
@@ -129,7 +129,7 @@ class Front:
         tokens: list[int] = self._result("tokenize", text, add_bos=add_bos, parse_special=parse_special, limit=limit)
         return tokens
 
-    def tokenize_prompt(self, parts: Iterable[int | TextPart], *, add_bos: bool = False) -> list[int]:
+    def tokenize_prompt(self, parts: Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
         tokens: list[int] = self._result("tokenize_prompt", list(parts), add_bos=add_bos)
         return tokens
 

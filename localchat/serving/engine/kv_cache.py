@@ -8,6 +8,8 @@ If all slots share one buffer of cells, a prefix is shared without a copy; if ea
 state of a recurrent model cannot be truncated, so a request continues a copy of a whole idle prefix. For this, a copy
 of the state before the last token of each prompt is kept as an idle prefix.
 
+Cells belong to the set of adapters with which they were computed: only sequences of the same set reuse them.
+
 llama.cpp rounds the cells of a chunk of TILE_ROWS in another way than those of other chunks. If each slot has its own
 cells, repeatable requests reuse only whole chunks, so that their prompts are always computed in the same chunks.
 
@@ -17,10 +19,12 @@ The methods run on the engine thread and apply their operations to the backend a
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import NamedTuple
 
-from .batch import MIN_SAVED, TILE_ROWS, Batch, Sequence, n_common_of
+from .batch import MIN_SAVED, Batch, Sequence, n_common_of
 from .protocols import CacheBackend, NoFreeCells
+from .values import Adapters
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
@@ -45,6 +49,8 @@ class KVCache:
         self._free = set(range(self._limits.n_slots))
         # By slot: the number of first cells that were computed in chunks of TILE_ROWS.
         self._n_tiled = [0] * self._limits.n_slots
+        # By slot that is not free: the set of adapters with which its cells were computed.
+        self._adapters: list[Adapters] = [()] * self._limits.n_slots
 
     def forget(self) -> None:
         """Drops all idle prefixes."""
@@ -65,7 +71,7 @@ class KVCache:
                     raise
         for chunk in batch.chunks:
             is_next = self._n_tiled[chunk.slot] == chunk.sequence.n_computed
-            if is_next and chunk.n_tokens % TILE_ROWS == 0 and not chunk.is_scored:
+            if is_next and chunk.ends_a_tile and not chunk.is_scored:
                 self._n_tiled[chunk.slot] += chunk.n_tokens
 
     def n_cells(self) -> tuple[int, int]:
@@ -75,33 +81,44 @@ class KVCache:
         n_active = min(sum(sequence.n_computed for sequence in list(self.active.values())), n_cells)
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
-    def find(self, tokens: list[int], sequence: Sequence | None = None) -> Match | None:
-        """The longest prefix of `tokens` that can be reused, by `sequence` if it is given, and a slot that has it; None
-        if there is none.
+    def find(self, tokens: list[int], sequence: Sequence | None = None, *, adapters: Adapters = ()) -> Match | None:
+        """The longest prefix of `tokens` that can be reused, by `sequence` if it is given, or else with a set of
+        adapters, and a slot that has it; None if there is none.
 
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
         if the cells are shared, or the slot that has the fewest tokens if they are copied.
         """
-        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._idle.items()]
+        adapters = adapters if sequence is None else sequence.adapters
+        idle = ((slot, held) for slot, held in self._idle.items() if self._adapters[slot] == adapters)
+        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in idle]
         if self._limits.can_truncate:
-            for slot, running in self.active.items():
+            for slot, running in ((slot, one) for slot, one in self.active.items() if one.adapters == adapters):
                 n_held = running.n_computed
                 known.append((slot, n_held, min(n_common_of(running.tokens, tokens), n_held)))
         else:
             known = [(slot, n_held, n_common) for slot, n_held, n_common in known if n_held == n_common]
-        if sequence is not None and self._must_repeat(sequence):
-            known = [(slot, n_held, _tiled(min(n_common, self._n_tiled[slot]))) for slot, n_held, n_common in known]
+        if sequence is not None:
+            n_usable = partial(self._n_usable, sequence)
+            known = [(slot, n_held, n_usable(slot, n_common)) for slot, n_held, n_common in known]
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
         return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
 
+    def _n_usable(self, sequence: Sequence, slot: int, n_common: int) -> int:
+        """How many of the common tokens with a slot a sequence can reuse."""
+        if self._must_repeat(sequence):
+            return sequence.tiled(min(n_common, self._n_tiled[slot]))
+        return sequence.whole(n_common)
+
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         """How many tokens `sequence` can reuse when a running one has computed its prompt."""
+        if running.adapters != sequence.adapters:
+            return 0
         n_common, n_checkpoint = n_common_of(running.tokens, sequence.tokens[:-1]), running.n_prompt - 1
         if not self._limits.can_truncate:
             return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
         if not self._must_repeat(sequence):
-            return n_common
-        return _tiled(n_common) if self._n_tiled[running.slot or 0] == running.n_computed else 0
+            return sequence.whole(n_common)
+        return sequence.tiled(n_common) if self._n_tiled[running.slot or 0] == running.n_computed else 0
 
     def _must_repeat(self, sequence: Sequence) -> bool:
         return sequence.is_repeatable and not self._limits.is_unified
@@ -115,12 +132,13 @@ class KVCache:
         if match is None:
             slot, sequence.n_computed = self._take_slot(), 0
         else:
-            slot, sequence.n_computed = self._slot_with(match), match.length
+            slot, sequence.n_computed = self._slot_with(match, sequence), match.length
         sequence.slot = slot
-        self.active[slot] = sequence
+        self.active[slot], self._adapters[slot] = sequence, sequence.adapters
 
-    def _slot_with(self, match: Match) -> int:
-        """The slot of the match, or another one that shares or copies its prefix."""
+    def _slot_with(self, match: Match, sequence: Sequence) -> int:
+        """The slot of the match, or another one that shares or copies its prefix, which is that of the sequence."""
+        position, n_tiled = sequence.position_of(match.length), sequence.tiled(match.length)
         held = self._idle.get(match.slot)
         if held is not None:
             n_more = len(held) - match.length
@@ -130,13 +148,13 @@ class KVCache:
             if is_cheap and self._limits.can_truncate:
                 del self._idle[match.slot]
                 if n_more:
-                    self._backend.truncate(match.slot, match.length)
-                    self._n_tiled[match.slot] = min(self._n_tiled[match.slot], _tiled(match.length))
+                    self._backend.truncate(match.slot, position)
+                    self._n_tiled[match.slot] = min(self._n_tiled[match.slot], n_tiled)
                 return match.slot
             self._idle.move_to_end(match.slot)
         slot = self._take_slot()
-        self._backend.share(match.slot, slot, match.length)
-        self._n_tiled[slot] = min(self._n_tiled[match.slot], _tiled(match.length))
+        self._backend.share(match.slot, slot, position)
+        self._n_tiled[slot] = min(self._n_tiled[match.slot], n_tiled)
         return slot
 
     def _take_slot(self) -> int:
@@ -153,16 +171,16 @@ class KVCache:
     def truncate(self, sequence: Sequence) -> None:
         """Frees the cells of a running sequence beyond its computed tokens, such as those of rejected draft tokens."""
         assert sequence.slot is not None
-        self._backend.truncate(sequence.slot, sequence.n_computed)
+        self._backend.truncate(sequence.slot, sequence.position_of(sequence.n_computed))
 
     def keep_copy(self, sequence: Sequence) -> None:
         """Copies the computed tokens of a running sequence to an idle prefix, as slots cannot be truncated later."""
         assert sequence.slot is not None
         tokens = sequence.tokens[: sequence.n_computed]
-        if tokens not in self._idle.values():
+        if (sequence.adapters, tokens) not in ((self._adapters[slot], held) for slot, held in self._idle.items()):
             slot = self._take_slot()
-            self._backend.share(sequence.slot, slot, len(tokens))
-            self._idle[slot] = tokens
+            self._backend.share(sequence.slot, slot, sequence.position_of(len(tokens)))
+            self._idle[slot], self._adapters[slot] = tokens, sequence.adapters
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
         """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
@@ -170,7 +188,7 @@ class KVCache:
         slot, tokens = sequence.slot, sequence.tokens[: sequence.n_computed]
         sequence.slot, sequence.n_computed = None, 0
         del self.active[slot]
-        twin = self.find(tokens) if keep else None
+        twin = self.find(tokens, adapters=sequence.adapters) if keep else None
         if keep and tokens and (twin is None or twin.length < len(tokens)):
             self._idle[slot] = tokens
             return
@@ -189,8 +207,3 @@ class KVCache:
         self._free.add(slot)
         self._n_tiled[slot] = 0
         self._backend.clear(slot)
-
-
-def _tiled(n_tokens: int) -> int:
-    """How many of the first tokens whole chunks have."""
-    return n_tokens - n_tokens % TILE_ROWS

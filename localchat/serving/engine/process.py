@@ -47,6 +47,7 @@ from .values import (
     Submitted,
     TokenTexts,
 )
+from .workers import worker_problems
 
 log = logging.getLogger("localchat.engine")
 
@@ -59,7 +60,9 @@ _CLOSE_S = 10.0
 # How long a process may live after its connection has ended.
 _DEATH_S = 1.0
 # What the native libraries write before they end a process.
-_CAUSE = re.compile(r"GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal error.*|CUDA error.*")
+_CAUSE = re.compile(
+    r"Remote RPC server .*|Timeout \(.*\)|GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal error.*|CUDA error.*"
+)
 
 
 class Call(Future[Any]):
@@ -73,6 +76,7 @@ class EngineProcess:
 
     def __init__(self, path: str, options: LoadOptions, on_progress: Callable[[float], None]) -> None:
         # Why the process has ended; None while it lives.
+        self._workers = options.workers
         self.death: EngineDied | EngineStopped | None = None
         self._on_progress = on_progress
         self._is_closing = False
@@ -304,6 +308,8 @@ class EngineProcess:
 
     def _died(self, status: int) -> EngineDied:
         name = signal_name(status)
+        if missing := worker_problems(self._workers) if self._workers else []:
+            return EngineDied(f"the engine process has ended: {'; '.join(missing)}")
         if self._fault and name == "SIGKILL":
             return EngineDied(f"the engine process was ended: {self._fault}")
         text = f"was killed by {name}" if name else f"ended with exit code {status}"

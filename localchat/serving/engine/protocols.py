@@ -25,12 +25,12 @@ class CacheBackend(Protocol):
 
     def clear(self, slot: int) -> None: ...
 
-    def share(self, source: int, target: int, n_tokens: int) -> None:
-        """Gives an empty slot the first `n_tokens` cells of another slot, shared or copied. These are all of its cells
-        unless `limits.can_truncate`."""
+    def share(self, source: int, target: int, position: int) -> None:
+        """Gives an empty slot the cells of another slot that are before a position, shared or copied. These are all of
+        its cells unless `limits.can_truncate`. Without media, the position of a token is its index."""
 
-    def truncate(self, slot: int, n_tokens: int) -> None:
-        """Frees all but the first `n_tokens` cells of a slot. Called only if `limits.can_truncate`."""
+    def truncate(self, slot: int, position: int) -> None:
+        """Frees the cells of a slot from a position on. Called only if `limits.can_truncate`."""
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch. Raises NoFreeCells or DecodeFailed."""

@@ -4,20 +4,27 @@ There are no prefill and decode phases: each step computes some of the known tok
 yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()` or `refuse()`. Draft tokens are computed
 after the newest token as if they were known; rejected ones are then removed from the KV cache. The scheduler does not
 know llama.cpp, threads, clocks or text.
+
+A step has one set of adapters. While several sets run, they take turns, in the order in which they wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from .batch import MIN_SAVED, TILE_ROWS, Batch, BatchChunk, CacheLimits, Sequence
 from .kv_cache import KVCache, Match
+from .values import Adapters
 
 # A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
 # template, all prompts have a short prefix in common.
 _MIN_AWAITED = 16
 # With more running sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4
+# A set of adapters keeps its turn for so many steps while others wait, since a change takes a tenth of a step of 0.4B
+# parameters, half a step of 5M. So many rows of prompts count as a further step, as which they take as long on a CPU.
+_TURN_STEPS, _ROWS_PER_STEP = 8, 8
 
 
 class Scheduler:
@@ -27,9 +34,13 @@ class Scheduler:
     fill the cells later, the newest sequence is preempted, and none starts until another one has ended.
     """
 
-    def __init__(self, limits: CacheLimits, cache: KVCache):
+    def __init__(
+        self, limits: CacheLimits, cache: KVCache, encode: Callable[[Iterable[Any]], None] = lambda media: None
+    ):
+        """`encode` is called with the images and sounds that a waiting sequence needs before it can start."""
         self._limits = limits
         self._cache = cache
+        self._encode = encode
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
@@ -38,6 +49,12 @@ class Scheduler:
         # chunk is of the shortest of these prompts or of the oldest.
         self._is_tile_next = False
         self._is_shortest_next = True
+        # Whether the next step is one of images and sounds, which share no step with tokens.
+        self._is_media_next = False
+        # The sets of adapters of running sequences: first the one whose turn it is, then the others as long as they
+        # wait; and how many steps are left of the turn.
+        self._sets: list[Adapters] = []
+        self._n_turn_left = 0
 
     def add(self, *sequences: Sequence) -> None:
         """Queues sequences, each with a prompt and at most as many tokens as there are cells."""
@@ -53,9 +70,10 @@ class Scheduler:
 
     @property
     def n_to_draft(self) -> int:
-        """How many tokens may be drafted for each running sequence: none if many run, or one computes its prompt."""
+        """How many tokens may be drafted for each running sequence: none if many run, or with several sets of adapters,
+        or one computes its prompt."""
         n_running = len(self.running)
-        if not 0 < n_running <= _MAX_DRAFTING or not self._only_decodes():
+        if not 0 < n_running <= _MAX_DRAFTING or not self._only_decodes() or len(self._sets) > 1:
             return 0
         return self._limits.max_drafted // n_running
 
@@ -67,7 +85,9 @@ class Scheduler:
         """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits. Drafts
         are computed only in a step without prompts."""
         self._admit()
-        return Batch(tuple(self._chunks()))
+        batch = Batch(tuple(self._chunks(self._in_turn())))
+        self._n_turn_left -= 1 + (batch.n_tokens - len(batch.chunks)) // _ROWS_PER_STEP
+        return batch
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
         """Updates the sequences and the KV cache after a decoded batch. `sampled` has the tokens for each of
@@ -98,12 +118,20 @@ class Scheduler:
         return None
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit, except those whose prefix is being computed."""
+        """Starts waiting sequences in order while they fit, except those whose prefix is being computed, or whose
+        media are encoded."""
+        n_encoding = 0
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
             match = self._cache.find(sequence.reusable_tokens, sequence)
             if self._is_being_computed(sequence, match):
+                continue
+            missing = sequence.missing_media(match.length if match else 0) if sequence.spans else ()
+            if missing:
+                if n_encoding < self._limits.n_parallel:  # Each keeps what is encoded for it.
+                    self._encode(missing)
+                n_encoding += 1
                 continue
             n_shared = match.length if match is not None and match.slot in self._cache.active else 0
             # Each needs a cell for its next token, too, or one of them would be preempted in the next step.
@@ -135,9 +163,19 @@ class Scheduler:
         self.running.remove(sequence)
         self._cache.release(sequence, keep=keep)
 
-    def _chunks(self) -> Iterator[BatchChunk]:
-        """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
-        shares = self._plan()
+    def _in_turn(self) -> list[Sequence]:
+        """The running sequences of the set of adapters whose turn it is."""
+        present = list(dict.fromkeys(sequence.adapters for sequence in self.running))
+        first, others = self._sets[:1], [*self._sets[1:], *(one for one in present if one not in self._sets)]
+        order = [*others, *first] if self._n_turn_left <= 0 else [*first, *others]
+        self._sets = [one for one in order if one in present]
+        if self._sets[:1] != first or self._n_turn_left <= 0:
+            self._n_turn_left = _TURN_STEPS
+        return [sequence for sequence in self.running if sequence.adapters == self._sets[0]]
+
+    def _chunks(self, running: list[Sequence]) -> Iterator[BatchChunk]:
+        """The newest token of each of the running sequences, with its draft, and the chunks of the prompts."""
+        shares = self._plan(running)
         n_to_draft = self._limits.max_drafted if self._only_decodes() else 0
         # If sequences have their own cells, they are computed in one pass only with equal numbers of rows.
         n_each = n_to_draft if self._limits.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
@@ -151,33 +189,50 @@ class Scheduler:
             yield BatchChunk(sequence, first, n_rows, wants_output, draft, sequence.is_to_score)
             first += n_rows
 
-    def _plan(self) -> dict[Sequence, int]:
-        """The sequences of this step, in order, and how many tokens of each are computed."""
+    def _plan(self, running: list[Sequence]) -> dict[Sequence, int]:
+        """Those of the running sequences that are in this step, in order, and how many tokens of each are computed."""
         tuning = self._limits.tuning
-        prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
+        media = [sequence for sequence in running if sequence.spans and sequence.span]
+        if media and (self._is_media_next or len(media) == len(running)):
+            self._is_media_next = False
+            n_prompt = tuning.n_prompt_alone if len(self.running) == 1 else tuning.n_prompt_beside
+            return {media[0]: self._n_of_span(media[0], n_prompt)}
+        self._is_media_next = True
+        prefilling = [sequence for sequence in running if sequence.is_prefilling and sequence not in media]
         # A row for the newest token of each other sequence, and rows for forced tokens.
-        decoding = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
+        decoding = {sequence: 1 for sequence in running if not (sequence.is_prefilling or sequence in media)}
         n_left = self._limits.n_batch - len(decoding)
         n_forced_each = self._n_forced_each([sequence.n_missing - 1 for sequence in decoding])
         for sequence in decoding:
             n_forced = min(sequence.n_missing - 1, n_left, n_forced_each)
             decoding[sequence] += n_forced
             n_left -= n_forced
-        n_prompt = min(tuning.n_prompt_beside if decoding else tuning.n_prompt_alone, self._limits.n_batch)
+        is_beside = bool(decoding) or len(self._sets) > 1
+        n_prompt = min(tuning.n_prompt_beside if is_beside else tuning.n_prompt_alone, self._limits.n_batch)
         if self._limits.is_unified:
             return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
-        long = [sequence for sequence in prefilling if sequence.n_missing >= TILE_ROWS and not sequence.is_to_score]
+        long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS and not s.is_to_score]
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
             # Alternate between the shortest prompt and the oldest one.
             chosen = min(long, key=_length_of_prompt) if self._is_shortest_next else long[0]
             self._is_shortest_next = not self._is_shortest_next
-            n_tokens = min(chosen.n_missing, n_prompt)
+            n_tokens = min(chosen.n_missing_in_part, n_prompt)
             return {chosen: n_tokens - n_tokens % TILE_ROWS}
         self._is_tile_next = True
         shares = {**decoding, **self._prompt_shares(rest, min(n_left, n_prompt))}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
+
+    def _n_of_span(self, sequence: Sequence, n_prompt: int) -> int:
+        """How many rows of the span of the next token a step computes: all, unless they may be computed in parts."""
+        span = sequence.span
+        assert span is not None
+        n_missing = span.end - sequence.n_computed
+        if not span.chunk.is_causal:
+            return n_missing
+        n_rows = min(n_missing, n_prompt, self._limits.n_batch)
+        return n_rows - n_rows % TILE_ROWS if n_rows > TILE_ROWS and not self._limits.is_unified else n_rows
 
     def _n_forced_each(self, n_forced: list[int]) -> int:
         """How many forced tokens of each sequence a step computes, by the numbers that wait. If sequences have their
@@ -207,8 +262,8 @@ class Scheduler:
         """How many prompt tokens a step may compute: those before the last one, if a copy is to be kept there."""
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
         if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_SAVED:
-            return sequence.n_missing
-        return n_to_checkpoint
+            return sequence.n_missing_in_part
+        return min(n_to_checkpoint, sequence.n_missing_in_part)
 
 
 def _length_of_prompt(sequence: Sequence) -> int:

@@ -15,7 +15,8 @@ from typing import NamedTuple, Union
 
 from ..core.errors import BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
-from ..core.model_options import ModelOptions
+from ..core.media import Media
+from ..core.model_options import Adapter, ModelOptions
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
 
@@ -39,8 +40,11 @@ TextPart = tuple[str, bool]
 """A text of a prompt, and whether the texts of control tokens in it become control tokens."""
 
 
-Prompt = tuple[Union[int, TextPart], ...]
-"""Token ids, and texts that the engine tokenizes."""
+PromptPart = Union[int, TextPart, Media]
+Adapters = tuple[tuple[int, float], ...]
+"""A set of adapters: the index of each in `ModelFacts.adapters`, in order, and its scale, which is not 0."""
+Prompt = tuple[PromptPart, ...]
+"""Token ids, texts that the engine tokenizes, and images and sounds that it encodes."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class GenerationRequest:
     """Control tokens that are part of the text, such as the markers of tool calls."""
     reasoning_budget: ReasoningBudget | None = None
     """The limit of reasoning; None: there is none."""
+    adapters: Adapters = ()
+    """The adapters with which all of its tokens are computed."""
     add_bos: bool = False
     """Whether the first text begins with the tokens that the tokenizer adds, such as BOS."""
     prompt_field: str = "prompt"
@@ -283,6 +289,12 @@ class ModelFacts:
     """The memory that is free after the model was loaded; None if it is not known."""
     n_mapped_bytes: int = 0
     """The weights that are mapped from files, which the system counts as free memory."""
+    modalities: tuple[str, ...] = ()
+    """What the model takes besides text, by its projector: "image", "audio"."""
+    workers: tuple[tuple[str, int], ...] = ()
+    """The workers that compute layers, by their addresses, and the number of layers of each."""
+    adapters: tuple[Adapter, ...] = ()
+    """The adapters of the model. Those with a `problem` cannot be used."""
 
     @property
     def pooling(self) -> str:
@@ -318,6 +330,10 @@ class EngineDied(EngineError, is_transient=True):
         super().__init__(message)
         self.killed_by = killed_by
         """The name of the signal that killed it; None if it ended by itself."""
+
+
+class WorkerMissing(EngineError, is_transient=True):
+    """A worker of `--rpc` does not respond, or speaks another version. The message names it."""
 
 
 class EngineGone(EngineDied):

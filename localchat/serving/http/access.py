@@ -35,19 +35,17 @@ class Access:
     def __init__(self, options: Options) -> None:
         self._digests = [sha256(key.encode()).digest() for key in options.api_keys]
         self._origins = frozenset(origin.lower().rstrip("/") for origin in options.cors)
-        self._is_local = is_loopback(options.host)
-        self._is_unix = options.uds is not None
-        self._has_page = options.has_page
+        self._options = options
 
     def check(self, request: Exchange) -> None:
         """Refuse a request, before its body is read, that has no key (401) or is from a foreign web page (403)."""
-        if self._has_page and request.wants_page:  # The page has no secrets, and asks the user for a key.
+        if self._options.has_page and request.wants_page:  # The page has no secrets, and asks the user for a key.
             return
         if self._digests:
             if request.method != "OPTIONS" and not self._has_key(request.headers):  # A preflight never has the key.
                 message = "send the API key of this server as 'Authorization: Bearer KEY'"
                 raise errors.HttpError(401, "invalid_api_key", message, {"WWW-Authenticate": "Bearer"})
-        elif not self._is_unix:  # A web page has no key, and cannot connect to a Unix socket.
+        elif self._options.uds is None:  # A web page has no key, and cannot connect to a Unix socket.
             self._check_page(request.headers, request.host)
 
     def cors_headers(self, request: Exchange) -> dict[str, str]:
@@ -77,7 +75,7 @@ class Access:
     def _check_page(self, headers: Message, host: str | None) -> None:
         # On the loopback interface, `host` must be a loopback name: a page of another site could make its own host name
         # resolve to this machine (DNS rebinding). It is None in an HTTP/1.0 request without Host.
-        if self._is_local and host is not None and not is_loopback(_host_of(host)):
+        if is_loopback(self._options.host) and host is not None and not is_loopback(_host_of(host)):
             raise _forbidden(f"for the host {host!r}")
         origin = headers.get("Origin")
         if origin is not None:

@@ -24,7 +24,7 @@ from ..api.response_store import ResponseStore
 from ..chat.model import Model, check_listed
 from ..chat.runs.generation import GenerationRun, wire_errors
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
-from ..chat.runs.vectors import VectorRun
+from ..chat.runs.vectors import embed_inputs, score_documents
 from ..core import errors
 from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
@@ -81,13 +81,14 @@ class Endpoints:
         parse_responses = partial(responses.parse_response, self._store)
         parse_count = messages.parse_count_tokens
         count_tokens = value(parse_count, lambda model, chat, _: {"input_tokens": prompt_length(model, chat)})
-        rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
+        rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
             "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
             "/health": {"GET": self._health},
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
+            "/lora-adapters": {"GET": self._adapters},
             "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
             "/models": {"GET": models.list},
             "/models/load": {"POST": partial(models.change, service.load)},
@@ -97,7 +98,7 @@ class Endpoints:
             "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
             "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
             "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
-            "/embeddings": {"POST": vectors(embeddings.parse_embeddings, VectorRun.embed, embeddings.embeddings_body)},
+            "/embeddings": {"POST": vectors(embeddings.parse_embeddings, embed_inputs, embeddings.embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": value(embeddings.parse_tokenize, _tokenized)},
@@ -113,8 +114,8 @@ class Endpoints:
             "/api/show": {"POST": models.show},
             "/api/chat": {"POST": text(ollama.parse_ollama, ollama.OllamaEncoder, LINES)},
             "/api/generate": {"POST": text(ollama.parse_generate, ollama.GenerateEncoder, LINES)},
-            "/api/embed": {"POST": vectors(ollama.parse_embed, VectorRun.embed, ollama.embed_body)},
-            "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, VectorRun.embed, ollama.old_embed_body)},
+            "/api/embed": {"POST": vectors(ollama.parse_embed, embed_inputs, ollama.embed_body)},
+            "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, embed_inputs, ollama.old_embed_body)},
         }
 
     def respond(self, exchange: Exchange) -> None:
@@ -135,7 +136,7 @@ class Endpoints:
             self._access.check(exchange)
         is_options = exchange.method == "OPTIONS"
         if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
-            exchange.send_nothing({"Allow": METHODS})
+            exchange.send_head(204, {"Allow": METHODS})
             return
         if row not in self._table:
             message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
@@ -144,7 +145,7 @@ class Endpoints:
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         allow = {"Allow": ", ".join(allowed)}
         if is_options:
-            exchange.send_nothing(allow)
+            exchange.send_head(204, allow)
             return
         endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
@@ -220,9 +221,9 @@ class Endpoints:
             with contextlib.ExitStack() as closing:
                 model = closing.enter_context(self._service.using(served, keep_alive_s, wait))
                 try:
-                    result = use(model)
+                    result = use(model.named(request.model))
                 except EngineGone:
-                    if not n_left or not model.has_died:
+                    if not n_left or not model.engine.has_died:
                         raise
                     continue
                 exchange.closing.push(closing.pop_all())
@@ -260,16 +261,15 @@ class Endpoints:
     def _vectors(
         self,
         parse: Callable[[Fields], Any],
-        compute: Callable[[VectorRun, Any], Sequence[Any]],
+        compute: Callable[[Model, Any, Callable[[], None]], tuple[Sequence[Any], int]],
         body: Callable[[str, Any, Any, int], Any],
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
 
         def computed(model: Model, request: Any, exchange: Exchange) -> Any:
-            run = VectorRun(model, partial(self._check, exchange))
-            results = compute(run, request)
-            exchange.summary = f"{len(results)} results of {run.n_tokens} tokens"
-            return body(model.name, request, results, run.n_tokens)
+            results, n_tokens = compute(model, request, partial(self._check, exchange))
+            exchange.summary = f"{len(results)} results of {n_tokens} tokens"
+            return body(model.name, request, results, n_tokens)
 
         return self._value(parse, computed)
 
@@ -329,11 +329,18 @@ class Endpoints:
         body = {
             "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
             "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
+            "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
             "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
             "chat_template": model.template.source, "bos_token": facts.bos, "eos_token": facts.eos,
         }  # fmt: skip
         exchange.send_json(200, body)
+
+    def _adapters(self, exchange: Exchange) -> None:
+        """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
+        adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
+        found = [{"name": one.name, "path": Path(one.path).name, "scale": one.scale} for one in adapters]
+        exchange.send_json(200, [{"id": id, **one} for id, one in enumerate(found)])
 
     def _slots(self, exchange: Exchange) -> None:
         """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""

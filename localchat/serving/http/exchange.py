@@ -100,15 +100,12 @@ class Exchange:
         self._has_body = False
         return body
 
-    def send_nothing(self, headers: Mapping[str, str]) -> None:
-        self._send_head(204, headers)
-
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         self.send("application/json", json_bytes(value), headers, status)
 
     def send(self, type: str, body: bytes, headers: Mapping[str, str] = {}, status: int = 200) -> None:
         headers = {"Content-Type": type, "Content-Length": str(len(body)), **headers}
-        self._send_head(status, headers, b"" if self.method == "HEAD" else body)
+        self.send_head(status, headers, b"" if self.method == "HEAD" else body)
 
     def start_stream(self, content_type: str) -> None:
         """Send the head of a stream. It is chunked, or for HTTP/1.0 ends with the connection."""
@@ -116,7 +113,7 @@ class Exchange:
         framing = {"Transfer-Encoding": "chunked"} if self._is_chunked else {}
         # X-Accel-Buffering keeps nginx from buffering events.
         headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        self._send_head(200, {**headers, **framing})
+        self.send_head(200, {**headers, **framing})
 
     def send_part(self, payload: bytes, *, is_last: bool = False) -> None:
         """Send a part of a stream. The last one ends the stream."""
@@ -125,7 +122,7 @@ class Exchange:
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
         self._send(payload)
 
-    def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+    def send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
         self.socket.settimeout(self._options.write_timeout_s)
         self.keep_alive = self.keep_alive and not self._has_body

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..api import ollama
 from ..core.fields import parse_body
+from ..core.model_options import Adapter
 from ..engine.context_size import limit_of_request
 from ..loading.loader import load_options, template_of
 from ..loading.options import Options
 from ..loading.service import ServedModel, Service
 from ..models.gguf import read_header
-from ..models.model_file import summary_of
+from ..models.model_file import ModelFile, summary_of
 from .exchange import Exchange
 
 _NEVER = 10982044800  # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
@@ -34,11 +36,13 @@ class ModelEndpoints:
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        models = [_ollama_entry(one) for one in served]
-        exchange.send_json(200, {"object": "list", "data": [self._entry(one) for one in served], "models": models})
+        named = [(one, adapter) for one in served for adapter in (None, *one.file.adapters)]
+        models, data = [self._ollama_entry(*one) for one in named], [self._entry(*one) for one in named]
+        exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
     def get(self, exchange: Exchange) -> None:
-        exchange.send_json(200, self._entry(self.service.find(exchange.tail)))
+        served = self.service.find(exchange.tail)
+        exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.tail)))
 
     def change(self, by: Callable[[ServedModel], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
@@ -46,7 +50,8 @@ class ModelEndpoints:
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
-        exchange.send_json(200, {"models": [_ollama_entry(one) for one in self.service.served()]})
+        named = ((one, adapter) for one in self.service.served() for adapter in (None, *one.file.adapters))
+        exchange.send_json(200, {"models": [self._ollama_entry(*one) for one in named]})
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
@@ -56,23 +61,30 @@ class ModelEndpoints:
             if model is not None:
                 end = ollama.time_text(min(time.time() + left_s, _NEVER))
                 state = {"expires_at": end, "size_vram": 0, "context_length": model.engine.facts.n_ctx}
-                models.append({**_ollama_entry(one), **state})
+                models.append({**self._ollama_entry(one), **state})
         exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
-        exchange.send_json(200, self._details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
+        name = ollama.parse_show(parse_body(exchange.read()))
+        served = self.service.find(name)
+        exchange.send_json(200, self._details(served, _adapter_of(served, name)))
 
-    def _entry(self, served: ServedModel) -> dict[str, Any]:
+    def _entry(self, served: ServedModel, adapter: Adapter | None = None) -> dict[str, Any]:
+        """The entry of a model in OpenAI's format; of an adapter with vLLM's name of its base, `parent`."""
         file, header, model = served.file, summary_of(served.file), served.model
+        modalities = self._modalities(served)
         if model is not None:
-            meta = model.meta()
+            facts = model.engine.facts
+            same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
+            meta = {"description": facts.description, "size": facts.n_bytes, **same}
         else:
             description = f"{header.architecture} {header.quantisation}".strip()
             meta = {"description": description, "size": file.n_bytes, "n_ctx_train": header.n_ctx_train}
             if n_ctx := load_options(file, self.options).n_ctx:  # Otherwise it depends on the free memory.
                 meta["n_ctx"] = n_ctx
         return {
-            "id": file.name,
+            "id": adapter.name if adapter else file.name,
+            **({"parent": file.name} if adapter else {}),
             "object": "model",
             "created": file.stamp // 10**9,
             "owned_by": "localchat",
@@ -80,12 +92,20 @@ class ModelEndpoints:
             **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
             "meta": meta,
             "status": {"value": state_of(served), **({"error": served.failure} if served.failure else {})},
-            "capabilities": [*_capabilities(served)],
+            "architecture": {"input_modalities": ["text", *modalities], "output_modalities": ["text"]},
+            "capabilities": [*_capabilities(served, modalities), *(["multimodal"] if modalities else [])],
         }
 
-    def _details(self, served: ServedModel) -> dict[str, Any]:
+    def _modalities(self, served: ServedModel) -> tuple[str, ...]:
+        """What a model takes besides text."""
+        if served.model is not None:
+            return served.model.engine.facts.modalities
+        projector = load_options(served.file, self.options).mmproj
+        return () if projector is None else summary_of(ModelFile(Path(projector), "")).modalities
+
+    def _details(self, served: ServedModel, adapter: Adapter | None) -> dict[str, Any]:
         """What /api/show reports. Clients read `context_length` there, the context size in use or at the next load."""
-        entry, model = _ollama_entry(served), served.model
+        entry, model = self._ollama_entry(served, adapter), served.model
         metadata: Mapping[str, str] = {}
         if model is not None:
             metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
@@ -101,33 +121,39 @@ class ModelEndpoints:
         family = entry["details"]["family"]
         info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
         return {
-            "modelfile": f"FROM {served.file.name}\n", "parameters": "", "template": template, "model_info": info,
+            "modelfile": f"FROM {served.file.name}\n" + (f"ADAPTER {adapter.name}\n" if adapter else ""),
+            "parameters": "", "template": template, "model_info": info,
             "details": entry["details"], "modified_at": entry["modified_at"],
-            "capabilities": [*_capabilities(served, template)],
+            "capabilities": [*_capabilities(served, self._modalities(served), template)],
         }  # fmt: skip
 
+    def _ollama_entry(self, served: ServedModel, adapter: Adapter | None = None) -> dict[str, Any]:
+        """The entry of a model or an adapter in Ollama's format, with two fields of llama.cpp."""
+        file, header, n_params = served.file, summary_of(served.file), _n_params(served)
+        name = adapter.name if adapter else file.name
+        family = header.architecture or "unknown"
+        details = {
+            "parent_model": file.name if adapter else "", "format": "gguf", "family": family, "families": [family],
+            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+            "quantization_level": header.quantisation or "unknown",
+        }  # fmt: skip
+        return {
+            "name": name,
+            "model": name,
+            "size": file.n_bytes,
+            # Clients only compare digests. Computing the real one would take minutes for a large file.
+            "digest": hashlib.sha256(f"{name} {file.n_bytes}".encode()).hexdigest(),
+            "details": details,
+            # A file may have a time that is no date.
+            "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
+            "type": "model",
+            "capabilities": [*_capabilities(served, self._modalities(served))],
+        }
 
-def _ollama_entry(served: ServedModel) -> dict[str, Any]:
-    """The entry of a model in Ollama's format, with two fields of llama.cpp."""
-    file, header, n_params = served.file, summary_of(served.file), _n_params(served)
-    family = header.architecture or "unknown"
-    details = {
-        "parent_model": "", "format": "gguf", "family": family, "families": [family],
-        "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
-        "quantization_level": header.quantisation or "unknown",
-    }  # fmt: skip
-    return {
-        "name": file.name,
-        "model": file.name,
-        "size": file.n_bytes,
-        # Clients only compare digests. Computing the real one would take minutes for a large file.
-        "digest": hashlib.sha256(f"{file.name} {file.n_bytes}".encode()).hexdigest(),
-        "details": details,
-        # A file may have a time that is no date.
-        "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
-        "type": "model",
-        "capabilities": [*_capabilities(served)],
-    }
+
+def _adapter_of(served: ServedModel, name: str) -> Adapter | None:
+    """The adapter of a model that has this name."""
+    return next((one for one in served.file.adapters if one.name.casefold() == name.strip().casefold()), None)
 
 
 def state_of(served: ServedModel) -> str:
@@ -141,13 +167,14 @@ def _n_params(served: ServedModel) -> int:
     return summary_of(served.file).n_params if model is None else model.engine.facts.n_params
 
 
-def _capabilities(served: ServedModel, template: str = "") -> Iterator[str]:
+def _capabilities(served: ServedModel, modalities: Sequence[str], template: str = "") -> Iterator[str]:
     """What a model can do, with Ollama's words. `template` is that of the file of a model that is not loaded."""
     model = served.model
     if summary_of(served.file).is_embedding:
         yield "embedding"
         return
     yield "completion"
+    yield from (word for name, word in (("image", "vision"), ("audio", "audio")) if name in modalities)
     if model is None:
         yield from (name for name, word in (("tools", "tools"), ("thinking", "think")) if word in template)
         return

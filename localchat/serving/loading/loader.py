@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from ..core.errors import OutOfResources, out_of_resources
 from ..core.model_options import SETTINGS, ModelOptions
 from ..engine.front import Front
-from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts
+from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts, WorkerMissing
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
-from ..models.model_file import ModelFile
+from ..models.model_file import ModelFile, projector_of
 from .logs import report, report_failure
 from .options import Options
 from .service import ServedModel
@@ -82,6 +82,8 @@ class Loader:
                 self.on_failure()
             else:
                 log.error("cannot load %s", reason)
+            if isinstance(error, WorkerMissing):
+                raise WorkerMissing(reason) from error
             if isinstance(error, EngineDied):
                 raise EngineDied(reason, error.killed_by) from error
             raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
@@ -117,9 +119,15 @@ class Loader:
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
         total = gigabytes(facts.n_bytes + facts.n_context_bytes)
         report(f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}")
+        if facts.modalities:
+            report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
         report(f"context  {facts.n_ctx} tokens for each request; {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
+        if facts.workers:
+            report(f"workers  {', '.join(f'{endpoint} has {n} layers' for endpoint, n in facts.workers)}")
+        if adapters := [f"{one.name} ({one.problem or f'scale {one.scale:g}'})" for one in facts.adapters]:
+            report(f"adapters {', '.join(adapters)}")
         report(f"loaded   in {seconds:.1f} s")
         report(f"localchat is ready: {file.name} at {self.url} (Ctrl-C ends it)")
         if self.url.startswith("http"):
@@ -176,6 +184,9 @@ def load_options(file: ModelFile, options: Options) -> LoadOptions:
     for setting, f in SETTINGS.items():
         if found[f.name] == f.default:
             found[f.name] = file.settings.get(setting, f.default)
+    projector = projector_of(file) if options.finds_mmproj else None
+    found["adapters"], found["workers"] = file.adapters, file.workers
+    found["mmproj"] = None if projector is None else str(projector)
     return LoadOptions(**found)
 
 

@@ -13,7 +13,7 @@ _PLAIN = "is_plain"  # The attribute of log records that are written without the
 def log_to_stderr() -> None:
     """Write the log of this package to stderr from now on. Without a stderr, as in some services, write nothing."""
     handler = _Handler()
-    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     package_log = logging.getLogger("localchat")
     package_log.handlers = [handler]
     package_log.setLevel(logging.INFO)
@@ -38,7 +38,5 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9 a
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
-
-class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return record.getMessage() if getattr(record, _PLAIN, False) else super().format(record)

@@ -1,4 +1,4 @@
-"""The options of the server. `core/options.py` has those of models, and says what a declaration is."""
+"""The options of the server. `core/model_options.py` has those of models, and says what a declaration is."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Service:
         with contextlib.ExitStack() as closing:
             for served in self.loaded():
                 if served.model is not None:
-                    closing.callback(served.model.close)
+                    closing.callback(served.model.engine.close)
 
     def stop(self) -> None:
         """End the requests in flight, which check `is_stopped` or wait for an engine, and load no more."""
@@ -105,7 +105,7 @@ class Service:
             self._changed.notify_all()
         for served in self.loaded():
             if (model := served.model) is not None:
-                model.stop()
+                model.engine.stop()
 
     def served(self) -> list[ServedModel]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
@@ -117,17 +117,23 @@ class Service:
         return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel:
-        """The model that a request names. Raises ModelNotFound if there is none, or the name means several."""
+        """The model that a request names, or the base of the adapter. Raises ModelNotFound for none or several."""
         wanted, default = name.strip().casefold(), self.default.file.name
-        if wanted in ("", default.casefold()):
+        if wanted in ("", default.casefold(), *self.default.file.adapter_names):
             return self.default
         problem = f"there is no model {name.strip()!r} here; on offer: {default!r}"
         problem += "; started with --any-name, the server accepts every name"
         if self._catalog is not None:
             try:
-                return self._served(self._catalog.find(name))
+                file = self._catalog.find(name)
             except ModelFileError as error:
                 problem = str(error)
+            else:
+                served = self._served(file)
+                if wanted in file.adapter_names - served.file.adapter_names:
+                    problem = f"the adapter {name.strip()!r} was added after the start of the server: start it again"
+                    raise errors.ModelNotFound(problem, "model")
+                return served
         for served in self.loaded():  # Its file may have been removed.
             if served.file.name.casefold() == wanted:
                 return served
@@ -140,7 +146,8 @@ class Service:
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
         with self._changed:
-            served = self._models.setdefault((file.name, file.path, repr(file.settings)), ServedModel(file))
+            key = file.name, file.path, repr(file.settings), file.adapters
+            served = self._models.setdefault(key, ServedModel(file))
             served.file = file
             for other in self.loaded():
                 if other is not served and other.file.name == file.name:  # The name means another file now.
@@ -230,7 +237,7 @@ class Service:
         a load that has failed since this time, or is not to be tried again yet."""
         if self.is_stopped:
             raise errors.ShuttingDown
-        if served.model is not None and not served.is_ending and not served.model.has_died:
+        if served.model is not None and not served.is_ending and not served.model.engine.has_died:
             return True
         self._check_failure(served, since)
         if self._load is None:
@@ -317,11 +324,11 @@ class Service:
         """The model, which is loaded beside others or in their place. None: no request waits for it any more."""
         assert self._load is not None
         if (dead := served.model) is not None:
-            if not dead.has_died:  # It was to be ended for another model, whose request is gone.
+            if not dead.engine.has_died:  # It was to be ended for another model, whose request is gone.
                 return dead
             with self._changed:
                 served.model = None
-            dead.close()
+            dead.engine.close()
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             log.error("cannot load %s", problem)
             raise errors.InferenceError(problem)
@@ -333,7 +340,7 @@ class Service:
                 return self._load(served, self._others())
             except NotEnoughMemory as error:
                 # End no model if ending all of them would not free enough.
-                freed = sum(other.model.n_bytes + _PROCESS_BYTES for other in self.loaded() if other.model)
+                freed = sum(_n_bytes(other.model) + _PROCESS_BYTES for other in self.loaded() if other.model)
                 if error.n_missing > freed:
                     log.error("cannot load %s: %s", served.file.name, error)
                     raise
@@ -345,8 +352,8 @@ class Service:
 
     def _others(self) -> OtherModels:
         loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
-        n_mapped = sum(model.n_mapped_bytes for model, _ in loaded)
-        return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
+        n_mapped = sum(model.engine.facts.n_mapped_bytes for model, _ in loaded)
+        return OtherModels(n_mapped, sum(_n_bytes(model) for model, n_users in loaded if not n_users))
 
     def _end_least_recent(self, new: ServedModel, *, only_idle: bool = False) -> None:
         """End the least recently used idle model for a new one, or wait for one as long as the new one is needed. After
@@ -380,9 +387,13 @@ class Service:
             model, served.model = served.model, None
         assert model is not None, "only this thread ends models"
         try:
-            model.close()
+            model.engine.close()
             log.info("the model %s has been unloaded: %s", served.file.name, why)
         finally:
             with self._changed:
                 served.is_ending = False
                 self._changed.notify_all()
+
+
+def _n_bytes(model: Model) -> int:
+    return model.engine.facts.n_bytes + model.engine.facts.n_context_bytes

@@ -7,19 +7,23 @@ catalog never reads weights. It scans a folder again once the folder has changed
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .model_file import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, printable_name, summary_of
-from .sources import QUANTISATION, SOURCES, Scan, changed_at, home_in, models_below, read_mapping
+from .adapters import adapters_in, with_adapters
+from .model_file import DEMO, DEMO_PATH, QUANTISATION, ModelFile, ModelFileError, model_at, printable_name, summary_of
+from .sources import SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
 log = logging.getLogger("localchat.server")
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = ".localchat/models"  # In the home directory.
+KIT_FOLDER = "share/localchat/models"  # In the installation that `make wheelhouse` has made.
 MAPPING_FILES = ("models.toml", "models.json")  # The mapping files that a models folder may have.
 MAX_SHOWN_NAMES = 8  # An error shows at most this many names.
 # Its second name is the first one if a file of the user has the name "demo".
@@ -34,7 +38,7 @@ class Catalog:
     ) -> None:
         """Without `folders` the default one is scanned; without a `mapping` file those in the folders apply."""
         home = home_in(environment)
-        self._folders = tuple(folders) or ((home / DEFAULT_FOLDER,) if home else ())
+        self._folders = tuple(folders) or (*((home / DEFAULT_FOLDER,) if home else ()), Path(sys.prefix, KIT_FOLDER))
         self._mapping = mapping
         self._environment = environment
         # What has been logged, and the models of each mapping file when it was last valid.
@@ -64,12 +68,15 @@ class Catalog:
                     key = names[0].casefold()
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
                     by_file.setdefault(file, key)
-        models = tuple(named.values())
+        taken = {name for model in named.values() for name in _names(model)}
+        look = functools.lru_cache(maxsize=None)(adapters_in)  # Each folder once.
+        models = tuple(with_adapters(model, taken, look(model.path.parent)) for model in named.values())
         self._scanned = (scan.stamps, models)
         return models
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
-        """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
+        """The model that a name means, or the base of the adapter. Case is ignored; "name:tag" means the file of this
+        name with this quantisation.
         Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid. The name may
         be a path (`takes_paths`) on the command line, but not in a request: a client could open any file."""
         name = name.strip()
@@ -81,14 +88,15 @@ class Catalog:
         models = self.models()
         whole = name.casefold()
         wanted = whole.removesuffix(".gguf")
-        for match, text in ((_has_name, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted)):
+        ways = ((_has_name, whole), (_has_adapter, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted))
+        for match, text in ways:
             found = [model for model in models if match(model, text)]
             if len(found) == 1:
                 return found[0]
             if found:
                 names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
                 raise ModelFileError(f"the name {name!r} means {len(found)} models: use one of {names}")
-        hint = "; the server downloads nothing: download one of its .gguf files first" if "/" in name else ""
+        hint = f"; to fetch it: python -m localchat.server --get {name}" if "/" in name else ""
         raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
     def default(self) -> ModelFile:
@@ -139,6 +147,10 @@ def _names(model: ModelFile) -> Iterator[str]:
 
 def _has_name(model: ModelFile, wanted: str) -> bool:
     return wanted in _names(model)
+
+
+def _has_adapter(model: ModelFile, wanted: str) -> bool:
+    return wanted in model.adapter_names
 
 
 def _has_tag(model: ModelFile, wanted: str) -> bool:

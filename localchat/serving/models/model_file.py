@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.model_options import Adapter
 from .gguf import TENSOR_COUNT, read_start
 from .gguf import ModelFileError as ModelFileError
 from .memory import gigabytes
@@ -23,12 +24,18 @@ DEMO_PATH = Path(__file__).with_name("demo.gguf")
 # The end of the file name of a part of a split model. llama.cpp opens all parts if it gets the path of the first one.
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 # Projectors and other files beside a model, by the name of a file whose header cannot be read.
-_NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
+NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
 # The same by their `general.type`, or else by their architecture.
 _KINDS: Mapping[str, str] = {
     "adapter": "an adapter (LoRA) for a model", "imatrix": "an importance matrix", "mmproj": "a projector for a model",
     "clip": "a projector for a model", "controlvector": "a control vector for a model",
 }  # fmt: skip
+# By modality: the name of its encoder in the header of a projector.
+_ENCODERS: Mapping[str, str] = {"image": "vision", "audio": "audio"}
+# Of several projectors, that of the first type. Quantised ones are smaller, and see less.
+_PROJECTOR_TYPES = ("F16", "BF16", "Q8_0", "F32")
+_PROJECTOR_WORDS = re.compile(r"(^|[-._ ])(mmproj|model|projector|ud)(?=$|[-._ ])", re.IGNORECASE)
+QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 # Characters that a name cannot have: a line of the log or of a table would end there, or JSON cannot have them.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -53,6 +60,12 @@ class ModelFile:
     aliases: tuple[str, ...] = ()  # Further names in requests.
     # Settings of a mapping file, which apply where the command line sets none.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # The projector that its source names; None: see `projector_of`.
+    projector: Path | None = None
+    # Its adapters, each of which is a model for requests. The catalog adds those beside the file.
+    adapters: tuple[Adapter, ...] = ()
+    # The workers that compute layers of it, by their addresses.
+    workers: tuple[str, ...] = ()
 
     @property
     def n_bytes(self) -> int:
@@ -60,6 +73,10 @@ class ModelFile:
         with contextlib.suppress(OSError):
             return sum(part.stat().st_size for part in files_of(self.path))
         return 0
+
+    @property
+    def adapter_names(self) -> set[str]:
+        return {adapter.name.casefold() for adapter in self.adapters}
 
     @property
     def stamp(self) -> int:
@@ -102,7 +119,7 @@ def is_model_name(file_name: str) -> bool:
 def is_model(path: Path) -> bool:
     """Whether a file is a model by its header, or by its name if the header cannot be read."""
     summary = summary_of(ModelFile(path, ""))
-    return summary.is_model and not (summary.problem and _NO_MODEL.search(path.name))
+    return summary.is_model and not (summary.problem and NO_MODEL.search(path.name))
 
 
 def first_part(path: Path) -> Path:
@@ -139,6 +156,10 @@ class Summary:
     is_embedding: bool = False  # Whether the model computes vectors of texts.
     problem: str = ""  # Why the file cannot be loaded, as far as its header says; "" if it may be.
     is_model: bool = True  # False for projectors and other files beside a model.
+    width: int = 0  # The length of the vectors of tokens: those that a model takes, or that a projector makes.
+    modalities: tuple[str, ...] = ()  # Of a projector: "image", "audio".
+    is_adapter: bool = False
+    base: str = ""  # The name in the header; of an adapter: that of its base, if the header has it.
 
 
 def summary_of(model: ModelFile) -> Summary:
@@ -162,15 +183,60 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     kind = _KINDS.get(texts.get("general.type", "")) or _KINDS.get(architecture)
     if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
         kind = kind or "a vocabulary without weights"
+    is_adapter = texts.get("general.type") == "adapter"
     if kind is not None:
-        return Summary(problem=printable_name(f"{path}: it is {kind}, not a model"), is_model=False)
+        return Summary(
+            printable_name(architecture[:_MAX_SHOWN_CHARS]),
+            quantisation=_QUANTISATIONS.get(found.get("general.file_type"), ""),
+            problem=printable_name(f"{path}: it is {kind}, not a model"),
+            is_model=False,
+            width=max(_count(found.get(f"clip.{part}.projection_dim")) for part in ("vision", "audio")),
+            modalities=tuple(name for name, part in _ENCODERS.items() if found.get(f"clip.has_{part}_encoder") is True),
+            is_adapter=is_adapter and texts.get("adapter.type", "lora") == "lora",
+            base=texts.get("general.base_model.0.name", ""),
+        )
     return Summary(
         printable_name(architecture[:_MAX_SHOWN_CHARS]),
         _QUANTISATIONS.get(found.get("general.file_type"), ""),
         _count(found.get(f"{architecture}.context_length")),
         _count(found.get("general.parameter_count")),
         f"{architecture}.pooling_type" in found,
+        width=_count(found.get(f"{architecture}.embedding_length")),
+        base=texts.get("general.name", ""),
     )
+
+
+def projector_of(model: ModelFile) -> Path | None:
+    """The projector of a model: the one that a mapping file or the source of the model names, or the one in its folder
+    whose header and name fit. None: there is none."""
+    named = model.projector or model.settings.get("mmproj")
+    try:
+        return Path(named) if named else _found_projector(model.path, model.path.parent.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=20_000)
+def _found_projector(model: Path, _: int) -> Path | None:
+    """The projector in the folder of a model, which was changed at this time."""
+    width, own = summary_of(ModelFile(model, "")).width, plain_name(name_of(model))
+    # Some repositories have a folder for each quantisation, and the projector beside these.
+    folders = [model.parent, *([model.parent.parent] if QUANTISATION.search(f"-{model.parent.name}") else [])]
+    files = [folder / name for folder in folders for name in sorted(os.listdir(folder)) if is_model_name(name)]
+    found = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
+    # The file may have the name of the model. Without one, it belongs to the only model of the folder.
+    others = {plain_name(name_of(path)) for path in files if path not in found}
+    fitting = [
+        (_PROJECTOR_TYPES.index(summary.quantisation) if summary.quantisation in _PROJECTOR_TYPES else 9, path)
+        for path, summary in found.items()
+        if summary.width == width > 0 and ((name := plain_name(name_of(path))) == own or (not name and others == {own}))
+    ]
+    return min(fitting)[1] if fitting else None
+
+
+def plain_name(name: str) -> str:
+    """The name of a model or a projector without what tells apart the files of one model."""
+    return re.sub(r"[-._ ]", "", QUANTISATION.sub("", _PROJECTOR_WORDS.sub("", name))).casefold()
 
 
 def _count(value: object) -> int:

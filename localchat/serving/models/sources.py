@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import re
+from argparse import ArgumentTypeError
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,10 +27,19 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields
-from ..core.model_options import SETTINGS, Whole
+from ..core.model_options import SETTINGS, Whole, read_adapter
 from ..core.params import read_sampling
 from .gguf import read_bytes
-from .model_file import ModelFile, ModelFileError, first_part, is_model, is_model_name, name_of, printable_name
+from .model_file import (
+    QUANTISATION,
+    ModelFile,
+    ModelFileError,
+    first_part,
+    is_model,
+    is_model_name,
+    name_of,
+    printable_name,
+)
 
 log = logging.getLogger("localchat.server")
 
@@ -38,7 +48,6 @@ _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
 _MAX_BYTES = 1 << 20  # The limit of a mapping file, and of a file of another program that names a model.
 # The folders of Ollama's registry, and of the models without a publisher in it.
 _OLLAMA_REGISTRY = re.compile(r"^registry\.ollama\.ai/(library/)?")
-QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
 def read_mapping(path: Path) -> list[ModelFile]:
@@ -57,7 +66,7 @@ def read_mapping(path: Path) -> list[ModelFile]:
         raise ModelFileError(f"{path}: the mapping file cannot be read: {error.strerror}") from error
     except ModelFileError:
         raise
-    except (ValueError, RecursionError, BadRequest) as error:
+    except (ValueError, RecursionError, BadRequest, ArgumentTypeError) as error:
         raise ModelFileError(f"{path}: {error}") from error
 
 
@@ -73,6 +82,8 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
             settings[key] = read.setting(given, key)
         elif file := given.text(key):  # The others are files.
             settings[key] = str(_beside(path, file))
+    listed = given.object_or_empty("adapters")
+    adapters = tuple(read_adapter(f"{key}={_beside(path, listed.required_text(key))}") for key in listed.raw)
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)
@@ -80,10 +91,10 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
     given.report_unknown()
     unknown = given.ignored(strict=False)
     if unknown:
-        known = f"path, aliases, {', '.join(readers)}, sampling"
+        known = f"path, aliases, {', '.join(readers)}, adapters, sampling"
         raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {known}")
     settings = {key: item for key, item in settings.items() if item is not None}
-    return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings)
+    return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings, adapters=adapters)
 
 
 def _beside(mapping: Path, file: str) -> Path:
@@ -186,14 +197,19 @@ def models_below(root: Path, scan: Scan, source: str = "models folder") -> Itera
 def _repository_models(files: Iterable[tuple[str, Path]], source: str) -> Iterator[ModelFile]:
     """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several.
     `files` are the files with the names of their repositories. Of files with one name, the first one counts."""
-    by_repository: dict[str, dict[str, Path]] = {}
+    by_repository: dict[str, dict[tuple[str, str], Path]] = {}
     for repository, path in files:
-        by_repository.setdefault(repository, {}).setdefault(name_of(path), path)
+        by_repository.setdefault(repository, {}).setdefault((name_of(path), quantisation_of(path)), path)
     for repository, paths in by_repository.items():
-        for short, path in paths.items():
-            tag = QUANTISATION.search(short)
-            name = f"{repository}:{tag[1] if tag else short}"
+        for (short, tag), path in paths.items():
+            name = f"{repository}:{tag or short}"
             yield ModelFile(path, repository if len(paths) == 1 else name, source, (short, name))
+
+
+def quantisation_of(path: Path) -> str:
+    """The quantisation in the name of a file, or else in that of its folder; "" if there is none."""
+    found = QUANTISATION.search(name_of(path)) or QUANTISATION.search(f"-{path.parent.name}")
+    return found[1].upper() if found else ""
 
 
 def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
@@ -229,17 +245,19 @@ def _ollama_models(root: Path, scan: Scan) -> Iterator[ModelFile]:
         name = _OLLAMA_REGISTRY.sub("", "/".join((*folders, ""))).rstrip("/")
         if path.name.startswith(".") or not name:  # Such as .DS_Store.
             continue
-        blob = _weights(path, root / "blobs", scan)
+        blob = _layer(path, root / "blobs", scan)
         if blob is not None:
-            yield ModelFile(blob, f"{name}:{path.name}", "Ollama", (name,) if path.name == "latest" else ())
+            projector = _layer(path, root / "blobs", scan, "projector")
+            aliases = (name,) if path.name == "latest" else ()
+            yield ModelFile(blob, f"{name}:{path.name}", "Ollama", aliases, projector=projector)
 
 
-def _weights(manifest: Path, blobs: Path, scan: Scan) -> Path | None:
-    """The file with the weights of a model; None if there is none, as for a model that runs elsewhere."""
+def _layer(manifest: Path, blobs: Path, scan: Scan, kind: str = "model") -> Path | None:
+    """The file of a layer of a model; None if there is none, as for the weights of a model that runs elsewhere."""
     scan.stamps[manifest] = changed_at(manifest)
     try:
         layers = json.loads(read_bytes(manifest, _MAX_BYTES).decode("utf-8"))["layers"] or ()
-        digests = [layer["digest"] for layer in layers if layer["mediaType"] == "application/vnd.ollama.image.model"]
+        digests = [layer["digest"] for layer in layers if layer["mediaType"] == f"application/vnd.ollama.image.{kind}"]
         is_digest = [re.fullmatch(r"sha256:[0-9a-f]{64}", digest) is not None for digest in digests]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         scan.skip(manifest, f"the manifest cannot be read: {type(error).__name__}: {error}")
@@ -251,7 +269,7 @@ def _weights(manifest: Path, blobs: Path, scan: Scan) -> Path | None:
         scan.stamps[path] = changed_at(path)
         scan.skip(manifest, f"there is no file {path}")
         return None
-    return path if is_model(path) else None
+    return path if kind != "model" or is_model(path) else None
 
 
 def home_in(environment: Mapping[str, str]) -> Path | None:
@@ -279,7 +297,7 @@ SOURCES = (
     Source(
         lambda root, scan: _repository_models(_hub_files(root, scan), "Hugging Face"),
         (".cache/huggingface/hub",),
-        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub"},
+        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"},
     ),
     Source(
         lambda root, scan: _repository_models(_lm_studio_files(root, scan), "LM Studio"),

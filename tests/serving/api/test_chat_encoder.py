@@ -58,7 +58,6 @@ def body_of(*events, **fields):
 
 
 def test_chunks_byte_for_byte():
-    """Appendix A's last line; K2, K3, K12, K16, K38, T1, T12, T15, V22, V24, G34."""
     timings = ',"timings":' + to_json(USAGE.timings())
     assert chunks_of(*EVENTS) == [
         chunk('{"role":"assistant","content":""}'),
@@ -71,8 +70,7 @@ def test_chunks_byte_for_byte():
     ]
 
 
-def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
-    """V47."""
+def test_logprobs_are_on_the_next_chunk_of_their_choice():
     sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (OutputToken(6, b"x", -0.5),)),))
     entry = {
         "token": "�",
@@ -91,7 +89,6 @@ def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
 
 
 def test_whole_body():
-    """G30, V42, V43, K20, V44."""
     body = body_of(*EVENTS, (1, OutputEnd("length")), n=2)
     assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
     assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 7, "m")
@@ -104,12 +101,11 @@ def test_whole_body():
     ]
 
 
-def test_k20_content_is_null_beside_calls_alone():
+def test_content_is_null_beside_calls_alone():
     assert body_of(ToolCallStart(0, "call_1", "f"))["choices"][0]["message"]["content"] is None
 
 
-def test_k15_usage_fields():
-    """T7."""
+def test_usage_fields():
     assert USAGE.body() == {
         "prompt_tokens": 10,
         "prompt_time": 0.5,

@@ -16,12 +16,6 @@ from tests.support.fakes import FakeBackend, endless
 from tests.support.serving import Serving, raw_request, read_until, serving
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Serving]:
-    with serving() as running:
-        yield running
-
-
 def complete(running: Serving, **fields: Any) -> Any:
     """The body, or the chunks of the stream."""
     status, found = ask(running.port, "/v1/completions", fields)
@@ -88,7 +82,7 @@ def test_every_counted_token_has_a_log_probability(running: Serving, fields: dic
     assert (chunks[-1]["text"], chunks[-1]["finish_reason"] is None) == ("", False)  # The end is a separate chunk.
 
 
-def test_v48_tokens_are_spelled_as_ids(running: Serving):
+def test_tokens_are_spelled_as_ids(running: Serving):
     fields = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
     (choice,) = choices(running, **fields)
     assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98", "token_id:97"]
@@ -96,7 +90,7 @@ def test_v48_tokens_are_spelled_as_ids(running: Serving):
     assert choice["text"] == "aba"
 
 
-def test_v44_prompt_logprobs_are_beside_each_choice(running: Serving):
+def test_prompt_logprobs_are_beside_each_choice(running: Serving):
     """Also with `echo` and a smaller `logprobs`."""
     b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
     other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
@@ -180,7 +174,7 @@ def test_usage_counts_each_prompt_once(running: Serving):
     assert (body["object"], body["model"]) == ("text_completion", "Fake")
 
 
-def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch: pytest.MonkeyPatch):
+def test_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch: pytest.MonkeyPatch):
     """It has no details of a bug."""
     with serving(endless, is_gated=True) as running, running.connect() as sock:
         sock.sendall(raw_request(b'{"prompt": "a", "stream": true}', path="/v1/completions"))
@@ -196,7 +190,7 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
 
 
 def test_stream_reports_the_prefill_progress_of_each_prompt():
-    """As in chat: in order, and before the first text of the prompt's choices, with or without `echo` (K31)."""
+    """As in chat: in order, and before the first text of the prompt's choices, with or without `echo`."""
     fields = {"prompt": ["a" * 200, "b" * 150], "n": 2, "return_progress": True, "echo": True, "max_tokens": 2}
     with serving(n_ctx=2000, n_cells=8000, n_batch=64) as running:
         chunks = complete(running, stream=True, **fields)

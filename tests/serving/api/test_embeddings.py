@@ -9,7 +9,7 @@ import pytest
 
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.runs.vectors import VectorRun
+from localchat.serving.chat.runs.vectors import embed_inputs
 from localchat.serving.core.errors import ShuttingDown
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import ModelFacts
@@ -25,10 +25,10 @@ def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPat
             raise ShuttingDown("")
 
     with Engine(FakeBackend(n_ctx=9000)) as engine:
-        embed = engine.backend.embed
-        monkeypatch.setattr(engine.backend, "embed", lambda inputs: calls.append(inputs) or embed(inputs))
+        compute = engine.backend.embed
+        monkeypatch.setattr(engine.backend, "embed", lambda inputs: calls.append(inputs) or compute(inputs))
         with pytest.raises(ShuttingDown):
-            VectorRun(Model("m", engine), check).embed(read(parse_embeddings, {"input": [[1] * 3000] * 10}))
+            embed_inputs(Model("m", engine), read(parse_embeddings, {"input": [[1] * 3000] * 10}), check)
     assert len(calls) == 1
 
 

@@ -83,7 +83,6 @@ def test_tokens_are_counted_beyond_the_context():
     ],
 )
 def test_replayed_item_is_skipped_but_its_text_is_served(item: dict[str, Any], text: str | None):
-    """S1."""
     fields = {"input": [item, *HI]}
     request = read(parse_responses, fields)
     assert [message["content"] for message in request.messages] == [*([text] if text else []), "hi"]
@@ -119,7 +118,7 @@ SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_cont
     ],
 )
 def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, part: dict[str, Any], text: str):
-    """S2: an error would end the conversation, since agents send their whole history with each request."""
+    """An error would end the conversation, since agents send their whole history with each request."""
     message = {"role": role, "tool_call_id": "t", "content": [part, {"type": "text", "text": "!"}]}
     name = "input" if parse is parse_responses else "messages"
     fields = {**messages(), name: [message, *HI]}
@@ -142,10 +141,15 @@ def test_tools_of_other_types_are_skipped(parse: Any, kind: str):
     assert parse is parse_ollama or read(parse, fields).allowed == ("look",)
 
 
-@pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
-def test_media_of_the_assistant_are_replaced_by_a_note(message: dict[str, Any]):
+@pytest.mark.parametrize("message", [{"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
+def test_audio_of_the_assistant_is_replaced_by_a_note(message: dict[str, Any]):
     request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
     assert "left out: this model supports only text" in request.messages[0]["content"]
+
+
+def test_image_of_the_assistant_is_no_error_if_the_model_cannot_take_it():
+    request = read(parse_chat, {"messages": [{"role": "assistant", "content": [IMAGE]}, *HI]})
+    assert [one.is_replayed for one in request.attachments] == [True]
 
 
 def test_calls_of_other_types_are_replayed_or_skipped():
@@ -172,29 +176,20 @@ def test_length_of_minus_one_is_no_limit(parse: Any, body: Any):
 
 
 @pytest.mark.parametrize(
-    ("fields", "error"),
+    ("parse", "body", "error"),
     [
-        ({"stop": ["x"]}, "'stop' is an unknown field"),
-        ({"max_completion_tokens": 3}, "'max_completion_tokens' is an unknown field"),
-        ({"prompt_logprobs": 1}, "'prompt_logprobs' is not supported"),
+        (parse_messages, messages(stop=["x"]), "'stop' is an unknown field"),
+        (parse_messages, messages(max_completion_tokens=3), "'max_completion_tokens' is an unknown field"),
+        (parse_messages, messages(prompt_logprobs=1), "'prompt_logprobs' is not supported"),
+        (parse_native, {"prompt": "a", "prompt_logprobs": 1}, "prompt_logprobs' is not supported"),
+        (parse_infill, {"input_prefix": "a", "prompt_logprobs": 1}, "prompt_logprobs' is not supported"),
+        (parse_ollama, {"messages": HI, "options": {"prompt_logprobs": 1}}, "prompt_logprobs' is not supported"),
     ],
 )
-def test_messages_takes_only_its_own_names(fields: dict[str, Any], error: str):
+def test_field_of_another_interface_is_refused(parse: Any, body: Any, error: str):
+    """The responses of the others have no field for log probabilities of the prompt."""
     with pytest.raises(BadRequest, match=error):
-        read(parse_messages, messages(**fields), strict=True)
-
-
-@pytest.mark.parametrize(
-    ("parse", "body"),
-    [
-        (parse_native, {"prompt": "a", "prompt_logprobs": 1}),
-        (parse_infill, {"input_prefix": "a", "prompt_logprobs": 1}),
-        (parse_ollama, {"messages": HI, "options": {"prompt_logprobs": 1}}),
-    ],
-)
-def test_prompt_logprobs_are_refused_where_the_response_has_none(parse: Any, body: Any):
-    with pytest.raises(BadRequest, match="prompt_logprobs' is not supported"):
-        read(parse, body)
+        read(parse, body, strict=parse is parse_messages)
 
 
 SCHEMA = {

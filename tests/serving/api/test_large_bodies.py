@@ -74,11 +74,7 @@ LONG_TOOL = {"name": "f", "parameters": LONG}
         (parse_chat, {"json_schema": LONG}, "json_schema"),
         (parse_chat, {"grammar": "root ::= " + '"a" ' * 500_000}, "grammar"),
         (parse_chat, {"response_format": {"type": "json_schema", "schema": LONG}}, "response_format.schema"),
-        (
-            partial(parse_response, ResponseStore()),
-            {"input": "x", "tools": [{"type": "function", **LONG_TOOL}]},
-            "tools",
-        ),
+        (parse_responses, {"input": "x", "tools": [{"type": "function", **LONG_TOOL}]}, "tools"),
         (parse_messages, {"max_tokens": 1, "tools": [{"name": "f", "input_schema": LONG}]}, "tools"),
         (parse_ollama, {"format": LONG}, "format"),
     ],

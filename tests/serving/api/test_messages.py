@@ -131,10 +131,7 @@ FORMAT = {"type": "json_schema", "schema": SCHEMA}
             {"output_config": {"format": FORMAT}},
             {"response_format": ResponseFormat("json_schema", SCHEMA, "output_config.format.schema")},
         ),
-        (
-            {"output_format": FORMAT},
-            {"response_format": ResponseFormat("json_schema", SCHEMA, "output_format.schema")},
-        ),
+        ({"output_format": FORMAT}, {"response_format": ResponseFormat("json_schema", SCHEMA, "output_format.schema")}),
         ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, {"continue_final_message": True}),
         (
             {"temperature": 0.5, "top_k": 3, "stop_sequences": ["END"], "seed": 7},
@@ -156,10 +153,7 @@ def test_field_is_read(fields: dict[str, Any], expected: dict[str, Any]):
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        (
-            {"messages": [{"role": "user", "content": [block("tool_result")]}]},
-            "messages[0].content[0].tool_use_id",
-        ),
+        ({"messages": [{"role": "user", "content": [block("tool_result")]}]}, "messages[0].content[0].tool_use_id"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
         ({"tools": [{"name": "x", "input_schema": {"type": "objct"}}]}, "tools[0].input_schema#/type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
@@ -174,12 +168,7 @@ def test_wrong_field_is_named(fields: dict[str, Any], param: str):
 
 
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=9, prompt_s=0.0, completion_s=0.0)
-COUNTS = {
-    "input_tokens": 6,
-    "cache_creation_input_tokens": 0,
-    "cache_read_input_tokens": 4,
-    "output_tokens": 9,
-}
+COUNTS = {"input_tokens": 6, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 9}
 EVENTS = [
     ReasoningDelta("Hm"),
     ReasoningDelta("."),

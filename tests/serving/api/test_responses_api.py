@@ -447,5 +447,4 @@ INPUTS = ["", 'quote " and \\ slash', "line\nend\ttab", "é 漢 😀", "\x07 bel
     ],
 )
 def test_custom_input_is_decoded(raw, value):
-    """S22."""
     assert custom_input(raw) == value

@@ -49,11 +49,20 @@ from tests.support.constraints import (
     required,
 )
 
-PREFILLED = {
-    "messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}),
-    "continue_final_message": "content",
-}
+
+def tools_with(parameters: Any) -> tuple[dict[str, Any], ...]:
+    return ({"function": {"name": "f", "parameters": parameters}},)
+
+
+PREFILLED = {"messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}), "continue_final_message": "content"}
 LLAMA = '{{ tools }}{"name": function name, "parameters":'
+CALL_F = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
+LISTED_NAMES = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
+# What no grammar can enforce is left out in `auto`.
+IN_PART = {
+    "to": {"type": "string", "pattern": "^(?!x)"}, "id": {"const": 2**60}, "n": {"type": "integer"},
+    "near": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
+}  # fmt: skip
 IN_TAGS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
 CODER = "{{ tools }}<tool_call><function=<parameter=<think></think>"
 CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
@@ -107,6 +116,12 @@ OUTPUTS = {
         auto(), PLAIN, PROMPT,
         [f"{WEATHER}\n{NOW}", "<function=now>{}</function>", "", "Hi. <tool <", "Hi. " + NOW, "Hi.<" + WEATHER],
         [WRONG, "<tool_call>", NOW + "Hi.", "Hi." + WRONG],
+    ),
+    "auto-names": (auto(tools=tools_with(LISTED_NAMES)), PLAIN, PROMPT, [CALL_F % '"a": 1'], [CALL_F % '"b": 1']),
+    "auto-in-part": (
+        auto(tools=tools_with({"properties": IN_PART})), PLAIN, PROMPT,
+        [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
+        [CALL_F % text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1')],
     ),
     # Calls end reasoning, so they are constrained there too.
     "auto-open": (auto(), THINKS, OPEN_PROMPT, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
@@ -181,25 +196,6 @@ def test_completion_is_constrained_from_its_start():
         plain_constraint(CompletionRequest(**CITY, params=GenerationParams(ignore_eos=True)))
 
 
-def test_names_of_arguments_are_enforced_in_auto():
-    names = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
-    constraint = constraint_of(**auto(tools=({"function": {"name": "f", "parameters": names}},)))
-    call = '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'
-    assert fits(constraint, call % '{"a": 1}')
-    assert not fits(constraint, call % '{"b": 1}')
-
-
-def test_what_cannot_be_enforced_is_left_out_in_auto():
-    properties = {
-        "to": {"type": "string", "pattern": "^(?!x)"}, "id": {"const": 2**60}, "n": INTEGER,
-        "near": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
-    }  # fmt: skip
-    constraint = constraint_of(**auto(tools=({"function": {"name": "f", "parameters": {"properties": properties}}},)))
-    call = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
-    assert fits(constraint, call % '"to": "x", "id": 3, "n": 1, "near": 0')
-    assert [text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1') if fits(constraint, call % text)] == []
-
-
 BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
 # The fields of the request, the `param` of the error, and a word of its message.
@@ -259,7 +255,7 @@ def test_constrained_text_with_markers_is_read_exactly(name: str, tools: Any):
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_json_of_a_schema_is_never_in_a_code_fence(name: str):
-    """S16: neither at the start of the output nor after reasoning, so the parser needs no rule for it."""
+    """Neither at the start of the output nor after reasoning, so the parser needs no rule for it."""
     dialect, template = DIALECTS[name], ChatTemplate(f"{{# {DIALECTS[name].reasoning.start} #}}")
     template.dialect = dialect
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **CITY), template, PROMPT)
@@ -383,10 +379,7 @@ UNENFORCEABLE = {
         {"properties": {"a": {"$ref": "#/properties/b"}, "b": INTEGER, "c": {"not": INTEGER}}},
         "/properties/c/not",
     ),
-    "too few names": (
-        {"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2},
-        "/minProperties",
-    ),
+    "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
     "several large objects": (
         {"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2},
         "/prefixItems/1",

@@ -23,7 +23,7 @@ ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 
 
-NOW, S21 = ("now", "{}"), ("get_analysis", "{}")
+NOW, ANALYSIS = ("now", "{}"), ("get_analysis", "{}")
 # For each family: the case, the text, and the events.
 CASES = {
     "llama-3": [
@@ -35,7 +35,7 @@ CASES = {
     "mistral": [
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
         (
-            "id after the arguments (S15)",
+            "id after the arguments",
             '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "id": "123456789"}]',
             [("now", '{"a": 1}', "123456789")],
         ),
@@ -43,7 +43,7 @@ CASES = {
     ],
     "deepseek-dsml": [("types of values", DSML.replace("|", BAR), [("now", '{"x": "3", "y": 3}')])],
     "qwen-coder": [
-        ("opening tag left out (K37)", CODER, [("weather", '{"city": "a\\n\\nb"}')]),
+        ("opening tag left out", CODER, [("weather", '{"city": "a\\n\\nb"}')]),
         ("JSON of another family", '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', [NOW]),
         (
             "white space beside that of the template",
@@ -56,20 +56,16 @@ CASES = {
             "white space that no template adds",
             "<seed:tool_call><function=weather><parameter=city>\n a\n</parameter></function></seed:tool_call>",
             [("weather", '{"city": "\\n a\\n"}')],
-        ),
+        )
     ],
-    "hermes": [
-        ("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')]),
-    ],
+    "hermes": [("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')])],
     "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
-    "apertus": [
-        ("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>']),
-    ],
+    "apertus": [("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>'])],
     "nemotron-nano-2": [("comma at the end", '<TOOLCALL>[{"name": "now"},]</TOOLCALL>Hi', [NOW, "Hi"])],
     "kimi-k2": [
         ("no arguments", K2_CALL.replace("{}", ""), [("now", "{}", "functions.now:0")]),
-        ("raw arguments (K19)", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
-        ("repeated id (K17)", K2_CALL * 2, [("now", "{}", "functions.now:0"), ("now", "{}", "id0")]),
+        ("raw arguments", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
+        ("repeated id", K2_CALL * 2, [("now", "{}", "functions.now:0"), ("now", "{}", "id0")]),
     ],
     "kimi-k3": [
         ("types of values", K3_CALL, [("now", '{"x": "3", "y": 3}')]),
@@ -85,7 +81,7 @@ CASES = {
     "minicpm5": [("white space after quotes", CDATA, [("weather", '{"city": "a]]> <b>"}'), "Hi"])],
     "gemma-4": [
         ("end of reasoning that was not opened", "<channel|>Hi", ["Hi"]),
-        ("start in part doubled (S16)", "<|channel><|channel>thought\nhm\n<channel|>Hi", [Reasoning("hm"), "Hi"]),
+        ("start in part doubled", "<|channel><|channel>thought\nhm\n<channel|>Hi", [Reasoning("hm"), "Hi"]),
         ("empty reasoning in the text", "Hi <|channel>thought\n<channel|>you", ["Hi you"]),
         (
             "reasoning twice",
@@ -99,9 +95,9 @@ CASES = {
         ),
     ],
     "harmony": [
-        ("recipient that is no tool (S16)", "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi", ["Hi"]),
+        ("recipient that is no tool", "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi", ["Hi"]),
         ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
-        ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
+        ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [ANALYSIS]),
         ("text without a header", "Hi<|end|>", ["Hi"]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
@@ -109,7 +105,7 @@ CASES = {
     ],
     "muse": [
         ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [Reasoning("h "), NOW]),
-        ("call in a text for the user (S16)", f" to=user<|message|>So: {ATEM} Ok<|eom|>", [f"So: {ATEM} Ok"]),
+        ("call in a text for the user", f" to=user<|message|>So: {ATEM} Ok<|eom|>", [f"So: {ATEM} Ok"]),
         ("call in the place of a text", f" to=user<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
         ("text after a call", f" to=now<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
         ("text in the place of a call", " to=now<|message|>Hi<|eom|>", [" to=now<|message|>Hi<|eom|>"]),
@@ -230,7 +226,6 @@ CALLS_IN_REASONING = {
 @pytest.mark.parametrize("after", ["", " and more", " <", " and again CALL"])
 @pytest.mark.parametrize("name", CALLS_IN_REASONING)
 def test_call_inside_closed_reasoning_is_reasoning(name, after):
-    """S26."""
     dialect, text = DIALECTS[name], CALLS_IN_REASONING[name]
     reasoning = "I write " + text + after.replace("CALL", text)
     header = "<|start|>assistant to=now<|message|>" if name == "muse" else ""
@@ -341,7 +336,6 @@ CUT = [
 
 @pytest.mark.parametrize(("name", "text", "raw"), CUT)
 def test_call_in_a_notation_that_breaks_off_counts_as_cut(name, text, raw):
-    """S25."""
     made = parser(DIALECTS[name], tools=named("f"))
     assert parse_every_way(text, DIALECTS[name], tools=named("f"))[1].text == raw
     made.feed(text)
@@ -374,7 +368,6 @@ STREAMED = {
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_text_of_an_argument_is_streamed(name):
-    """S27."""
     made = parser(DIALECTS[name], tools=TOOLS)
     made.feed(STREAMED[name])
     for piece in ("Par", "is"):

@@ -37,8 +37,8 @@ CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
         (CALL[:-15], "stop", "stop"),
     ],
 )
-def test_k6_finish_reason(text: str, reason: str, expected: str):
-    """V31: an output with a call that is cut does not end with "tool_calls", since clients would run it."""
+def test_finish_reason(text: str, reason: str, expected: str):
+    """An output with a call that is cut does not end with "tool_calls", since clients would run it."""
     output = output_of([text.encode()], OutputParser(DIALECTS["hermes"], tools=TOOLS))
     events = events_of(output, 0, end=reason)
     assert events[-1] == OutputEnd(expected)
@@ -145,7 +145,7 @@ def test_stop_text_at_the_start_of_the_content_ends_the_tags_of_the_reasoning():
     ],
 )
 def test_raw_output_is_the_text_as_it_was_generated(name: str, text: str, stop: tuple[str, ...]):
-    """S13. Stop texts and the count of reasoning tokens do not change."""
+    """Stop texts and the count of reasoning tokens do not change."""
     pieces = [character.encode() for character in text]
     parsers = [OutputParser(DIALECTS[name], is_raw=is_raw) for is_raw in (True, False)]
     raw, split = (output_of(pieces, parser, stop=stop) for parser in parsers)
@@ -201,7 +201,6 @@ LOOK = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>
     ],
 )
 def test_stop_text_counts_in_the_content_alone(text: str, stop: str, content: str, reason: str):
-    """S4."""
     with serving(generating(text), **BIG) as running:
         _, body = running.chat(tools=TOOLS, stop=stop, max_tokens=len(text))
     (choice,) = body["choices"]

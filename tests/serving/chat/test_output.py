@@ -125,7 +125,7 @@ CORRECTED = [
     ("escapes that JSON does not have", '["\\d\\\'\\x41"]', '["\\\\d\\\\\'\\\\x41"]'),
     ("code that is no code", '["\\u00"]', '["\\\\u00"]'),
 ]
-# K19: the start of the call has been emitted, so the raw text is emitted as its arguments.
+# The start of the call has been emitted, so the raw text is emitted as its arguments.
 BROKEN = [
     ("wrong bracket", tool_call('{"name": "f", "arguments": {"a": 1]}') + "x", [("f", '{"a": 1]}'), "x"]),
     ("only the tag is closed", tool_call('{"name": "f", "arguments": {"a": 1') + "x", [("f", '{"a": 1\n'), "x"]),

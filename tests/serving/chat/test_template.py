@@ -76,6 +76,15 @@ def test_template_language(source, expected):
             id="doubling",
         ),
         pytest.param("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled", id="nesting of the source"),
+        *(
+            (f"{{{{ 'a' | {name} }}}}", "No filter named")
+            for name in ("sum", "striptags", "center", "urlize", "groupby")
+        ),
+        *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("''.center", "{}.fromkeys", "(1).to_bytes", "''.format_map")),
+        *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
+        ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
+        pytest.param("a" * 200_000, "200000 characters; the limit is 131072", id="long source"),
+        ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
     ],
 )
 def test_template_error(source, message, monkeypatch):
@@ -160,25 +169,6 @@ def test_operation_that_is_too_large_is_refused_before_it_runs(source, monkeypat
         faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        *(
-            (f"{{{{ 'a' | {name} }}}}", "No filter named")
-            for name in ("sum", "striptags", "center", "urlize", "groupby")
-        ),
-        *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("''.center", "{}.fromkeys", "(1).to_bytes", "''.format_map")),
-        *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
-        ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
-        ("a" * 200_000, "200000 characters; the limit is 131072"),
-        ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
-    ],
-)
-def test_what_a_template_cannot_use_is_named(source, message):
-    with pytest.raises(TemplateError, match=message):
-        render(source)
-
-
 @pytest.mark.parametrize("source", ["{{ raise_exception('a' * 9999) }}", "{{ messages['a' * 9999].b }}"])
 def test_error_shows_the_start_of_a_long_text(source):
     with pytest.raises(TemplateError, match="a" * 900) as caught:
@@ -208,7 +198,7 @@ def test_template_cannot_change_its_variables():
     ("source", "add_bos", "content", "expected"),
     [
         pytest.param("{{ messages[0].content }}", True, "hi", "<s>hi", id="added"),
-        pytest.param("{{ bos_token }}{{ messages[0].content }}", True, "hi", "<s>hi", id="not doubled (T33)"),
+        pytest.param("{{ bos_token }}{{ messages[0].content }}", True, "hi", "<s>hi", id="not doubled"),
         pytest.param("{{ bos_token }}{{ messages[0].content }}", False, "hi", "<s>hi", id="printed by the template"),
         pytest.param("{{ messages[0].content }}", False, "hi", "hi", id="none"),
         pytest.param("{{ messages[0].content }}", True, "<s>hi", "<s><s>hi", id="in user text"),
@@ -259,7 +249,7 @@ def test_prefill_ends_the_prompt(source, reasoning, text, prompt):
     [
         pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
         pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
-        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
+        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded"),
         pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
         pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="invalid JSON stays text"),
         pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),

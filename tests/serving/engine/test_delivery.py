@@ -10,7 +10,6 @@ import pytest
 
 from localchat.serving.api.chat import ChatEncoder, ChatRequest
 from localchat.serving.core.events import ContentDelta, OutputEnd, PromptProgress, ResponseHead, SampledTokens, Usage
-from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import delivery
 from localchat.serving.engine.values import StepOutput
 from tests.support.engines import events_of, output_of
@@ -108,9 +107,3 @@ def test_chunks_around_a_text_are_those_of_the_slow_way(fields: dict[str, Any], 
         return encoder.take()
 
     assert chunks(True) == chunks(False)
-
-
-def test_only_plain_chunks_have_a_prepared_frame():
-    for params, is_plain in ((GenerationParams(), True), (GenerationParams(top_logprobs=0), False)):
-        request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True, params=params)
-        assert ChatEncoder(ResponseHead("id", 0, "m"), request, Usage)._is_plain == is_plain

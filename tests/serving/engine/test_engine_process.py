@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from localchat.serving.engine import front, process
 from localchat.serving.engine.front import Front
 from localchat.serving.engine.values import (
     EngineDied,
+    EngineError,
     EngineStopped,
     GenerationRequest,
     LoadOptions,
@@ -81,28 +83,17 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@contextlib.contextmanager
-def asked(
-    server: ServerProcess, path: str, fields: Any = None, method: str = "POST"
-) -> Iterator[http.client.HTTPResponse]:
-    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    with contextlib.closing(client):
-        client.request(method, path, None if fields is None else json.dumps(fields))
-        with client.getresponse() as response:
-            yield response
-
-
 def ask(
     server: ServerProcess, path: str = "/v1/chat/completions", fields: Any = None, method: str = "POST"
 ) -> tuple[int, Any]:
     fields = {"messages": MESSAGES, "max_tokens": 4} if fields is None and method == "POST" else fields
-    with asked(server, path, fields, method) as response:
-        return response.status, json.loads(response.read())
+    return exchanges.ask(server.port, path, fields, method)
 
 
-def stream_of(server: ServerProcess, **fields: Any) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
+def stream_of(port: int, **fields: Any) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
     """A stream that takes some seconds."""
-    return asked(server, "/v1/chat/completions", {"messages": MESSAGES, **LONG, **fields, "stream": True})
+    body = {"messages": MESSAGES, **LONG, **fields, "stream": True}
+    return exchanges.opened(f"127.0.0.1:{port}", "/v1/chat/completions", body)
 
 
 def n_busy(server: ServerProcess) -> int:
@@ -122,7 +113,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(server: ServerProcess):
-    with stream_of(server) as response:
+    with stream_of(server.port) as response:
         assert response.status == 200
         response.readline()
         pid = kill_engine(server, signal.SIGSEGV)
@@ -162,8 +153,7 @@ def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
     wait_for(lambda: engine_of(server.process.pid) is None or has_ended(pid))
     for path in ("/slots", "/props", "/health"):
         assert ask(server, path, method="GET")[0] == 200
-    with asked(server, "/metrics", method="GET") as response:
-        assert 'localchat_requests_running{model="demo"} 0' in response.read().decode()
+    assert 'localchat_requests_running{model="demo"} 0' in ask(server, "/metrics", method="GET")[1]
     assert engine_of(server.process.pid) is None
     assert ask(server)[0] == 200
 
@@ -180,7 +170,7 @@ def test_main_process_loads_neither_llama_cpp_nor_numpy(server: ServerProcess):
 
 
 def test_engine_ends_with_a_killed_server():
-    with started(COMMAND) as running, stream_of(running) as response:
+    with started(COMMAND) as running, stream_of(running.port) as response:
         pid = engine_of(running.process.pid)
         assert pid is not None
         response.readline()
@@ -194,7 +184,7 @@ def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signa
     with started(["setsid", *COMMAND, "--drain", "20"]) as running:
         pid = engine_of(running.process.pid)
         assert pid is not None
-        with stream_of(running, max_tokens=500) as response:
+        with stream_of(running.port, max_tokens=500) as response:
             response.readline()
             os.killpg(running.process.pid, number)
             rest = response.read().decode()
@@ -206,7 +196,7 @@ def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signa
 
 def test_death_of_the_engine_while_the_server_drains_ends_the_server():
     with started([*COMMAND, "--drain", "20"]) as running:
-        with stream_of(running) as response:
+        with stream_of(running.port) as response:
             response.readline()
             running.process.terminate()
             wait_for(lambda: ask(running)[0] == 503)
@@ -318,7 +308,7 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
         monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
         monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", ABORTS])
         os.kill(pid_of(service), signal.SIGKILL)
-        wait_for(lambda: service.default.model is not None and service.default.model.has_died)
+        wait_for(lambda: service.default.model is not None and service.default.model.engine.has_died)
         for i in range(5):
             now += 1
             status, body = chat_at(port)
@@ -402,10 +392,8 @@ def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeyp
     with serving_process(monkeypatch, ping_s=0.02) as (service, port):
         monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", "import time; time.sleep(60)"])
         os.kill(pid_of(service), signal.SIGKILL)
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
-        with contextlib.closing(client):
-            client.request("POST", "/v1/chat/completions", json.dumps({"messages": MESSAGES, "stream": True}))
-            assert client.getresponse().readline() == b": \n"
+        with stream_of(port) as response:
+            assert response.readline() == b": \n"
             service.waits = False
             assert chat_at(port)[0] == 503
             # The metrics of an engine that loads again are not waited for.
@@ -439,11 +427,10 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
         wait_for(lambda: sum(" 499 POST " in line for line in running.lines) == 2)
         asking = [pool.submit(ask, running, fields={"messages": MESSAGES, "n": n}) for n in (1, 2)]
         large = pool.submit(ask, running, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
-        with asked(running, "/metrics", method="GET") as response:
-            assert "localchat_slots" not in response.read().decode()
-        with asked(running, "/slots", method="GET") as response:
-            assert (response.status, response.headers["Retry-After"]) == (503, "2")
-            assert "has not responded" in response.read().decode()
+        assert "localchat_slots" not in ask(running, "/metrics", method="GET")[1]
+        response, body = exchanges.exchange(f"127.0.0.1:{running.port}", "/slots")
+        assert (response.status, response.headers["Retry-After"]) == (503, "2")
+        assert "has not responded" in body["error"]["message"]
         running.process.terminate()
         assert [call.result(DEADLINE_S)[0] for call in (*asking, large)] == [503] * 3
         assert running.process.wait(DEADLINE_S) == 0
@@ -467,3 +454,16 @@ def test_errors_cross_between_processes_with_their_attributes():
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_end_of_a_process_names_the_worker_that_is_missing():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    engine = process.EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)), lambda share: None)
+    with pytest.raises(EngineError):
+        engine.loaded.result(20)
+    engine._process.kill()
+    engine.join(20)
+    assert str(engine.death).startswith(
+        f"the engine process has ended: the worker {endpoint} of --rpc cannot be reached"
+    )

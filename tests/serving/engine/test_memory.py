@@ -21,7 +21,7 @@ from localchat.serving.engine.context_size import (
     warn_of_context,
 )
 from localchat.serving.engine.llama import library, load_backend
-from localchat.serving.engine.llama.devices import free_memory, parse_vm_stat
+from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
@@ -32,6 +32,28 @@ GB = 10**9
 MEMINFO = "MemTotal: 8000000 kB\nMemFree: 100000 kB\nMemAvailable: 4000000 kB\n"
 N_AVAILABLE = 4_096_000_000
 GROUPS = "sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["libggml-cpu.so"], "the CPU alone"),
+        (["libggml-cpu.so", "libggml-vulkan.so"], "vulkan, and finds no GPU: check its driver"),
+        (["ggml-cuda.dll", "ggml-vulkan.dll"], "cuda, vulkan, and finds no GPU: check its driver"),
+    ],
+)
+def test_build_for_a_gpu_is_known_by_its_files(files: list[str], words: str, tmp_path: Path, monkeypatch):
+    """llama.cpp itself reports no support for GPUs if their driver does not work."""
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(library.L, "_base_path", tmp_path)
+    assert built_for() == words
+
+
+def test_free_memory_for_models_has_its_place():
+    n_bytes, place = memory_for_models().split(" ", 1)
+    assert int(n_bytes) > 0
+    assert place.startswith("on ")
 
 
 def group(folder: str, limit: object, used: int, cached: int = 0) -> dict[str, str]:

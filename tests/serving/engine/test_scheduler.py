@@ -75,9 +75,9 @@ def with_prompt(id: int, *prompt: int, max_tokens: int = 100) -> Sequence:
 SYSTEM = list(range(50))
 
 
-def finish(scheduler: SteppedScheduler, *, keep: bool = True) -> None:
+def finish(scheduler: SteppedScheduler) -> None:
     for running in list(scheduler.running):
-        scheduler.remove(running, keep=keep)
+        scheduler.remove(running)
 
 
 def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_the_oldest():
@@ -198,17 +198,22 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[tuple[int, ...], int]]]] = {
 }
 
 
+def n_cached(scheduler: SteppedScheduler, sequences: list[Sequence]) -> list[int]:
+    """The number of cached tokens of each of these sequences, which follow one another."""
+    found = []
+    for one in sequences:
+        scheduler.add(one)
+        while one.n_sampled < 2:
+            run_step(scheduler)
+        found.append(one.n_cached)
+        finish(scheduler)
+    return found
+
+
 @pytest.mark.parametrize(("limits", "prompts"), CACHED.values(), ids=CACHED)
 def test_prefixes_of_ended_requests_are_cached(limits: dict[str, Any], prompts: list[tuple[tuple[int, ...], int]]):
     scheduler = new_scheduler(1000, n_batch=100, **{"n_parallel": 4, **limits})
-    n_cached = []
-    for tokens, _ in prompts:
-        scheduler.add(one := with_prompt(1, *tokens))
-        while one.n_sampled < 2:
-            run_step(scheduler)
-        n_cached.append(one.n_cached)
-        finish(scheduler)
-    assert n_cached == [n for _, n in prompts]
+    assert n_cached(scheduler, [with_prompt(1, *tokens) for tokens, _ in prompts]) == [n for _, n in prompts]
 
 
 def test_requests_that_arrive_together_compute_their_common_prefix_once():
@@ -350,18 +355,9 @@ REPEATED: dict[str, list[tuple[list[int], dict[str, Any], int]]] = {
 
 
 @pytest.mark.parametrize("requests", REPEATED.values(), ids=REPEATED)
-def test_repeatable_requests_reuse_whole_chunks(
-    requests: list[tuple[list[int], dict[str, Any], int]],
-):
-    scheduler = new_scheduler(10_000, 4, 2048, is_unified=False)
-    n_cached = []
-    for tokens, sampling, _ in requests:
-        scheduler.add(one := with_sampling(1, tokens, **sampling))
-        while one.n_sampled < 2:
-            run_step(scheduler)
-        n_cached.append(one.n_cached)
-        finish(scheduler)
-    assert n_cached == [n for _, _, n in requests]
+def test_repeatable_requests_reuse_whole_chunks(requests: list[tuple[list[int], dict[str, Any], int]]):
+    sequences = [with_sampling(1, tokens, **sampling) for tokens, sampling, _ in requests]
+    assert n_cached(new_scheduler(10_000, 4, 2048, is_unified=False), sequences) == [n for _, _, n in requests]
 
 
 def test_choices_with_seeds_compute_whole_chunks_once():
@@ -398,3 +394,69 @@ def test_random_repeatable_prompts_are_computed_as_without_a_cached_prefix(seed:
                     texts.append(one.tokens[: one.n_computed])
                     scheduler.remove(one)
     assert len(texts) > 20
+
+
+# Sets of adapters.
+
+
+def with_adapters(id: int, prompt: list[int], adapter: int) -> Sequence:
+    adapters = ((adapter, 1.0),) if adapter else ()
+    return Sequence(id, prompt, 1000, GenerationRequest((), adapters=adapters))
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_sets_of_adapters_take_turns_of_some_steps(is_unified: bool):
+    scheduler = new_scheduler(8000, 4, 64, is_unified=is_unified)
+    scheduler.add(*(with_adapters(id, [1000 * id], id // 2) for id in (1, 2, 3, 4)))
+    steps = [[chunk.sequence.id for chunk in run_step(scheduler).chunks] for _ in range(48)]
+    # A set that has just begun waits for those before it.
+    assert steps == 2 * [*([[1]] * 8), *([[2, 3]] * 8), *([[4]] * 8)]
+
+
+def test_a_chunk_of_a_prompt_takes_a_turn_of_its_set():
+    """While a long prompt of one set is computed, the others go on for as long."""
+    scheduler = new_scheduler(8000, 4, 2048)
+    scheduler.add(with_adapters(1, [1], 1))
+    run_step(scheduler)
+    scheduler.add(with_adapters(2, list(range(500, 800)), 2))
+    steps = [shape(run_step(scheduler)) for _ in range(30)]
+    assert [i for i, step in enumerate(steps) if step[0][0] == 2][:3] == [7, 16, 25]
+    assert steps[7] == [(2, 64, False)]
+
+
+def test_no_set_starves_while_others_come_and_go():
+    """Each new request has another set, and ends after a token."""
+    scheduler = new_scheduler(8000, 3, 2048)
+    scheduler.add(with_adapters(1, [1], 1))
+    for id in range(2, 200):
+        scheduler.add(with_adapters(id, [1000 * id], id))
+        run_step(scheduler)
+        for one in [one for one in scheduler.running if one.id > 1 and one.n_sampled]:
+            scheduler.remove(one)
+    assert next(one for one in scheduler.running if one.id == 1).n_sampled > 60
+
+
+@pytest.mark.parametrize("can_truncate", [True, False])
+def test_a_cached_prefix_belongs_to_its_set(can_truncate: bool):
+    scheduler = new_scheduler(8000, 4, 2048, can_truncate=can_truncate)
+    for id, adapter, n_cached in ((1, 0, 0), (2, 1, 0), (3, 1, 49), (4, 0, 49), (5, 2, 0)):
+        scheduler.add(with_adapters(id, SYSTEM[:], adapter))
+        run_step(scheduler)
+        assert scheduler.running[0].n_cached == n_cached
+        finish(scheduler)
+
+
+def test_sequences_of_two_sets_do_not_wait_for_a_common_prefix():
+    scheduler = new_scheduler(8000, 4, 2048)
+    scheduler.add(*(with_adapters(id, SYSTEM[:], id % 2) for id in range(4)))
+    run_step(scheduler)
+    assert [one.id for one in scheduler.running] == [0, 1]
+
+
+def test_nothing_is_drafted_while_several_sets_run():
+    scheduler = new_scheduler(8000, 4, 2048, max_drafted=8)
+    for id, n_drafted in ((1, 8), (2, 0)):
+        scheduler.add(with_adapters(id, [1000 * id], id))
+        for _ in range(12):
+            run_step(scheduler)
+        assert scheduler.n_to_draft == n_drafted

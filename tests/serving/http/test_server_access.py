@@ -19,12 +19,6 @@ def with_keys():
         yield running
 
 
-@pytest.fixture(scope="module")
-def without_keys():
-    with serving() as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -89,15 +83,15 @@ def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
     ],
     ids=str,
 )
-def test_web_pages_of_others_are_refused(without_keys, with_keys, headers, status):
+def test_web_pages_of_others_are_refused(running, with_keys, headers, status):
     """A server with keys does not check them, since no page has a key."""
-    assert without_keys.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
+    assert running.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
     assert with_keys.request("GET", "/v1/models", headers={**headers, "X-Api-Key": "secret"})[0] == 200
 
 
-def test_absolute_target_names_the_host_in_place_of_the_header(without_keys):
+def test_absolute_target_names_the_host_in_place_of_the_header(running):
     """A proxy and the server must agree on the host (RFC 9112, 3.2.2)."""
-    with without_keys.connect() as sock:
+    with running.connect() as sock:
         sock.sendall(raw_request(GOOD, path="http://evil.example/v1/chat/completions"))
         assert sock.recv(12) == b"HTTP/1.1 403"
 

@@ -26,8 +26,7 @@ from tests.support.serving import (
 )
 
 
-def test_k30_variables_of_the_request_reach_the_template_and_the_servers_win():
-    """K30, T30, T31, V10."""
+def test_variables_of_the_request_reach_the_template_and_the_servers_win():
     template = "{{ a }}{{ b }}{{ documents[0].text }}{{ enable_thinking }}{{ messages[0].content }}"
     fields = {
         "template_vars": {"a": 1, "b": 1, "messages": "mine"},
@@ -40,8 +39,7 @@ def test_k30_variables_of_the_request_reach_the_template_and_the_servers_win():
         assert running.last_prompt == "12docFalsehi"
 
 
-def test_v10_template_of_a_request_needs_an_option_of_the_server():
-    """V10, K30."""
+def test_template_of_a_request_needs_an_option_of_the_server():
     template = "<{{ messages[0].content }}>"
     with serving() as running:
         status, body = running.chat(chat_template=template)
@@ -57,15 +55,15 @@ def test_v10_template_of_a_request_needs_an_option_of_the_server():
     assert (status, body["error"]["param"]) == (400, "chat_template")
 
 
-def test_k22_none_hides_the_tools_from_the_template_unless_an_option_shows_them():
-    """T34."""
+def test_none_hides_the_tools_from_the_template_unless_an_option_shows_them():
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     with serving(generating(call), chat_template="{{ tools }}{{ messages[0].content }}", **BIG) as running:
         for keep_tools in (False, True):
             running.server.service.default.model = Model("Fake", running.engine, keep_tools=keep_tools)
             _, body = running.chat(tools=TOOLS, tool_choice="none")
             assert ("look" in running.last_prompt) == keep_tools
-            assert "tool_calls" not in body["choices"][0]["message"]
+            assert body["choices"][0]["message"] == {"role": "assistant", "content": call}
+            assert body["choices"][0]["finish_reason"] == "stop"
             running.chat(tools=TOOLS)
             assert "look" in running.last_prompt
 
@@ -81,24 +79,22 @@ TWO_CALLS = REASONING_AND_TEXT + "".join(
     ("text", "fields"),
     [
         # A client that always sends tools.
-        pytest.param("plain text", {"tools": [], "tool_choice": "auto", "whatever": 1}, id="v21-text"),
-        pytest.param(REASONING_AND_TEXT, {}, id="v36-reasoning"),
-        pytest.param(TWO_CALLS, {"tools": TOOLS}, id="v33-auto"),
-        pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="t34-none"),
-        pytest.param("", {}, id="v20-nothing"),
-        pytest.param("abc", {"stop": "b"}, id="v19-stop text"),
+        pytest.param("plain text", {"tools": [], "tool_choice": "auto", "whatever": 1}, id="text"),
+        pytest.param(REASONING_AND_TEXT, {}, id="reasoning"),
+        pytest.param(TWO_CALLS, {"tools": TOOLS}, id="auto"),
+        pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="none"),
+        pytest.param("", {}, id="nothing"),
+        pytest.param("abc", {"stop": "b"}, id="stop text"),
     ],
 )
 def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
-    """V15, V16, V19, V20, V21, V25, T16, G38, K2, K3, T45, V23."""
     with serving(generating(text), **BIG) as running:
         options = {"include_usage": include_usage}
         _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
     assert_in_order(chunks, n, usage=include_usage)
 
 
-def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
-    """T44, V34, K16, K17, K36."""
+def test_calls_of_each_choice_have_its_index_and_ids_of_their_own():
     with serving(generating(TWO_CALLS), **BIG) as running:
         _, chunks = running.chat(tools=TOOLS, n=2, stream=True)
         _, body = running.chat(tools=TOOLS, n=2)
@@ -116,15 +112,6 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
         assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
 
 
-def test_k6_call_cut_by_the_limit_is_length():
-    """K6, T6, K19: the incomplete call is reported."""
-    with serving(generating('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
-        _, body = running.chat(tools=TOOLS, max_tokens=50)
-    choice = body["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"at": 1')
-
-
 def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
     with serving(endless, is_gated=True, n_parallel=1) as running, running.connect() as sock:
         sock.sendall(chat_request(n=2, stream=True, max_tokens=30))
@@ -136,8 +123,8 @@ def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
         read_until(sock, b"data: [DONE]\n\n")
 
 
-def test_k1_request_id_is_returned_and_logged(caplog):
-    """K1, V12: it is in a header and in the log, and not part of the id of the response."""
+def test_request_id_is_returned_and_logged(caplog):
+    """It is in a header and in the log, and not part of the id of the response."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running:
 
@@ -164,23 +151,23 @@ def test_k1_request_id_is_returned_and_logged(caplog):
         pytest.param({"logit_bias": [["ab", 1], [300, 1]]}, "logit_bias", id="token not in the vocabulary"),
         pytest.param({"stop_token_ids": [1, 257]}, "stop_token_ids", id="stop token not in the vocabulary"),
         pytest.param({"min_tokens": 9, "max_tokens": 3}, "min_tokens", id="min above max"),
-        pytest.param({"use_beam_search": True}, "use_beam_search", id="v50"),
+        pytest.param({"use_beam_search": True}, "use_beam_search", id="beam search"),
         pytest.param({"reasoning_format": "odd"}, "reasoning_format", id="reasoning_format"),
         pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can enforce"),
         pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_k28_invalid_field_is_400_before_anything_runs(fields, param, stream):
-    """K28, G6, G9, G43, V5, V11: with and without a stream, and nothing is submitted to the engine."""
+def test_invalid_field_is_400_before_anything_runs(fields, param, stream):
+    """With and without a stream, and nothing is submitted to the engine."""
     with serving() as running:
         status, body = running.chat(stream=stream, **fields)
         assert running.requests == []
     assert (status, body["error"]["param"]) == (400, param)
 
 
-def test_k34_model_may_be_blank_or_have_another_case_or_tag():
-    """K34, K29, G40: the response has the public name (T9)."""
+def test_model_may_be_blank_or_have_another_case_or_tag():
+    """The response has the public name."""
     with serving() as running:
         for name in ("", "  ", "FAKE", "fake:q4", None):
             status, body = running.chat(model=name)
@@ -215,15 +202,15 @@ PREFILLS = {
     ),
     "new turn": ({**CONTINUING, "add_generation_prompt": True}, "[user]hi[assistant]Once[assistant]", ""),
     "not continued": ({**CONTINUING, "continue_final_message": False}, "[user]hi[assistant]Once[assistant]", ""),
-    "t32-response_prefix": ({"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{"),
+    "response_prefix": ({"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{"),
     "message and prefix": ({**CONTINUING, "response_prefix": " upon"}, "[user]hi[assistant]Once upon", "Once upon"),
     "no generation prompt": ({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", ""),
 }
 
 
 @pytest.mark.parametrize(("fields", "prompt", "opening"), PREFILLS.values(), ids=PREFILLS)
-def test_k24_assistant_prefill(fields, prompt, opening):
-    """K24, T32, V10, V17, V41: it is in the prompt, and in the response only with `echo`."""
+def test_assistant_prefill(fields, prompt, opening):
+    """It is in the prompt, and in the response only with `echo`."""
     with serving(generating("!"), chat_template=CHAT_TEMPLATE) as running:
         _, plain = running.chat(**fields)
         assert running.last_prompt == prompt
@@ -248,7 +235,7 @@ def test_call_without_markers_is_one_unless_the_output_continues_a_prefill():
 
 
 @pytest.mark.parametrize("reasoning", ["So", "So \n"])
-def test_k24_reasoning_may_be_left_open(reasoning):
+def test_reasoning_may_be_left_open(reasoning):
     message = {"role": "assistant", "content": "", "reasoning_content": reasoning}
     fields = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
     with serving(generating(" it is</think>42"), chat_template=CHAT_TEMPLATE) as running:
@@ -277,7 +264,6 @@ def test_k24_reasoning_may_be_left_open(reasoning):
     ],
 )
 def test_echo_of_a_prefill_beside_raw_text_is_its_text_in_the_prompt(fields, echoed):
-    """S13."""
     with serving(generating(" it</think>\n 42"), chat_template=CHAT_TEMPLATE) as running:
         bodies = [running.chat(**fields, echo=echo, reasoning_format="none")[1] for echo in (False, True)]
         assert running.last_prompt.endswith(echoed)
@@ -299,11 +285,10 @@ REASONING = {FIELD: "reasoning_content"}
         pytest.param(FIELD, {"messages": [ASKED, CALLED], FIELD: True}, id="tool calls"),
         pytest.param(FIELD, {"messages": [ASKED, {**OPEN, "content": "x"}], **REASONING}, id="content after reasoning"),
         pytest.param(FIELD, {"messages": [ASKED, OPEN], "response_prefix": "x", **REASONING}, id="prefix after it"),
-        pytest.param("response_prefix", {"response_prefix": "x", "add_generation_prompt": False}, id="t32"),
+        pytest.param("response_prefix", {"response_prefix": "x", "add_generation_prompt": False}, id="prefix alone"),
     ],
 )
-def test_k24_impossible_prefills_are_refused(param, fields):
-    """T32."""
+def test_impossible_prefills_are_refused(param, fields):
     with serving(chat_template=CHAT_TEMPLATE) as running:
         status, body = running.chat(**fields)
     assert (status, body["error"]["param"]) == (400, param)
@@ -313,8 +298,7 @@ def test_k24_impossible_prefills_are_refused(param, fields):
     ("messages", "role"),
     [([ASKED], "assistant"), ([ASKED, BEGUN], "assistant"), ([{"role": "system", "content": "x"}], "system")],
 )
-def test_k23_role_without_a_generation_prompt(messages, role):
-    """K23, V14."""
+def test_role_without_a_generation_prompt(messages, role):
     with serving(chat_template=CHAT_TEMPLATE) as running:
         _, body = running.chat(messages=messages, add_generation_prompt=False)
         _, chunks = running.chat(messages=messages, add_generation_prompt=False, stream=True)

@@ -36,6 +36,9 @@ START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 
 # --- options ---
 
+# As browsers send them, or with a slash.
+ORIGINS = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
+
 
 @pytest.mark.parametrize(
     ("line", "name", "value"),
@@ -51,6 +54,7 @@ START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
         ("-ngl auto", "n_gpu_layers", None),
         ("--allow-chat-template", "allow_template", True),
         ("--default top_k=1 --default seed=2", "defaults", {"top_k": 1, "seed": 2}),
+        *((f"--cors {origin}", "cors", [origin]) for origin in ORIGINS),
         pytest.param("--draft=~/small.gguf", "draft_path", str(Path.home() / "small.gguf"), id="home folder"),
         pytest.param("--tls-cert=~/a.pem", "tls_cert", Path.home() / "a.pem", id="home folder of a path"),
     ],
@@ -103,11 +107,6 @@ def test_port_in_use_is_one_sentence():
     assert done.stderr.count("\n") == 1
 
 
-def test_origins_as_browsers_send_them_are_accepted():
-    origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
-    assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
-
-
 def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -117,12 +116,6 @@ def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_on
     monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
     assert read_options([]).api_keys == ["from env"]
     assert read_options(["--api-key", "a"]).api_keys == ["a"]
-
-
-def test_commands_of_tests_listen_on_a_free_port():
-    with mock.patch("localchat.server.listening", side_effect=OSError("refused")) as listening:
-        run_command()
-    assert listening.call_args.args[0].port == 0
 
 
 # --- the environment ---

@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from localchat.serving.http import exchange as exchange_module
 from localchat.serving.http.connections import Connections, listen_at
 from localchat.serving.loading.options import Options
 from tests.support.documents import run
@@ -89,9 +88,8 @@ def test_connections_beyond_twice_the_limit_are_closed():
 
 
 @pytest.mark.parametrize("status", [401, 503])
-def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
-    """A client that leaves its connection open would otherwise occupy a thread."""
-    monkeypatch.setattr(exchange_module, "LINGER_S", 0.05)
+def test_refused_client_that_stays_frees_its_thread_soon(status):
+    """With the time that the server really waits."""
     settings = Options(port=0, max_connections=1, api_keys=("k",) if status == 401 else ())
     with serving(settings=settings) as running, contextlib.ExitStack() as stack:
         if status == 503:
@@ -100,14 +98,6 @@ def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
         sock.sendall(raw_request(GOOD)[:-5])
         assert read_all(sock).startswith(b"HTTP/1.1 %d " % status)
         wait_for(lambda: len(running.server.connections._states) == int(status == 503))
-
-
-def test_refused_client_that_stays_frees_its_thread_soon():
-    """With the time that the server really waits."""
-    with serving(settings=Options(port=0, api_keys=("k",))) as running, running.connect() as sock:
-        sock.sendall(raw_request(GOOD)[:-5])
-        assert read_all(sock).startswith(b"HTTP/1.1 401 ")
-        wait_for(lambda: not running.server.connections._states)
 
 
 def test_close_waits_no_longer_than_until_the_last_connection_has_ended():

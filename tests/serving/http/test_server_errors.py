@@ -34,12 +34,12 @@ TOO_LONG = (400, "context_length_exceeded", "messages")
 BAD = {
     "empty body": (POST, b"", 400, INVALID, "body"),
     "no body": (POST, None, 411, "length_required", None),
-    "g5-not JSON": (POST, b"hi", 400, INVALID, "body"),
-    "g5-no object": (POST, b"[]", 400, INVALID, "body"),
+    "not JSON": (POST, b"hi", 400, INVALID, "body"),
+    "no object": (POST, b"[]", 400, INVALID, "body"),
     "empty prompt": invalid("messages", messages=EMPTY),
-    "b-unknown model": (POST, chat_body(model="gpt"), 404, "model_not_found", "model"),
-    "k28-too long": (POST, chat_body(messages=LONG), *TOO_LONG),
-    "k31-too long, stream": (POST, chat_body(messages=LONG, stream=True), *TOO_LONG),
+    "unknown model": (POST, chat_body(model="gpt"), 404, "model_not_found", "model"),
+    "too long": (POST, chat_body(messages=LONG), *TOO_LONG),
+    "too long, stream": (POST, chat_body(messages=LONG, stream=True), *TOO_LONG),
     "GET chat": ("GET /v1/chat/completions", None, 405, "method_not_allowed", None),
     "POST models": ("POST /v1/models", None, 405, "method_not_allowed", None),
     "root": ("POST /", None, 405, "method_not_allowed", None),
@@ -47,12 +47,6 @@ BAD = {
     "unknown path": ("GET /v1/nothing", None, 404, "unknown_path", None),
     "v1 twice": ("DELETE /v1/v1/models", None, 404, "unknown_path", None),
 }
-
-
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
 
 
 @pytest.mark.parametrize(("line", "body", "status", "code", "param"), BAD.values(), ids=BAD.keys())
@@ -103,7 +97,7 @@ def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running,
         ("/detokenize", {"tokens": [1]}),
     ],
 )
-def test_k10_unknown_fields_are_logged_once_or_refused_on_every_path(path, body, caplog):
+def test_unknown_fields_are_logged_once_or_refused_on_every_path(path, body, caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
         settings = Options(port=0, strict=strict)
@@ -116,7 +110,7 @@ def test_k10_unknown_fields_are_logged_once_or_refused_on_every_path(path, body,
     assert len(caplog.text) < 10_000
 
 
-def test_t23_template_that_refuses_is_a_bad_request():
+def test_template_that_refuses_is_a_bad_request():
     template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"
     with serving(chat_template=template) as running:
         status, body = running.chat(content="bad")
@@ -124,7 +118,7 @@ def test_t23_template_that_refuses_is_a_bad_request():
     assert "no bad words" in body["error"]["message"]
 
 
-def test_k40_full_queue_is_429_with_retry_after():
+def test_full_queue_is_429_with_retry_after():
     """Only two of the three choices can be queued, so the whole request fails, and none of them runs."""
     with (
         serving(endless, is_gated=True, n_parallel=1, max_queue=2) as running,
@@ -156,7 +150,7 @@ def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, pa
     assert "requests 3 sequences, and this server accepts 2 at once" in body["error"]["message"]
 
 
-def test_g11_loading_is_503_then_the_model_serves(caplog):
+def test_loading_is_503_then_the_model_serves(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
         for method, path, body in (
@@ -169,7 +163,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
             assert response.status == 503
             assert 1 <= int(response.getheader("Retry-After")) <= 10
             assert json.loads(response.read())["error"]["code"] == "model_loading"
-        # Errors that do not depend on the model are reported immediately (G9).
+        # Errors that do not depend on the model are reported immediately.
         assert ask(client, temperature="hot")[0] == 400
         assert ask(client, model="gpt")[0] == 404
         running.server.service.default.model = Model("Fake", running.engine)
@@ -180,7 +174,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 
 
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
-def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
+def test_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """The estimate is based on the time so far. The error rounds and limits it."""
     service = Service(ModelFile(DEMO_PATH, "Fake"), clock=lambda: 106.0)
     service.default.progress, service.default.began_at = progress, 100.0

@@ -1,4 +1,4 @@
-"""Requests as in the documentation of OpenAI, with its package, and of llama-server and vLLM, over HTTP.
+"""Requests as in the documentation of OpenAI, llama-server and vLLM, over HTTP, and with the package `openai`.
 
 Each is served by the built-in model, or gets an error that names the field. The texts in the requests are our own.
 """
@@ -6,7 +6,6 @@ Each is served by the built-in model, or gets an error that names the field. The
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -75,14 +74,9 @@ OPENAI: dict[str, Example] = {
         {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": ARGUMENTS}},
         {"role": "function", "name": "get_weather", "content": "22"},
     ),
-    "log probabilities": chat(logprobs=True, top_logprobs=2),
     "older functions": chat(functions=[WEATHER["function"]], function_call="auto"),
     "choices": chat(n=3, seed=7, temperature=1.1),
     "JSON by schema": chat(response_format=JSON_SCHEMA, max_tokens=40),
-    "schema beyond grammars": wrong(
-        "response_format.json_schema.schema#/if",
-        chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"if": {}, "then": {}}}}),
-    ),
     "stored": chat(store=True, metadata={"topic": "greeting"}, modalities=["text"], service_tier="flex"),
     "predicted": chat(prediction={"type": "content", "content": "Hello there."}, response_format={"type": "text"}),
     "reasoning": chat(reasoning_effort="low", verbosity="low", max_completion_tokens=30),
@@ -93,7 +87,6 @@ OPENAI: dict[str, Example] = {
     "prompts of tokens": complete([[10, 11], [12]]),
     "scores": complete(logprobs=3),
     "scores of a prompt alone": complete(echo=True, logprobs=0, max_tokens=0),
-    "gap": wrong("suffix", complete(suffix=" The end.")),  # the built-in model has no tokens for it
     "vectors": Example("/v1/embeddings", {"input": ["one", "two"], "dimensions": 8}),
     "one model": Example(f"/v1/models/{DEMO}", method="GET"),
     "model to delete": Example(f"/v1/models/{DEMO}", None, 405, None, "method_not_allowed", "DELETE"),
@@ -118,14 +111,12 @@ LLAMA: dict[str, Example] = {
     "timings and progress": chat(timings_per_token=True, return_progress=True, return_tokens=True, verbose=False),
     "limit of time": complete(t_max_predict_ms=60_000, n_predict=8, n_probs=2),
     "grammar": chat(grammar='root ::= "yes" | "no"'),
-    "object by schema": chat(response_format={"type": "json_object", "schema": STEPS}, max_tokens=40),
     "schema as a member": complete(json_schema=STEPS, max_tokens=40),
     "variables of the template": chat(chat_template_kwargs={"enable_thinking": False}),
     "continued message": chat(
         USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=False
     ),
     "image for a completion": wrong("prompt", complete({"prompt_string": "a", "multimodal_data": ["AAAA"]})),
-    "infill": wrong("input_suffix", Example("/infill", {"input_prefix": "a", "input_suffix": "b"})),
 }
 
 # --- vLLM's own ---
@@ -148,38 +139,6 @@ EXAMPLES = {
 STREAMED = ("/v1/chat/completions", "/v1/completions")
 
 
-# The methods of the package. It has none for the other endpoints.
-PACKAGE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
-    "POST /v1/chat/completions": lambda client, fields: create(client.chat.completions, fields),
-    "POST /v1/completions": lambda client, fields: create(client.completions, fields),
-    "POST /v1/embeddings": lambda client, fields: create(client.embeddings, fields),
-    "POST /v1/responses": lambda client, fields: create(client.responses, fields),
-    f"GET /v1/models/{DEMO}": lambda client, fields: client.models.retrieve(DEMO),
-    f"DELETE /v1/models/{DEMO}": lambda client, fields: client.models.delete(DEMO),
-    "GET /v1/files": lambda client, fields: client.files.list(),
-}
-
-
-def create(resource: Any, fields: dict[str, Any]) -> Any:
-    """Call `create`, with `extra_body` for the fields that are not parameters of it."""
-    known = set(type(resource).create.__annotations__)
-    given = {"model": DEMO, **{name: value for name, value in fields.items() if name in known}}
-    return resource.create(**given, extra_body={name: value for name, value in fields.items() if name not in known})
-
-
-def ask_openai(port: int, example: Example) -> tuple[int, Any]:
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    send, fields = PACKAGE[f"{example.method} {example.path}"], example.fields or {}
-    with openai_client(port) as client:
-        try:
-            response = send(client, fields)
-            if fields.get("stream"):
-                return 200, [chunk.model_dump() for chunk in response]
-            return 200, response.model_dump(warnings=False)  # The package warns of base64 in place of numbers.
-        except openai.APIStatusError as error:
-            return error.status_code, {"error": error.body}
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_succeeds_or_is_refused_by_name(port: int, name: str):
     """Every second text is streamed."""
@@ -187,11 +146,7 @@ def test_example_succeeds_or_is_refused_by_name(port: int, name: str):
     if example.fields is not None and example.path in STREAMED:
         limit = {} if {"max_completion_tokens", "n_predict"} & set(example.fields) else {"max_tokens": MAX_TOKENS}
         example = example._replace(fields={"model": DEMO, "stream": stream, **limit, **example.fields})
-    has_method = f"{example.method} {example.path}" in PACKAGE and name.startswith("openai")
-    if has_method:
-        status, found = ask_openai(port, example)
-    else:
-        status, found = ask(port, example.path, example.fields, example.method)
+    status, found = ask(port, example.path, example.fields, example.method)
     assert status == example.status, found
     if status != 200:
         error = found["error"]
@@ -223,6 +178,17 @@ def check_choices(bodies: list[Any], fields: dict[str, Any]) -> None:
     if (fields.get("stream_options") or {}).get("include_usage") and fields["stream"]:
         assert bodies[-1]["choices"] == []
         assert bodies[-1]["usage"]["completion_tokens"] > 0
+
+
+def test_openai_package_without_chat(port: int):
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    with openai_client(port) as client:
+        vectors = client.embeddings.create(model=DEMO, input=["one", "two"], dimensions=8)  # requests base64
+        assert [len(entry.embedding) for entry in vectors.data] == [8, 8]
+        assert client.completions.create(model=DEMO, prompt="Once", max_tokens=2).usage.completion_tokens == 2
+        assert client.models.retrieve(DEMO).id == DEMO
+        with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-4o' here"):
+            client.chat.completions.create(model="gpt-4o", messages=[USER])
 
 
 TEXT_AND_CALL = """<think>hm</think>Let me see.

@@ -16,7 +16,7 @@ from tests.support.fakes import endless
 from tests.support.serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving
 
 
-def test_v18_continuous_usage_grows_over_all_choices():
+def test_continuous_usage_grows_over_all_choices():
     """Every chunk has the usage of the whole request, which is zero before the first text."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     with serving(endless) as running:
@@ -43,7 +43,7 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
-def test_v26_cached_tokens_are_reported_in_every_mode():
+def test_cached_tokens_are_reported_in_every_mode():
     """Also if there are none."""
     long = "x" * 100
     with serving(n_ctx=1000, n_cells=4000) as running:
@@ -65,7 +65,7 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
         ("42</think>", 0),
     ],
 )
-def test_k8_reasoning_tokens_are_exact(text, n_reasoning):
+def test_reasoning_tokens_are_exact(text, n_reasoning):
     """Each token is one byte."""
     with serving(generating(text)) as running:
         _, body = running.chat()
@@ -77,7 +77,7 @@ QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter
 CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 
-def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
+def test_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
     reasoning = "<think>\nhm\n"
     with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
         _, body = running.chat(tools=TOOLS)
@@ -103,7 +103,7 @@ def test_error_of_a_refused_grammar_names_the_field_it_came_from():
             assert f"'{param}' cannot be enforced" in body["error"]["message"]
 
 
-def test_v48_tokens_spelled_as_ids():
+def test_tokens_spelled_as_ids():
     with serving() as running:
         _, body = running.chat(content="ab", logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True)
     entry = body["choices"][0]["logprobs"]["content"][0]
@@ -111,7 +111,7 @@ def test_v48_tokens_spelled_as_ids():
 
 
 @pytest.mark.parametrize("fields", [{}, {"top_logprobs": 1}], ids=["none", "one"])
-def test_k26_every_token_has_its_entry_in_order(fields):
+def test_every_token_has_its_entry_in_order(fields):
     """Also repeated tokens, in the body and in the stream, each in its choice."""
     with serving() as running:
         _, body = running.chat(content="aaba", logprobs=True, n=2, **fields)
@@ -126,7 +126,7 @@ def test_k26_every_token_has_its_entry_in_order(fields):
         assert streamed[i] == [{**entry, "top_logprobs": [entry] if fields else []} for entry in expected]
 
 
-def test_v44_log_probabilities_of_the_prompt():
+def test_log_probabilities_of_the_prompt():
     """Of the tokens that truncation keeps, even if they are cached, and computed once for all choices."""
     with serving() as running:
         running.chat(content="xaa")
@@ -139,7 +139,7 @@ def test_v44_log_probabilities_of_the_prompt():
     assert "prompt_logprobs" not in without
 
 
-def test_v9_truncation_keeps_the_end_of_the_prompt():
+def test_truncation_keeps_the_end_of_the_prompt():
     with serving() as running:
         _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)
         _, whole = running.chat(content="ab", truncate_prompt_tokens=3, return_token_ids=True)
@@ -161,7 +161,7 @@ def test_token_ids_whole_and_streamed():
     assert "token_ids" not in without["choices"][0]
 
 
-def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
+def test_reasoning_is_repeated_beside_the_choices_with_the_option():
     with serving(generating(REASONING_AND_TEXT), settings=Options(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
         _, chunks = running.chat(n=2, stream=True)
@@ -178,16 +178,7 @@ def test_probabilities_after_sampling_have_their_own_field_names():
     assert body["choices"][0]["logprobs"]["content"][0] == {**a, "top_probs": [a]}
 
 
-def test_reasoning_format_none_leaves_reasoning_in_the_content():
-    with serving(generating(REASONING_AND_TEXT)) as running:
-        _, body = running.chat(reasoning_format="none")
-    message = body["choices"][0]["message"]
-    assert message["content"] == REASONING_AND_TEXT
-    assert "reasoning_content" not in message
-    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("<think>hm</think>")}
-
-
-def test_k37_tokens_of_all_markers_are_visible():
+def test_tokens_of_all_markers_are_visible():
     """The vocabulary hides control tokens, and the parser must see them. A marker may have several tokens."""
     with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
         running.chat()
@@ -195,12 +186,6 @@ def test_k37_tokens_of_all_markers_are_visible():
 
 
 # --- sampling options and limits ---
-
-
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
 
 
 @pytest.mark.parametrize(
@@ -213,14 +198,14 @@ def running():
         ({"logit_bias": [[97, 1], ["b", False]]}, {"logit_bias": ((97, 1.0), (98, -math.inf))}),
     ],
 )
-def test_v9_sampling_fields_reach_the_engine(running, fields, expected):
+def test_sampling_fields_reach_the_engine(running, fields, expected):
     """With llama.cpp's table of sampling fields. None: the fields themselves."""
     assert running.chat(**fields)[0] == 200
     sampling = running.requests[-1].sampling
     assert dataclasses.replace(sampling, **(expected or fields)) == sampling
 
 
-def test_k9_request_then_command_line_then_model_then_built_in():
+def test_request_then_command_line_then_model_then_built_in():
     """An explicit zero counts at every level."""
     with serving() as running:
         facts = dataclasses.replace(
@@ -239,7 +224,7 @@ def test_k9_request_then_command_line_then_model_then_built_in():
     assert (SamplingParams().temperature, SamplingParams().top_p, SamplingParams().top_k) == (1.0, 0.95, 64)
 
 
-def test_v13_without_a_limit_the_context_is_the_limit():
+def test_without_a_limit_the_context_is_the_limit():
     """The end of the context is `length`, as is a default limit."""
     with serving(endless, n_ctx=16) as running:
         _, body = running.chat(content="hello")
@@ -249,7 +234,7 @@ def test_v13_without_a_limit_the_context_is_the_limit():
         assert found["choices"][0]["finish_reason"] == "length"
 
 
-def test_g32_natural_end_at_exactly_the_limit_is_stop():
+def test_natural_end_at_exactly_the_limit_is_stop():
     with serving() as running:
         _, body = running.chat(content="ab", max_tokens=3)
     assert body["choices"][0]["finish_reason"] == "stop"

@@ -59,7 +59,7 @@ def connected(running) -> socket.socket:
 @pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("leave", [close_cleanly, reset, half_close])
-def test_k33_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
+def test_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
     caplog.set_level(logging.INFO)
     running = long[kind]
     sock = connected(running)
@@ -94,20 +94,6 @@ def test_pipelined_request_is_no_disconnect():
         running.gate.release(1000)
         read_until(sock, b'"one"')
         read_until(sock, b'"two"')
-
-
-def test_k33_disconnect_ends_a_request_that_waits_for_a_slot():
-    def step_until(n_waiting):
-        wait_for(lambda: running.gate.release() or running.engine.stats().n_waiting == n_waiting)
-
-    with serving(endless, is_gated=True, n_parallel=1, **LONG) as running, running.connect() as first:
-        first.sendall(chat_request(stream=True))
-        wait_for(lambda: running.engine.stats().n_running == 1)
-        with running.connect() as second:
-            second.sendall(chat_request())
-            step_until(n_waiting=1)
-        step_until(n_waiting=0)
-        assert running.engine.stats().n_running == 1
 
 
 # --- clients that do not read ---
@@ -149,11 +135,7 @@ def test_stream_that_is_read_late_is_complete():
 
 
 def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
-    with (
-        serving(endless, **LONG) as running,
-        contextlib.closing(running.client()) as client,
-        running.connect() as idle,
-    ):
+    with serving(endless, **LONG) as running, contextlib.closing(running.client()) as client, running.connect() as idle:
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
         client.request("POST", "/v1/chat/completions", json.dumps(body))
         response = client.getresponse()

@@ -19,12 +19,6 @@ from tests.support.serving import LAST_MESSAGE, chat_request, exchange, serving,
 from tests.support.wire_schemas import validate
 
 
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
-
-
 def test_slots_are_those_of_running_sequences_then_idle_ones():
     with serving(is_gated=True, n_parallel=2) as running, running.connect() as sock:
         sock.sendall(chat_request("secret", stream=True, max_tokens=9))
@@ -86,11 +80,17 @@ def test_metrics_are_prometheus_text():
     assert values["localchat_up"] == 1
 
 
-def test_name_of_a_model_splits_no_line_of_the_metrics():
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [('a\u2028"\x1cb', r"a\\u2028\"\\x1cb"), ('Mül"ler', r"Mül\"ler")],
+    ids=["separators of lines", "letters outside ASCII"],
+)
+def test_name_of_a_model_is_one_text_in_the_metrics(name, written):
+    """It splits no line, and its letters stay: Prometheus knows no escapes such as \\u00fc."""
     with serving() as running:
-        running.server.service.default.model = Model('a\u2028"\x1cb', running.engine)
+        running.server.service.default.model = Model(name, running.engine)
         lines = running.request("GET", "/metrics")[1].splitlines()
-    assert 'localchat_slots{model="a\\\\u2028\\"\\\\x1cb"} 4' in lines
+    assert f'localchat_slots{{model="{written}"}} 4' in lines
 
 
 def test_metrics_while_the_model_loads_are_those_of_requests():
@@ -124,13 +124,6 @@ def test_no_request_is_lost_if_several_threads_count():
         list(pool.map(lambda _: [metrics.count(path, 200, 0.1) for _ in range(200)], range(4), timeout=60))
     text = metrics.text(Service(ModelFile(path=None, name="Fake")))
     assert 'requests_total{path="/x",status="200"} 800\n' in text
-
-
-def test_name_of_a_model_is_written_as_it_is_in_metrics():
-    """Prometheus knows no escapes such as \\u00fc."""
-    with serving() as running:
-        running.server.service.default.model.name = 'Mül"ler'
-        assert 'localchat_slots{model="Mül\\"ler"} ' in running.request("GET", "/metrics")[1]
 
 
 # --- home, HEAD and OPTIONS ---

@@ -100,11 +100,7 @@ def test_file_cut_anywhere_before_its_last_tensor_is_refused(header_of):
         pytest.param(file_of(version=1), "GGUF version 1, expected 2 or 3", id="old version"),
         pytest.param(file_of()[:16] + struct.pack("<Q", 2**60), "needs at least", id="huge count"),
         pytest.param(file_of([("k", STRING, "")])[:-8] + struct.pack("<Q", 2**63), "needs", id="huge length"),
-        pytest.param(
-            file_of([("k", 4, 0)])[:-8] + struct.pack("<II", 77, 0),
-            "unknown type 77",
-            id="unknown type",
-        ),
+        pytest.param(file_of([("k", 4, 0)])[:-8] + struct.pack("<II", 77, 0), "unknown type 77", id="unknown type"),
         pytest.param(
             file_of([("k", ARRAY, (ARRAY, [(ARRAY, [(ARRAY, [(ARRAY, [(4, [1])])])])]))]),
             "unknown type 9",

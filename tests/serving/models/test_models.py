@@ -1,4 +1,4 @@
-"""Models by name and by path, over a fake home folder with the layouts of other programs (G14 to G23, K34)."""
+"""Models by name and by path, over a fake home folder with the layouts of other programs."""
 
 import errno
 import io
@@ -16,6 +16,7 @@ import pytest
 
 from localchat.server import chosen_model, read_options
 from localchat.serving.core.errors import NO_MEMORY
+from localchat.serving.core.model_options import Adapter
 from localchat.serving.engine.values import EngineDied, LoadOptions
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import load_options, reason_of
@@ -84,8 +85,8 @@ def test_a_name_means_one_file(home, name, file):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("org/none", "the server downloads nothing"),
-        ("none", "no model 'none' here; (?!.*downloads)"),
+        ("org/none", "to fetch it: python -m localchat.server --get org/none"),
+        ("none", "no model 'none' here; (?!.*--get)"),
         ("two-GGUF", r"means 2 models: use one of 'org/two-GGUF:Q4_K_M', 'org/two-GGUF:Q8_0'"),
         ("minee", "did you mean 'mine'"),
         ("zzzzzzzz", "on offer: 'big', 'mine'"),
@@ -191,6 +192,7 @@ def test_changes_on_disk_are_noticed(home):
     [
         ("HF_HOME", "hub/models--x--y/snapshots/1/y-Q8_0.gguf"),
         ("HF_HUB_CACHE", "models--x--y/snapshots/1/y-Q8_0.gguf"),
+        ("XDG_CACHE_HOME", "huggingface/hub/models--x--y/snapshots/1/y-Q8_0.gguf"),
         ("LLAMA_CACHE", "y-Q8_0.gguf"),
     ],
 )
@@ -200,6 +202,17 @@ def test_folders_of_other_programs_follow_their_variables(home, tmp_path_factory
     path.touch()
     root = str(path)[: -len(place) - 1]
     assert catalog(home, **{variable: root}).find("y-Q8_0").path == path
+
+
+def test_model_of_an_installation_without_a_network_is_found_by_its_name(home, monkeypatch):
+    folder = home / "program/share/localchat/models"
+    folder.mkdir(parents=True)
+    (folder / "kit-Q4_0.gguf").touch()
+    (folder / "models.json").write_text('{"org/kit-GGUF:Q4_0": "kit-Q4_0.gguf"}')
+    monkeypatch.setattr(sys, "prefix", str(home / "program"))
+    assert catalog(home).find("org/kit-GGUF").path == folder / "kit-Q4_0.gguf"
+    with pytest.raises(ModelFileError, match="no model"):
+        catalog(home, home / "own").find("org/kit-GGUF")
 
 
 def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory, caplog):
@@ -232,6 +245,15 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
         ('{"a": {"path": "x.gguf", "ctx": -5}}', "'a.ctx' must be an integer from 0 to 2147483647, got -5"),
         ('{"a": {"path": "x.gguf", "ctx": 3}}', "'a.ctx' must be 0 or an integer of at least 256, got 3"),
         ('{"a": {"path": "x.gguf", "parallel": 0}}', "'a.parallel' must be an integer from 1"),
+        (
+            '{"a": {"path": "x.gguf", "adapters": {"b": 5}}}',
+            "'a.adapters.b' must be a string, got 5",
+        ),
+        (
+            '{"a": {"path": "x.gguf", "adapters": {"b": "f@x"}}}',
+            "the scale of the adapter 'b' must be a number, got 'x'",
+        ),
+        ('{"a": {"path": "x.gguf", "adapters": ["f"]}}', "'a.adapters' must be an object"),
         ('{"a": "\\u0000"}', "null character"),
         ('{"a": {"path": "x.gguf", "draft": "\\ud800"}}', "surrogates not allowed"),
         ("[" * 100_000, "recursion"),
@@ -357,6 +379,56 @@ def test_file_of_the_name_of_the_built_in_model_leaves_it_another_one(tmp_path):
 # --- headers ---
 
 
+def adapter_for(architecture: str, base: str = "") -> bytes:
+    texts = {"architecture": architecture, "type": "adapter", **({"base_model.0.name": base} if base else {})}
+    return file_of([(f"general.{key}", STRING, text) for key, text in texts.items()], TENSORS)
+
+
+def test_adapters_beside_a_model_are_found_by_their_headers(home):
+    """For the name of their base, if they have one, or else in the folder of the only model."""
+    folder = home / "adapted"
+    model = [("general.architecture", STRING, "llama"), ("general.name", STRING, "First Model")]
+    for name, data in {
+        "one/mine-Q8_0": file_of(model[:1], TENSORS),
+        "one/sql": adapter_for("llama"),
+        "one/poet": adapter_for("llama", "Mine"),
+        "one/x": adapter_for("qwen2"),
+        "one/y": adapter_for("llama", "Yours"),
+        "two/first": file_of(model, TENSORS),
+        "two/other": file_of(model[:1], TENSORS),
+        "two/sql": adapter_for("llama", "first-model-Q4_K_M"),
+        "two/tax": adapter_for("llama", "first-model-Q4_K_M"),
+        "two/z": adapter_for("llama"),
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.gguf").write_bytes(data)
+    found = catalog(home, folder)
+    names = {model.name: [one.name for one in model.adapters] for model in found.models() if model.adapters}
+    # A name that an adapter of an earlier model has keeps its meaning.
+    assert names == {"mine-Q8_0": ["poet", "sql"], "first": ["tax"]}
+    assert found.find("POET").name == "mine-Q8_0"
+    (folder / "one/poet.gguf").unlink()
+    (folder / "one/new.gguf").write_bytes(adapter_for("llama"))
+    assert [one.name for one in found.find("new").adapters] == ["new", "sql"]
+
+
+def test_adapters_of_a_mapping_file(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    adapters = {"sql": "sql.gguf", "half": "sql.gguf@0.5"}
+    (home / "sql.gguf").write_bytes(adapter_for("localchat"))
+    (home / "models.json").write_text(json.dumps({"tiny": {"path": str(DEMO_PATH), "adapters": adapters}}))
+    options = read_options(["tiny", "--models", str(home / "models.json"), "--lora", f"more={home / 'sql.gguf'}@2"])
+    with pytest.raises(ModelFileError, match="it is for the architecture 'localchat', the model has 'llama'"):
+        chosen_model(options, Catalog(options.models_dir, options.models))
+    (home / "sql.gguf").write_bytes(adapter_for("llama"))
+    file = chosen_model(options, Catalog(options.models_dir, options.models))
+    path = str(home / "sql.gguf")
+    assert load_options(file, options).adapters == (
+        Adapter("more", path, 2.0), Adapter("sql", path), Adapter("half", path, 0.5),
+    )  # fmt: skip
+    assert "half" in run_command("--list", "--models", str(home / "models.json")).stdout
+
+
 def test_files_beside_the_only_model_are_told_by_their_headers(tmp_path):
     folder = tmp_path / ".localchat/models"
     folder.mkdir(parents=True)
@@ -450,21 +522,6 @@ def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
     assert "not a GGUF file" in lines["mine"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["zzzz"], "there is no model 'zzzz' here; on offer: 'big', 'mine'"),
-        (["mine"], "mine.gguf: not a GGUF file"),
-        (["--models-dir", "/nonexistent", "mine"], "there is no model 'mine'"),
-    ],
-)
-def test_a_name_on_the_command_line(home, monkeypatch, arguments, message):
-    monkeypatch.setenv("HOME", str(home))
-    done = run_command(*arguments)
-    assert done.returncode == 1
-    assert message in done.stderr
-
-
 def test_settings_of_a_mapping_file_apply_unless_the_command_line_sets_them(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "models.json").write_text(json.dumps({"tiny": {"path": str(DEMO_PATH), "ctx": 512, "parallel": 2}}))
@@ -500,16 +557,6 @@ def folder(tmp_path):
 )
 def test_model_argument(folder, argument, path, name):
     assert model_at(str(folder / argument)) == ModelFile(folder / path, name)
-
-
-def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
-    path = folder / "m\udcfcller.gguf"
-    try:
-        path.touch()
-    except OSError:
-        pytest.skip("this file system has no such names")
-    model = model_at(str(path))
-    assert model == ModelFile(path, "m?ller")
 
 
 def test_folder_with_several_models_lists_them_with_their_sizes(folder):

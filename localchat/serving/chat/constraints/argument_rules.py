@@ -19,7 +19,9 @@ from ..dialects.values import GEMMA_QUOTE, STRING, parameter_types, value_json
 from .json_schema import json_rule
 from .lark import ANY, Rules, layout_regex, regex_literal, seq
 
-# In the notation of Gemma 4: the names that undeclared fields get, and the names that declared fields may have.
+# In the notation of Gemma 4: the quotes around strings, the names that undeclared fields get, and the names that
+# declared fields may have.
+_QUOTE = regex_literal(GEMMA_QUOTE)
 _GEMMA_NAME = "/[A-Za-z0-9_.-]+:/"
 _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
 # Keywords that do not restrict values.
@@ -163,7 +165,8 @@ class _Arguments:
         if type_ == "object":
             return self._gemma_object(schema)
         if type_ == "string":
-            return self._gemma_string(_text_sets(schema))
+            text = self._rules.free_text([_QUOTE, self._end], *_text_sets(schema))
+            return self._rules.terminal(f"/{_QUOTE}/ {text} /{_QUOTE}/")
         if type_ == "array" and keywords <= {"type", "items"}:
             return _repeated("[", self._rules.rule(self.gemma(schema.get("items", True))), "]")
         if type_ in ("boolean", "null", "integer", "number"):
@@ -185,20 +188,14 @@ class _Arguments:
         return seq("/\\{/", f"({self._in_order(pairs, ',')})", "/\\}/")
 
     def _gemma_any(self) -> str:
-        quote = regex_literal(GEMMA_QUOTE)
         rules = {
             "start": f"TEXT | json | {_repeated('[', 'start', ']')} | {_repeated('{', 'pair', '}')}",
             "pair": f"{_GEMMA_NAME} start",
             "json": '%json {"type": ["number", "boolean", "null"]}',
-            "TEXT": f"/{quote}/ INSIDE /{quote}/",
-            "INSIDE": f"/{ANY}/ & ~/{ANY}({quote}|{self._end}){ANY}/",
+            "TEXT": f"/{_QUOTE}/ INSIDE /{_QUOTE}/",
+            "INSIDE": f"/{ANY}/ & ~/{ANY}({_QUOTE}|{self._end}){ANY}/",
         }
         return self._rules.rule("%lark {\n" + "\n".join(f"{name}: {body}" for name, body in rules.items()) + "\n}")
-
-    def _gemma_string(self, sets: list[str]) -> str:
-        quote = regex_literal(GEMMA_QUOTE)
-        text = self._rules.free_text([quote, self._end], *sets)
-        return self._rules.terminal(f"/{quote}/ {text} /{quote}/")
 
 
 def _repeated(start: str, item: str, end: str) -> str:

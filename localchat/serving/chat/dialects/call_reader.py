@@ -78,9 +78,6 @@ class Calls:
         elif text:
             self._emit(ToolCallArguments(self.made - 1, text))
 
-    def text(self, text: str) -> None:
-        self.arguments(text_json(text))
-
 
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
@@ -401,7 +398,10 @@ class _Arguments:
         if types == STRING:
             # A value that must be a string can be streamed before its end is known.
             calls.arguments('"')
-            mark = yield from cursor.emit_until(Markers(*ends), calls.text, holds_space=False)
+            markers = Markers(*ends)
+            mark = yield from cursor.emit_until(
+                markers, lambda text: calls.arguments(text_json(text)), holds_space=False
+            )
             if mark:
                 cursor.take(len(mark))
                 calls.arguments('"')

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
-from .scan import Cursor, Emit, Markers, Mismatch, Reader
+from .scan import Cursor, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -174,13 +174,6 @@ class OutputParser:
             around = (*self._dialect.dropped, *self._dialect.text_tags)
             yield from self._is_call(read_sole_call(self._cursor, self._calls, *around), *around)
 
-    def _call(self, opener: str, emit: Emit) -> Reader[bool]:
-        """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
-        is_call = yield from self._any_call(opener)
-        if not is_call:
-            emit((yield from self._cursor.read_run()) + self._cursor.take(1))
-        return is_call
-
     def _part(self, ends: Markers, *, is_reasoning: bool = False, holds_space: bool = True) -> Reader[str]:
         """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread. Returns the
         opener of the call, which was read, or the marker; "" at the end of the output. Text that begins like a call and
@@ -198,8 +191,10 @@ class OutputParser:
                 return marker
             if is_reasoning and (yield from self._is_closed_later(marker, ends)):
                 continue
-            if (yield from self._call(marker, emit)):
+            if (yield from self._any_call(marker)):
                 return marker
+            # It is none after all.
+            emit((yield from self._cursor.read_run()) + self._cursor.take(1))
 
     def _text_and_calls(self) -> Reader[None]:
         cursor, tags = self._cursor, self._dialect.reasoning

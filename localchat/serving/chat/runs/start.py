@@ -13,8 +13,10 @@ from typing import Any
 
 from ...api.chat import ChatRequest
 from ...api.completions import CompletionRequest, SourceFile
+from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
+from ...core.media import IMAGE, MARKER, MAX_MEDIA, Media, checked
 from ...core.params import GenerationParams
 from ...core.request import Input, TextRequest
 from ...engine.front import AnyEngine
@@ -33,16 +35,17 @@ def start_chat(
 ) -> GenerationRun:
     """Submit the `n` sequences of a prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
     model.check_queue(request.n_choices, "n")
+    request, media = _with_media(model, request)
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
     parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
     with wire_errors("messages"):
         sequence = model.sequence(
-            tuple(text_parts(prompt, template.special)),
+            tuple(_parts(prompt, template, media)),
             request.params,
             prompt_field="messages",
-            returns_prompt=_returns_prompt(request, request.params),
+            returns_prompt=request.return_token_ids or request.params.prompt_logprobs is not None,
             visible_tokens=template.visible_tokens,
             constraint=constraint_for(request, template, parser_prompt),
             reasoning_budget=reasoning_budget(model, request, template.dialect, parser_prompt),
@@ -75,14 +78,65 @@ def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[Generat
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
     """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
-    return str.__str__(_rendered(model, request)[0])
+    request, _ = _with_media(model, request)
+    return MARKER.sub("<__media__>", str.__str__(_rendered(model, request)[0]))
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
+    request, media = _with_media(model, request)
     prompt, template, _ = _rendered(model, request)
     with wire_errors("messages"):
-        return len(model.engine.tokenize_prompt(text_parts(prompt, template.special)))
+        return len(model.engine.tokenize_prompt(_parts(prompt, template, media)))
+
+
+def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequence[Media | None]]:
+    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
+
+    Notes replace the markers of others in replayed messages. Raises BadRequest for others in new messages.
+    """
+    media: list[Media | None] = []
+    notes: dict[int, str] = {}
+    modalities = model.engine.facts.modalities
+    for i, attachment in enumerate(request.attachments):
+        is_supported = ("image" if attachment.kind == IMAGE else "audio") in modalities
+        if not is_supported and not attachment.is_replayed:
+            refuse_media(attachment.path, attachment.kind, modalities)
+        medium = None
+        try:
+            medium = checked(attachment) if is_supported else None
+        except errors.BadRequest as error:
+            if not attachment.is_replayed:
+                raise
+            notes[i] = note_of(attachment.kind, error.message)
+        if medium is None:
+            notes.setdefault(i, note_of(attachment.kind))
+        media.append(medium)
+        if len(media) - len(notes) > MAX_MEDIA:
+            text = f"the request has more than {MAX_MEDIA} images and sounds: '{attachment.path}' is number {i + 1}"
+            raise errors.BadRequest(text, attachment.path)
+
+    def with_notes(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return MARKER.sub(lambda found: notes.get(int(found[1]), found[0]), value)
+
+    if notes:
+        messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
+        request = replace(request, messages=tuple(messages))
+    return request, media
+
+
+def _parts(prompt: str, template: ChatTemplate, media: Sequence[Media | None]) -> Iterator[TextPart | Media]:
+    """The parts of a prompt to tokenize, and the media between them."""
+    start = 0
+    for found in MARKER.finditer(prompt) if media else ():
+        medium = media[int(found[1])]
+        if medium is not None:
+            yield from text_parts(prompt[start : found.start()], template.special)
+            yield medium
+            start = found.end()
+    yield from text_parts(prompt[start:] if start else prompt, template.special)
 
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:
@@ -120,10 +174,6 @@ def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, promp
     )
 
 
-def _returns_prompt(request: TextRequest, params: GenerationParams) -> bool:
-    return request.return_token_ids or params.prompt_logprobs is not None
-
-
 def _shows_tokens(request: TextRequest) -> bool:
     return request.return_token_ids or request.params.top_logprobs is not None
 
@@ -158,7 +208,7 @@ def start_text(
     n, params = request.params.n, _text_params(request)
     options = {
         "add_bos": request.adds_special,
-        "returns_prompt": _returns_prompt(request, params),
+        "returns_prompt": request.return_token_ids or params.prompt_logprobs is not None,
         "constraint": plain_constraint(request),
         "reports_progress": request.stream and request.return_progress,
     }
@@ -183,20 +233,18 @@ def _text_params(request: CompletionRequest) -> GenerationParams:
 
 
 def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prompt:
+    """The prompt of a completion. With a suffix, it has the FIM tokens of the model."""
     if not isinstance(given, str):
         return given
-    return ((given, True),) if request.suffix is None else _fim_prompt(engine, given, request.suffix, request)
-
-
-def _fim_prompt(engine: AnyEngine, prefix: str, suffix: str, request: CompletionRequest) -> Prompt:
-    """The prompt for the text between a prefix and a suffix, with the FIM tokens of the model."""
+    if request.suffix is None:
+        return ((given, True),)
     facts = engine.facts
     if facts.fim_tokens is None:
         field = request.suffix_field
         text = f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
         raise errors.BadRequest(text, field)
     before, after, middle = facts.fim_tokens
-    gap: Prompt = (before, (prefix, False), after, (suffix, False), middle, (request.begun, False))
+    gap: Prompt = (before, (given, False), after, (request.suffix, False), middle, (request.begun, False))
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
     files: Sequence[int] = ()
     if request.files:

@@ -7,24 +7,30 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..batch import Batch, CacheLimits
+from ..batch import Batch, BatchChunk, CacheLimits, Span
 from ..protocols import DecodeFailed, NoFreeCells
-from ..values import EngineError, GenerationRequest, ModelFacts
+from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .sampler import Sampler
 from .threads import ThreadCount
 from .vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from ..media.projector import LlamaProjector
+
 # Limit of unused rows that close a gap between two slots. More rows would cost as much as another pass.
 _MAX_GAP = 4
 # The limit of rows of a batch in which threads mostly wait for memory and each other.
 _SHORT_BATCH = 32
+
+
+Limit = Callable[[], "contextlib.AbstractContextManager[None]"]
 
 
 class LlamaBackend:
@@ -37,10 +43,19 @@ class LlamaBackend:
         vocabulary: Vocabulary,
         facts: ModelFacts,
         limits: CacheLimits,
+        projector: LlamaProjector | None = None,
+        adapters: Sequence[Any] = (),
         *,
         adapts_threads: bool,
+        limit: Limit = contextlib.nullcontext,
     ):
+        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. The computation
+        of a batch runs within `limit()`."""
         self.facts = facts
+        # Encodes images and sounds; None: the model takes only text. It is closed by its user.
+        self.projector = projector
+        self._adapters = adapters
+        self._limit = limit
         self.limits = limits
         self.vocabulary = vocabulary
         self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
@@ -72,10 +87,10 @@ class LlamaBackend:
         for id in self._ids[slot]:
             L.llama_memory_seq_rm(self._memory, id, -1, -1)
 
-    def share(self, source: int, target: int, n_tokens: int) -> None:
+    def share(self, source: int, target: int, position: int) -> None:
         if self.limits.is_unified:
             for id in self._ids[target]:
-                L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
+                L.llama_memory_seq_cp(self._memory, source, id, 0, position)
             return
         # Between streams `llama_memory_seq_cp` copies the whole stream.
         n_source = self._length(source)
@@ -86,21 +101,30 @@ class LlamaBackend:
         L.llama_state_seq_set_data(self._context, data, n_bytes, target)
         if self._length(target) != n_source:
             raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {last_errors()}")
-        if n_tokens < n_source:
-            self.truncate(target, n_tokens)
+        if position < n_source:
+            self.truncate(target, position)
 
-    def truncate(self, slot: int, n_tokens: int) -> None:
-        if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
-            raise DecodeFailed(f"the KV cache cannot be truncated to {n_tokens} tokens")
+    def truncate(self, slot: int, position: int) -> None:
+        if not all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot]):
+            raise DecodeFailed(f"the KV cache cannot be truncated to the position {position}")
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
+        with self._limit():
+            self._decode(batch)
+
+    def _decode(self, batch: Batch) -> None:
         # llama.cpp stores the logits in the order of the rows.
         rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
         self._outputs = {row: i for i, row in enumerate(rows)}
         assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
-        fillers = self._fillers(batch)
-        code = self._compute(self._llama_batch(batch, fillers))
+        self._set_adapters(batch.adapters)
+        span = batch.chunks[0].span
+        fillers = self._fillers(batch) if span is None else {}
+        if span is None:
+            code = self._compute(self._llama_batch(batch, fillers))
+        else:
+            code = self._compute_span(batch.chunks[0], span)
         for slot, position in fillers.items():
             L.llama_memory_seq_rm(self._memory, slot, position, -1)
         if code == 0:
@@ -108,25 +132,35 @@ class LlamaBackend:
                 shape = (len(self._outputs), self.vocabulary.n_tokens)
                 self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
             return
-        for chunk in batch.chunks:
+        for chunk in batch.chunks if span is None else ():
+            position = chunk.sequence.position_of(chunk.sequence.n_computed)
             for id in self._ids[chunk.slot]:
-                L.llama_memory_seq_rm(self._memory, id, chunk.sequence.n_computed, -1)
+                L.llama_memory_seq_rm(self._memory, id, position, -1)
         if code == 1:
             raise NoFreeCells
         raise DecodeFailed(f"llama_decode returned {code}: {last_errors()}")
+
+    def _set_adapters(self, adapters: Adapters) -> None:
+        """Let the next batch have these adapters. This takes time only if they are others than those of the last."""
+        if self._adapters:
+            pointers = (L.llama_adapter_lora_p_ctypes * len(adapters))(*(self._adapters[i] for i, _ in adapters))
+            scales = (ctypes.c_float * len(adapters))(*(scale for _, scale in adapters))
+            L.llama_set_adapters_lora(self._context, pointers, len(adapters), scales)
 
     def _compute(self, rows: Any) -> int:
         count = self._thread_count
         if count is None or count.most == 1:
             return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes
         is_short = rows.n_tokens <= _SHORT_BATCH
-        n_threads = count.n if is_short else count.most
+        is_encoding = self.projector is not None and self.projector.is_encoding
+        # An image or a sound is encoded on the other half of the cores, and on all while nothing is computed here.
+        n_threads = (count.most + 1) // 2 if is_encoding else count.n if is_short else count.most
         if n_threads != self._n_threads:
             L.llama_set_n_threads(self._context, n_threads, n_threads)
             self._n_threads = n_threads
         started = time.perf_counter()
         code: int = L.llama_decode(self._context, rows)
-        if is_short:
+        if is_short and not is_encoding:
             count.add(time.perf_counter() - started)
         return code
 
@@ -166,13 +200,44 @@ class LlamaBackend:
         rows: list[tuple[int, int, list[int], list[int]]] = []
         for chunk in batch.chunks:
             outputs = [row - chunk.first for row in chunk.rows_with_logits]
-            rows.append((chunk.slot, chunk.sequence.n_computed, chunk.tokens(), outputs))
+            position = chunk.sequence.position_of(chunk.sequence.n_computed)
+            rows.append((chunk.slot, position, chunk.tokens(), outputs))
         if fillers:
             rows = sorted(rows + [(slot, position, [0], []) for slot, position in fillers.items()])
         self._rows.clear()
         for slot, position, tokens, outputs in rows:
             self._rows.add(self._ids[slot], position, tokens, outputs)
         return self._rows.batch
+
+    def _compute_span(self, chunk: BatchChunk, span: Span) -> int:
+        """Compute rows of an image or a sound. Returns the code of llama.cpp."""
+        offset, n_rows = chunk.sequence.n_computed - span.start, chunk.n_tokens
+        self._rows.clear()
+        self._rows.add(self._ids[chunk.slot], span.position + offset, [0] * n_rows)
+        given = self._rows.batch
+        positions = given.pos
+        if span.chunk.sections:  # One after another, for all rows.
+            rows = slice(offset, offset + n_rows)
+            found = [
+                at + growth * span.position
+                for section in span.chunk.sections
+                for at, growth in zip(section.first[rows], section.growth[rows])
+            ]
+            positions = (L.llama_pos * len(found))(*found)
+        batch = L.llama_batch(
+            n_tokens=n_rows,
+            token=None,
+            embd=ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float)),
+            pos=positions,
+            n_seq_id=given.n_seq_id,
+            seq_id=given.seq_id,
+            logits=given.logits,
+        )
+        if not span.chunk.is_causal:
+            L.llama_set_causal_attn(self._context, False)
+        code = self._compute(batch)
+        L.llama_set_causal_attn(self._context, True)
+        return code
 
     def _length(self, slot: int) -> int:
         return int(L.llama_memory_seq_pos_max(self._memory, slot)) + 1

@@ -38,6 +38,11 @@ class Device:
     n_free: int
     """Free bytes; 0 if the driver does not report them."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is that of a worker of `--rpc`, whose address is then the description."""
+        return self.name.startswith("RPC")
+
 
 def devices() -> list[Device]:
     """All devices with their memory at this time; none if the library lacks the functions."""
@@ -61,6 +66,12 @@ def used_gpus(options: LoadOptions) -> list[Device]:
     """The GPUs that may take layers, with their memory at this time."""
     found = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
     return found[options.main_gpu :][:1] if options.split_mode == "none" else found
+
+
+def built_for() -> str:
+    """What llama.cpp is built for, in words, if it finds no GPU."""
+    found = [kind for kind in ("cuda", "hip", "vulkan", "metal") if any(Path(L._base_path).glob(f"*ggml-{kind}.*"))]
+    return f"{', '.join(found)}, and finds no GPU: check its driver" if found else "the CPU alone"
 
 
 def _device(i: int) -> Device:
@@ -102,6 +113,13 @@ def free_memory(root: Path = Path("/")) -> int | None:
     n_kilobytes = _table(root / "proc/meminfo").get("MemAvailable")
     of_system = [] if n_kilobytes is None else [n_kilobytes * 1024]
     return min([*of_system, *_control_group_limits(root)], default=None)
+
+
+def memory_for_models() -> str:
+    """The free bytes of the GPUs, or of the machine without one, and where they are."""
+    gpus = used_gpus(LoadOptions())
+    where = f"on {', '.join(gpu.name for gpu in gpus)}" if gpus else "on this machine"
+    return f"{sum(gpu.n_free for gpu in gpus) or free_memory() or 0} {where}"
 
 
 def mapped_memory() -> int:

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+import importlib
 import importlib.util
 import logging
 import os
+import re
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
 from ..tuning import set_environment
 
 set_environment()
+
+
 # The package itself imports its high-level API, which is not used here and takes half of the time. An empty package in
 # its place leaves that out, unless the package has been imported already.
-_is_new = "llama_cpp" not in sys.modules
-if _is_new and (_found := importlib.util.find_spec("llama_cpp")) is not None:
-    sys.modules["llama_cpp"] = importlib.util.module_from_spec(_found)
+@contextlib.contextmanager
+def _without_package() -> Iterator[None]:
+    is_new = "llama_cpp" not in sys.modules
+    if is_new and (found := importlib.util.find_spec("llama_cpp")) is not None:
+        sys.modules["llama_cpp"] = importlib.util.module_from_spec(found)
+    yield
+    if is_new:
+        sys.modules.pop("llama_cpp", None)  # A program that imports the package later gets all of it.
 
-import llama_cpp.llama_cpp as L  # noqa: E402
 
-if _is_new:
-    del sys.modules["llama_cpp"]  # A program that imports the package later gets all of it.
+with _without_package():
+    import llama_cpp.llama_cpp as L
 
-__all__ = ["BatchRows", "L", "Model", "last_errors", "mapped", "pointer_to"]
+__all__ = ["BatchRows", "L", "Model", "last_errors", "layer_devices", "mapped", "mtmd", "pointer_to"]
 
 log = logging.getLogger("localchat.engine.llama")
 
@@ -37,11 +47,18 @@ _recent = threading.local()
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Warnings are for developers; an
 # example is that the KV cache has more cells than one sequence may use.
 _WARNING, _ERROR = 3, 4
+_LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+)")
+
+
+# By layer of the model that was loaded last: its device. No function of llama.cpp returns it.
+layer_devices: dict[int, str] = {}
 
 
 @L.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
 def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     line = text.decode("utf-8", "replace").rstrip()
+    if match := _LAYER.match(line):
+        layer_devices[int(match[1])] = match[2]
     if level == _ERROR:
         vars(_recent).setdefault("errors", deque(maxlen=8)).append(line)
     log.log(logging.INFO if level in (_WARNING, _ERROR) else logging.DEBUG, "%s", line)
@@ -62,6 +79,18 @@ def _load_backends() -> None:
 L.llama_log_set(_on_log, ctypes.c_void_p(0))
 _load_backends()
 L.llama_backend_init()
+
+
+@functools.lru_cache(maxsize=1)
+def mtmd() -> Any:
+    """The bindings of libmtmd, which encodes images and sounds."""
+    # Its library is in the folder of libllama, also if the user names another one.
+    if folder := os.environ.get("LLAMA_CPP_LIB_PATH"):
+        os.environ.setdefault("MTMD_CPP_LIB", folder)
+    with _without_package():
+        library = importlib.import_module("llama_cpp.mtmd_cpp")
+    library.mtmd_helper_log_set(_on_log, ctypes.c_void_p(0))
+    return library
 
 
 def last_errors() -> str:

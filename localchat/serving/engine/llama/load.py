@@ -5,32 +5,42 @@ Struct layouts change between releases of llama.cpp, so fields are set by name o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import faulthandler
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ...core.model_options import Adapter
 from ...core.params import NUMBERS, SAMPLERS, SamplingParams
+from ...models.adapters import adapter_problem
+from ...models.model_file import ModelFile
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts
-from .backend import LlamaBackend
-from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus, uses_gpu
-from .library import L, Model, last_errors
-from .placement import KV_TYPES, placed, set_placement
+from .backend import Limit, LlamaBackend
+from .devices import Device, built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
+from .library import L, Model, last_errors, layer_devices
+from .placement import KV_TYPES, placed, projector_bytes, set_placement
+from .rpc import add_workers, limited
 from .threads import default_threads
 from .vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from ..media.projector import LlamaProjector
 
 log = logging.getLogger("localchat.engine")
 
 # The least number of slots for idle prefixes; if more sequences can run, there are as many slots as these. Each costs
 # the memory of one row of logits.
 _IDLE_SLOTS = 24
-# The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
+# The limit of tokens of a step (n_batch), and by default of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
 # The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
 _WIDTHS_PER_ROW = 8
@@ -51,6 +61,14 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
+    if options.workers:
+        add_workers(options.workers)
+    limit = partial(limited, options.rpc_timeout) if options.workers else contextlib.nullcontext
+    with limit():
+        return _loaded(path, options, progress, limit)
+
+
+def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] | None, limit: Limit) -> LlamaBackend:
     free = free_memory()
     if free is not None:
         free = max(free - options.others.n_mapped, 0)
@@ -59,12 +77,29 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     owner = _load_model(path, options, progress)
     model = _LoadedModel(owner.pointer, options, gpus)
     model.check(path)
-    memories = model.cache_memories(free)
+    projector = None
+    if options.mmproj:
+        projector = _load_projector(owner, model)
+        model.n_pass = max(model.n_pass, projector.n_most_whole)
+        if free is not None and not model.n_on_gpus:
+            free = max(free - projector_bytes(options.mmproj), 0)
+    pointers, adapters = _load_adapters(owner, path, options)
+    n_adapter_bytes = sum(ModelFile(Path(adapter.path), "").n_bytes for adapter in adapters)
+    memories = model.cache_memories(free if free is None else max(free - n_adapter_bytes, 0))
     context, n_ctx, is_unified = model.new_context(memories)
     vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
     facts = _read_facts(model, context, n_ctx, vocabulary, memories)
-    limits = model.cache_limits(context, is_unified)
-    return LlamaBackend(owner, context, vocabulary, facts, limits, adapts_threads=not model.n_on_gpus)
+    facts = replace(
+        facts, workers=model.workers(), adapters=adapters, n_context_bytes=facts.n_context_bytes + n_adapter_bytes
+    )
+    if projector is not None:
+        projector.n_pass = L.llama_n_ubatch(context)
+        n_bytes = facts.n_context_bytes + projector_bytes(str(options.mmproj))
+        facts = replace(facts, modalities=projector.modalities, n_context_bytes=n_bytes)
+    limits, adapts_threads = model.cache_limits(context, is_unified), not model.n_on_gpus
+    return LlamaBackend(
+        owner, context, vocabulary, facts, limits, projector, pointers, adapts_threads=adapts_threads, limit=limit
+    )
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -73,7 +108,10 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     Raises:
         EngineError: It has another vocabulary, or a KV cache that cannot be truncated; and as `load_backend`.
     """
-    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
+    options = replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None, adapters=())
+    if options.workers:  # Each of its steps would wait for the network.
+        options = replace(options, workers=(), n_gpu_layers=0)
+    backend = load_backend(path, options)
     problem = "the state of a recurrent model cannot be truncated" if not backend.limits.can_truncate else ""
     difference = target.vocabulary.difference(backend.vocabulary)
     if difference:
@@ -92,6 +130,8 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     def on_progress(done: float, _: ctypes.c_void_p) -> bool:
         if progress is not None:
             progress(done)
+        if options.workers:  # The limit is for each part of the load.
+            faulthandler.dump_traceback_later(options.rpc_timeout, exit=True)
         return True
 
     params.progress_callback = on_progress
@@ -100,6 +140,31 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     if pointer is None:
         raise EngineError(f"llama.cpp cannot load {path!r}: {last_errors()}")
     return Model(pointer, kept)
+
+
+def _load_projector(owner: Model, model: _LoadedModel) -> LlamaProjector:
+    from ..media.projector import LlamaProjector
+
+    has_gpu = any(not gpu.is_remote for gpu in model.gpus)
+    n_threads, use_gpu = model.options.n_threads or default_threads(model.n_bytes), bool(model.n_on_gpus) and has_gpu
+    return LlamaProjector(str(model.options.mmproj), owner, n_threads=n_threads, use_gpu=use_gpu)
+
+
+def _load_adapters(owner: Model, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
+    """The adapters for llama.cpp, and with the reason of each that cannot be loaded, which fails its requests alone."""
+    pointers, adapters = [], []
+    for adapter in options.adapters:
+        problem = adapter_problem(adapter, Path(path))
+        pointer = None if problem else L.llama_adapter_lora_init(owner.pointer, os.fsencode(adapter.path))
+        if not (problem or pointer):
+            problem = f"{adapter.path}: llama.cpp cannot load it: {last_errors()}"
+        elif pointer and L.llama_adapter_get_alora_n_invocation_tokens(pointer):
+            problem = f"{adapter.path}: it is activated by tokens (aLoRA), which is not supported"
+        if problem:
+            log.error("the adapter %s cannot be used: %s", adapter.name, problem)
+        pointers.append(pointer)
+        adapters.append(replace(adapter, problem=problem))
+    return pointers, tuple(adapters)
 
 
 class _LoadedModel:
@@ -126,6 +191,8 @@ class _LoadedModel:
         n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted, self.n_layers)
         self.n_on_gpus = n_on_gpus if self.gpus else 0
         self.is_on_gpus = self.n_on_gpus == self.n_layers
+        # The limit of rows of one pass through the layers (n_ubatch).
+        self.n_pass = _PASS
 
     def check(self, path: str) -> None:
         model = self.pointer
@@ -146,8 +213,8 @@ class _LoadedModel:
         """
         kv_bytes, state_bytes = self._measured_cache()
         # The attention mask has 16 bits for each row and token, in each memory.
-        mask_bytes = 2 * _PASS if kv_bytes else 0
-        pass_bytes = _PASS * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
+        mask_bytes = 2 * self.n_pass if kv_bytes else 0
+        pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
         logits_bytes = self.n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.pointer)) * 4
         memories, share = [], self.n_on_gpus / self.n_layers
         if share < 1:
@@ -186,7 +253,7 @@ class _LoadedModel:
         """A context of the user's size or of a size that memory allows, its limit of one request, and is_unified."""
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
-        is_unified = options.kv_unified or uses_gpu(options) or not self.can_truncate or self.has_window
+        is_unified = options.kv_unified or bool(self.gpus) or not self.can_truncate or self.has_window
         size = context_size(
             options,
             n_ctx_train=self.n_ctx_train,
@@ -215,7 +282,7 @@ class _LoadedModel:
         params.n_ctx = n_cells
         params.n_seq_max = n_streams or self.n_outputs
         params.n_batch = min(_BATCH, n_cells)
-        params.n_ubatch = min(_PASS, params.n_batch)
+        params.n_ubatch = min(self.n_pass, params.n_batch)
         # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
         params.n_outputs_max = self.n_outputs
         params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads(self.n_bytes)
@@ -228,7 +295,8 @@ class _LoadedModel:
 
     def cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:
         n_parallel, n_batch, n_outputs = self.options.n_parallel, L.llama_n_batch(context), self.n_outputs // self.n_ids
-        tuning = GPU if self.is_on_gpus else CPU
+        # The devices of workers may be CPUs, and a step waits for the network.
+        tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
         n_drafted = min(tuning.max_drafted, min(n_outputs, n_batch) - n_parallel)
         return CacheLimits(
             n_cells=L.llama_n_ctx(context),
@@ -242,6 +310,12 @@ class _LoadedModel:
             tuning=tuning,
         )
 
+    def workers(self) -> tuple[tuple[str, int], ...]:
+        """The workers, each with the number of layers on its devices."""
+        endpoints = {gpu.name: gpu.description for gpu in self.gpus if gpu.is_remote}
+        found = [endpoints.get(layer_devices.get(i, "")) for i in range(self.n_layers)]
+        return tuple((endpoint, found.count(endpoint)) for endpoint in dict.fromkeys(endpoints.values()))
+
     def device(self) -> str:
         """The device that computes the layers, in words."""
         names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in self.gpus)
@@ -250,7 +324,7 @@ class _LoadedModel:
             return f"{names}, all {self.n_layers} layers"
         if self.n_on_gpus:
             return f"{names}, {self.n_on_gpus} of {self.n_layers} layers; {cpu} for the others"
-        return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for the CPU alone"
+        return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for {built_for()}"
 
 
 def _read_facts(

@@ -40,6 +40,13 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
         NotEnoughMemory: The weights do not fit, or more layers would be on the GPUs without the idle models.
     """
     n_bytes = ModelFile(Path(path), "").n_bytes
+    beside = ""
+    if options.mmproj:  # It is loaded after the weights.
+        beside = " beside its projector"
+        n_projector = projector_bytes(options.mmproj)
+        first = next((gpu for gpu in gpus if not gpu.is_remote), None)
+        gpus = [replace(gpu, n_free=max(gpu.n_free - n_projector, 0)) if gpu is first else gpu for gpu in gpus]
+        free = free if free is None or first else max(free - n_projector, 0)
     n_layers, n_cache_bytes = _layers(path, options)
     free_on_gpus = sum(gpu.n_free for gpu in gpus)
     names = ", ".join(gpu.name for gpu in gpus)
@@ -56,10 +63,15 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
     if not options.cpu_moe:
         share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / n_layers, 1)
         if free_on_gpus:
-            _check(n_bytes * share, free_on_gpus, f" on {names}", "use --gpu-layers auto")
+            _check(n_bytes * share, free_on_gpus, f" on {names}{beside}", "use --gpu-layers auto")
         if free is not None:
-            _check(n_bytes * (1 - share), free, "", "use a smaller model or quantisation")
+            _check(n_bytes * (1 - share), free, beside, "use a smaller model or quantisation")
     return replace(options, n_gpu_layers=n_on_gpus)
+
+
+def projector_bytes(path: str) -> int:
+    """The memory of a projector: its weights, and a fifth more for what it computes."""
+    return ModelFile(Path(path), "").n_bytes * 6 // 5
 
 
 def _check(n_bytes: float, n_free: int, where: str, advice: str) -> None:

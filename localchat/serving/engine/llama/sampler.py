@@ -234,7 +234,8 @@ class Sampler:
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
         n = max(lengths.get(name, 0) for name, *_ in steps)
         for token in prompt[-n:] if n else ():
-            self._accept(token)
+            if token >= 0:  # The cells of images and sounds are no tokens.
+                self._accept(token)
 
     def _accept(self, token: int) -> None:
         if self._chain is not None:

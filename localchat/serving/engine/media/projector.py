@@ -1,0 +1,194 @@
+"""A projector: libmtmd through llama-cpp-python's bindings.
+
+It turns a file into tokens and chunks, and a chunk into rows that the text model computes in place of the vectors of
+tokens. Files have been checked (core/media.py): libmtmd ends the process for some, and starts ffmpeg for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ...core.errors import BadRequest
+from ...core.media import AUDIO, IMAGE, Media
+from ..batch import PositionSection
+from ..llama.library import L, Model, last_errors, mtmd
+from ..values import EngineError
+from .encoder import Counted, Items
+
+# Placeholders of these sizes show the largest number of cells of an image.
+_SIZES = ((4096, 4096), (16384, 1024), (1024, 16384), (448, 448))
+# A program that is not there: libmtmd starts ffmpeg from this folder for files that it does not know.
+_NO_FOLDER = b"/nonexistent"
+# The size of the image and the seconds of the sound that are encoded as a trial.
+_TRIAL_SIDE, _TRIAL_SECONDS = 64, 1
+
+
+class LlamaProjector:
+    """A loaded projector. `count` runs on any thread, `encode` on one."""
+
+    def __init__(self, path: str, model: Model, *, n_threads: int, use_gpu: bool) -> None:
+        """
+        Raises:
+            EngineError: The file is no projector for this model, or one image and one sound cannot be encoded.
+        """
+        if not os.path.isfile(path):
+            raise EngineError(f"there is no projector {path!r}: check --mmproj")
+        library = self._library = mtmd()
+        self._model = model  # The context needs it.
+        params = library.mtmd_context_params_default()
+        params.use_gpu, params.n_threads = use_gpu, n_threads
+        params.print_timings = params.warmup = False
+        self._context = library.mtmd_init_from_file(os.fsencode(path), model.pointer, params)
+        if self._context is None:
+            raise _unfit(path, last_errors())
+        has = {"image": library.mtmd_support_vision(self._context), "audio": library.mtmd_support_audio(self._context)}
+        self.modalities = tuple(name for name, is_supported in has.items() if is_supported)
+        self._is_mrope = bool(library.mtmd_decode_use_mrope(self._context))
+        self._width: int = L.llama_model_n_embd_inp(model.pointer)
+        self._options = library.mtmd_helper_init_opt_default()
+        self._options.video_params.ffmpeg_bin_dir = _NO_FOLDER
+        # Whether `encode` runs.
+        self.is_encoding = False
+        # The limit of the cells of a chunk that are computed in one pass, which the context sets.
+        self.n_pass = 1 << 30
+        # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
+        with ThreadPoolExecutor(1) as thread:
+            error = thread.submit(self._try, path).exception()
+        if error is not None:
+            self.close()
+            raise error
+
+    def close(self) -> None:
+        self._library.mtmd_free(self._context)
+
+    @property
+    def n_most_whole(self) -> int:
+        """The most cells of an image that are computed in one pass; 0 if all may be computed in parts."""
+        if "image" not in self.modalities or not self._library.mtmd_decode_use_non_causal(self._context, None):
+            return 0
+        most = 0
+        for width, height in _SIZES:
+            with self._chunks(self._library.mtmd_bitmap_init(width, height, None)) as chunks:
+                most = max([most, *(item.n_cells for _, item in self._items(chunks) if isinstance(item, Counted))])
+        return most
+
+    def count(self, media: Media) -> Items:
+        """See media/encoder.py."""
+        with self._chunks(self._bitmap(media, is_counted=True)) as chunks:
+            found = [item for _, item in self._items(chunks)]
+        for item in found:
+            if isinstance(item, Counted) and not item.is_causal and item.n_cells > self.n_pass:
+                raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
+        return found
+
+    def encode(self, media: Media) -> list[tuple[Any, int]]:
+        """See media/encoder.py."""
+        self.is_encoding = True
+        try:
+            with self._chunks(self._bitmap(media)) as chunks:
+                return [
+                    self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)
+                ]
+        finally:
+            self.is_encoding = False
+
+    def _bitmap(self, media: Media, is_counted: bool = False) -> Any:
+        """The decoded file; without its pixels or samples if they are only counted."""
+        buffer = (ctypes.c_uint8 * len(media.data)).from_buffer_copy(media.data)
+        bitmap = self._library.mtmd_helper_bitmap_init_from_buf_wrapper(
+            self._context, buffer, len(media.data), is_counted, self._options
+        ).bitmap
+        if not bitmap:
+            raise BadRequest(f"{media.kind} cannot be decoded: the file is damaged, or of a rare kind")
+        return bitmap
+
+    @contextlib.contextmanager
+    def _chunks(self, bitmap: Any) -> Iterator[Any]:
+        """The chunks of a bitmap with the tokens around them. Frees both."""
+        library = self._library
+        chunks = library.mtmd_input_chunks_init()
+        try:
+            part = library.mtmd_input_part(text=None, bitmap=bitmap)
+            parts = (ctypes.POINTER(library.mtmd_input_part) * 1)(ctypes.pointer(part))
+            if library.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False):
+                raise BadRequest(f"the model cannot take it: {last_errors()}")
+            yield chunks
+        finally:
+            library.mtmd_input_chunks_free(chunks)
+            library.mtmd_bitmap_free(bitmap)
+
+    def _items(self, chunks: Any) -> Iterator[tuple[Any, int | Counted]]:
+        """The tokens and the chunks of media, each with libmtmd's chunk."""
+        library = self._library
+        for i in range(library.mtmd_input_chunks_size(chunks)):
+            chunk = library.mtmd_input_chunks_get(chunks, i)
+            if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
+                n = ctypes.c_size_t()
+                tokens = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+                yield from ((chunk, tokens[j]) for j in range(n.value))
+                continue
+            n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
+            n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
+            is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
+            yield chunk, Counted(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))
+
+    def _sections(self, chunk: Any, n_cells: int) -> tuple[PositionSection, ...]:
+        if not self._is_mrope:
+            return ()
+        library = self._library
+        image = library.mtmd_input_chunk_get_tokens_image(chunk)
+        if image is None:  # Sound has one position for all sections.
+            return (PositionSection(list(range(n_cells)), [1] * n_cells),) * 4
+        positions = (library.mtmd_decoder_pos * n_cells)(), (library.mtmd_decoder_pos * n_cells)()
+        for start in (0, 1):
+            library.mtmd_helper_image_get_decoder_pos(image, start, positions[start])
+        sections = (tuple([getattr(at, name) for at in start] for start in positions) for name in "tyxz")
+        return tuple(PositionSection(one, [b - a for a, b in zip(one, two)]) for one, two in sections)
+
+    def _rows(self, chunk: Any, n_cells: int) -> tuple[Any, int]:
+        code = self._library.mtmd_encode_chunk(self._context, chunk)
+        if code != 0:
+            raise EngineError(f"libmtmd could not encode it (code {code}): {last_errors()}")
+        rows = (ctypes.c_float * self._width * n_cells)()
+        n_bytes = ctypes.sizeof(rows)
+        ctypes.memmove(rows, self._library.mtmd_get_output_embd(self._context), n_bytes)  # valid until the next call
+        return rows, n_bytes
+
+    def _try(self, path: str) -> None:
+        """Encode an image and a sound: a projector that does not fit the model can end the process at the first one."""
+        trials = []
+        if "image" in self.modalities:
+            trials.append(Media(IMAGE, _gray_bitmap(_TRIAL_SIDE)))
+        if "audio" in self.modalities:
+            trials.append(Media(AUDIO, _silence(self._library.mtmd_get_audio_sample_rate(self._context))))
+        for media in trials:
+            try:
+                if any(isinstance(item, int) and item < 0 for item in self.count(media)):
+                    raise EngineError("its special tokens are not in the vocabulary of the model")
+                self.encode(media)
+            except (BadRequest, EngineError) as error:
+                raise _unfit(path, error.message) from error
+
+
+def _unfit(path: str, reason: str) -> EngineError:
+    return EngineError(f"{path!r} is no projector for this model: {reason}; --no-mmproj loads the model alone")
+
+
+def _gray_bitmap(side: int) -> bytes:
+    """A BMP file."""
+    pixels = b"\x80" * (side * side * 3)
+    header = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 24, 0, len(pixels), 0, 0, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54 + len(pixels), 0, 0, 54) + header + pixels
+
+
+def _silence(rate: int) -> bytes:
+    """A WAV file."""
+    samples = bytes(2 * rate * _TRIAL_SECONDS)
+    header = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", len(samples))
+    return b"RIFF" + struct.pack("<I", 4 + len(header) + len(samples)) + b"WAVE" + header + samples

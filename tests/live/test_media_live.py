@@ -1,0 +1,304 @@
+"""Images and sound on llama.cpp, with random projectors beside the built-in model and a model with M-RoPE."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
+pytest.importorskip("gguf", reason="part of the extra `bench`")
+
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.media import AUDIO, IMAGE, Media
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import load
+from localchat.serving.engine.batch import TILE_ROWS
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import Cancelled, EngineError, LoadOptions
+from localchat.serving.models.memory import NotEnoughMemory
+from tests.serving.core.test_media_files import BAD
+from tests.support.demo_model import DEMO, GREEDY
+from tests.support.demo_model import ROUNDING as BATCH_ROUNDING
+from tests.support.documents import run
+from tests.support.engines import Generation, request_for, submit
+from tests.support.exchanges import ask as ask_server
+from tests.support.live import running_server
+from tests.support.media_files import bmp, flac, gif, jpeg, mp3, png, wav, write_projector
+from tests.support.tiny_models import write_mrope, write_sliding
+
+# Log probabilities of equal requests differ by less, those of a wrong position or attention by more.
+ROUNDING = 0.05
+A, B = png(100, 80, 1), png(100, 80, 2)
+
+
+def image(data: bytes) -> Media:
+    return Media(IMAGE, data, "p")
+
+
+def sound(data: bytes) -> Media:
+    return Media(AUDIO, data, "p")
+
+
+@pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both", "window"])
+def files(request: Any, tmp_path_factory: Any) -> tuple[str, str]:
+    """A model and a projector."""
+    folder: Path = tmp_path_factory.mktemp("media")
+    model, kinds = DEMO, {"M-RoPE": ["qwen2vl_merger"], "both": ["gemma3", "ultravox"]}
+    if request.param == "M-RoPE":
+        model = str(folder / "mrope.gguf")
+        write_mrope(Path(model))
+    if request.param == "window":
+        model = str(folder / "sliding.gguf")
+        write_sliding(Path(model), n_window=64)
+    projector, width = folder / "mmproj.gguf", read_width(model)
+    write_projector(projector, *kinds.get(request.param, ["gemma3"]), width=width)
+    return model, str(projector)
+
+
+@pytest.fixture(scope="module")
+def engine(files: tuple[str, str]) -> Iterator[Engine]:
+    model, projector = files
+    with load(model, LoadOptions(n_parallel=8, n_ctx=1024, mmproj=projector, n_threads=1)) as engine:
+        yield engine
+
+
+def read_width(model: str) -> int:
+    from localchat.serving.models.model_file import ModelFile, summary_of
+
+    return summary_of(ModelFile(Path(model), "")).width
+
+
+def media_of(engine: Engine) -> list[Media]:
+    """Two images of the same size, or an image and a sound if the model can take both."""
+    return [image(A), sound(wav(seed=2))] if "audio" in engine.facts.modalities else [image(A), image(B)]
+
+
+def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
+    prompt = tuple(part if isinstance(part, Media) else (part, True) for part in parts)
+    return submit(engine, request_for(prompt, **{"sampling": GREEDY, "max_tokens": 12, "ignore_eos": True, **options}))
+
+
+def scored(generation: Generation) -> tuple[list[int], list[float], int]:
+    """The tokens, their log probabilities, and how many tokens of the prompt were cached."""
+    items = list(generation)
+    tokens = [token for item in items for token in getattr(item, "tokens", ())]
+    return [token.id for token in tokens], [token.logprob for token in tokens], items[-1].usage.n_cached
+
+
+def answer(engine: Engine, *parts: Any, **options: Any) -> tuple[list[int], list[float], int]:
+    return scored(ask(engine, *parts, top_logprobs=0, **options))
+
+
+def reference(engine: Engine, *parts: Any) -> Any:
+    """The log probabilities after a prompt, by libmtmd's own functions in a context of its own."""
+    from localchat.serving.engine.llama.library import L, mtmd
+
+    library, projector = mtmd(), engine.backend.projector  # type: ignore[attr-defined]
+    model = projector._model.pointer
+    params = L.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads = 1024, 512, 512, 1
+    context = L.llama_init_from_model(model, params)
+    given = []
+    for part in parts:
+        if isinstance(part, Media):
+            given.append(library.mtmd_input_part(text=None, bitmap=projector._bitmap(part)))
+        else:
+            raw = part.encode()
+            text = library.mtmd_input_text(raw, len(raw), False, True)
+            given.append(library.mtmd_input_part(text=ctypes.pointer(text), bitmap=None))
+    pointers = (ctypes.POINTER(library.mtmd_input_part) * len(given))(*map(ctypes.pointer, given))
+    chunks, n_past = library.mtmd_input_chunks_init(), L.llama_pos()
+    assert library.mtmd_tokenize_from_parts(projector._context, chunks, pointers, len(given), False) == 0
+    evaluated = library.mtmd_helper_eval_chunks(
+        projector._context, context, chunks, 0, 0, TILE_ROWS, True, ctypes.byref(n_past)
+    )
+    assert evaluated == 0
+    logits = np.ctypeslib.as_array(L.llama_get_logits_ith(context, -1), (engine.facts.n_vocab,)).astype(np.float64)
+    logits -= logits.max()
+    library.mtmd_input_chunks_free(chunks)
+    L.llama_free(context)
+    return logits - np.log(np.exp(logits).sum())
+
+
+def test_log_probabilities_are_those_of_libmtmd(engine: Engine):
+    one, two = media_of(engine)
+    for parts in (("see ", one, " and?"), ("see ", one, " and then ", two, "what is it?"), (two, one, "?")):
+        expected = reference(engine, *parts)
+        engine.forget()
+        for _ in range(2):  # computed, and from the cached prefix
+            generation = ask(engine, *parts, top_logprobs=20, max_tokens=1)
+            top = next(token for item in generation for token in getattr(item, "tokens", ())).top
+            assert len(top) == 20
+            assert max(abs(expected[token.id] - token.logprob) for token in top) < ROUNDING
+
+
+def test_two_media_give_two_outputs_and_the_same_one_gives_one(engine: Engine):
+    one, two = media_of(engine)
+    options = {"sampling": SamplingParams(seed=3), "max_tokens": 4}
+    outputs = [
+        answer(engine, "see ", *given, " what?", **options)[1] for given in ((one,), (two,), (one, two), (two, one))
+    ]
+    assert len({tuple(logprobs) for logprobs in outputs}) == 4
+    for given, logprobs in zip(((one,), (two,), (one, two)), outputs):
+        assert answer(engine, "see ", *given, " what?", **options)[1] == pytest.approx(logprobs, abs=ROUNDING)
+
+
+@pytest.mark.cpu_only
+def test_greedy_texts_among_other_streams_are_those_alone(engine: Engine):
+    one, two = media_of(engine)
+    prompts = [("see ", one, " what?"), ("see ", two, " who?"), ("hello " * 20,), (one, "a", two, "b"), (two, "x" * 99)]
+    alone = []
+    for prompt in prompts:
+        engine.forget()
+        alone.append(answer(engine, *prompt)[0])
+    engine.forget()
+    streams = [ask(engine, f"number {i} ", max_tokens=60) for i in range(4)]
+    asked = [ask(engine, *prompt, top_logprobs=0) for prompt in prompts]
+    assert [scored(generation)[0] for generation in asked] == alone
+    for stream in streams:
+        assert len(scored(stream)[0]) == 60
+
+
+def test_prefix_is_found_by_content(engine: Engine):
+    one, two = media_of(engine)
+    engine.forget()
+    sampling = SamplingParams(seed=1, top_k=1)
+    prompt = engine.tokenize_prompt([("see ", True), one])
+    cells = [i for i, token in enumerate(prompt) if token < 0]
+    n_image = cells[-1] + 1
+    tokens, _, n_cached = answer(engine, "see ", one, " what?", sampling=sampling)
+    assert n_cached == 0
+    again, _, n_cached = answer(engine, "see ", one, " what?", sampling=sampling)
+    assert again == tokens
+    assert n_cached >= n_image
+    assert answer(engine, "see ", one, " and now?", sampling=sampling)[2] >= n_image
+    assert answer(engine, "see ", two, " what?", sampling=sampling)[2] <= cells[0]
+
+
+def test_preempted_requests_go_on(files: tuple[str, str]):
+    model, projector = files
+    options = LoadOptions(n_parallel=4, n_ctx=900, n_cells=900, mmproj=projector, n_threads=1)
+    with load(model, options) as small:
+        one, two = media_of(small)
+        prompts = [("see ", one, " what?"), ("look ", two, " who?"), ("see ", one, two, "a"), ("x", two, "b")]
+        alone = [answer(small, *prompt, max_tokens=1)[1][0] for prompt in prompts]
+        small.forget()
+        asked = [ask(small, *prompt, max_tokens=100, top_logprobs=0) for prompt in prompts]
+        together = [scored(generation) for generation in asked]
+        assert [len(tokens) for tokens, *_ in together] == [100] * 4
+        # The cells are shared, so the rows of other sequences change how a sum is rounded.
+        assert [logprobs[0] for _, logprobs, _ in together] == pytest.approx(alone, abs=BATCH_ROUNDING)
+
+
+def test_cancelled_request_ends(engine: Engine):
+    one, _ = media_of(engine)
+    generation = ask(engine, "cancelled ", one, "?", max_tokens=900)
+    generation.cancel()
+    with pytest.raises(Cancelled):
+        list(generation)
+    assert len(answer(engine, one, "?")[0]) == 12
+
+
+FILES = [image(data) for data in (png(), bmp(), gif(), jpeg(), png(1, 1), png(1, 3000), png(3000, 1))]
+SOUNDS = [sound(data) for data in (wav(), wav(0.1), mp3(), flac(), wav(rate=48_000, n_channels=2), wav(31, rate=8000))]
+
+
+def test_all_formats_are_taken(engine: Engine):
+    for media in [*FILES, *SOUNDS]:
+        if ("image" if media.kind == IMAGE else "audio") in engine.facts.modalities:
+            assert len(answer(engine, media, "?", max_tokens=2)[0]) == 2
+
+
+def test_file_that_cannot_be_decoded_is_refused(engine: Engine):
+    """Only the decoder finds what is wrong with its data."""
+    if "image" in engine.facts.modalities:
+        data = png(20, 10, data=(b"\x09" + bytes(60)) * 10)  # filters that there are not
+        with pytest.raises(BadRequest, match="cannot be decoded") as found:
+            ask(engine, image(data), "?")
+        assert found.value.param == "p"
+    assert len(answer(engine, "hello")[0]) == 12
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (lambda path: write_projector(path, "gemma3", width=64), "is no projector for this model"),
+        (lambda path: path.write_bytes(b"GGUF" + bytes(100)), "is no projector for this model"),
+        (lambda path: None, "there is no projector"),
+    ],
+    ids=["another width", "damaged", "missing"],
+)
+def test_other_projector_is_refused_when_the_model_is_loaded(write: Any, expected: str, tmp_path: Path):
+    path = tmp_path / "mmproj.gguf"
+    write(path)
+    with pytest.raises(EngineError, match=expected):
+        load(DEMO, LoadOptions(n_ctx=512, mmproj=str(path)))
+
+
+def test_projector_that_does_not_fit_beside_the_model_is_refused_with_the_reason(tmp_path: Path):
+    projector = tmp_path / "mmproj.gguf"
+    write_projector(projector, "gemma3", width=read_width(DEMO))
+    with open(projector, "r+b") as file:
+        file.truncate(1 << 42)  # without blocks on the disk
+    with pytest.raises(NotEnoughMemory, match="the weights take 4 MB, and 0 MB are free beside its projector"):
+        load(DEMO, LoadOptions(n_ctx=512, mmproj=str(projector)))
+
+
+def test_server_of_a_text_model_imports_nothing_for_media():
+    program = (
+        "import sys\n"
+        "from localchat.serving.engine import load\n"
+        "from localchat.serving.engine.values import LoadOptions\n"
+        f"with load({DEMO!r}, LoadOptions(n_ctx=512)): print([n for n in sys.modules if 'media.' in n or 'mtmd' in n])"
+    )
+    assert run([sys.executable, "-c", program]).stdout == "[]\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: Any) -> Iterator[str]:
+    """The base URL of a server that takes images and sound."""
+    projector = tmp_path_factory.mktemp("server") / "mmproj.gguf"
+    write_projector(projector, "gemma3", "ultravox", width=read_width(DEMO))
+    with running_server("demo", "--mmproj", str(projector), "-c", "2048", "--threads", "1") as url:
+        yield url
+
+
+def part_of(kind: str, data: bytes) -> dict[str, Any]:
+    text = base64.b64encode(data).decode()
+    if kind == IMAGE:
+        return {"type": "image_url", "image_url": {"url": f"data:;base64,{text}"}}
+    return {"type": "input_audio", "input_audio": {"data": text}}
+
+
+def chat(url: str, *parts: dict[str, Any], **options: Any) -> tuple[int, Any]:
+    text = {"type": "text", "text": "What is it?"}
+    body = {"messages": [{"role": "user", "content": [*parts, text]}], "max_tokens": 8, "temperature": 0, **options}
+    return ask_server(int(url.split(":")[-1].partition("/")[0]), "/v1/chat/completions", body)
+
+
+def test_server_takes_images_and_sound(server: str):
+    bodies = [chat(server, part_of(IMAGE, A)), chat(server, part_of(IMAGE, A), part_of(AUDIO, wav())), chat(server)]
+    assert [status for status, _ in bodies] == [200] * 3
+    n_image, n_both, n_text = (body["usage"]["prompt_tokens"] for _, body in bodies)
+    assert n_text + 4 < n_image < n_both - 300
+    again = chat(server, part_of(IMAGE, A))[1]
+    assert again["choices"] == bodies[0][1]["choices"]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 4
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_file_is_an_error_of_its_request_alone(server: str, name: str):
+    kind, data, _ = BAD[name]
+    status, body = chat(server, part_of(kind, data))
+    assert (status, body["error"]["param"]) == (400, "messages[0].content[0]")
+
+
+def test_server_serves_after_all_bad_files(server: str):
+    assert chat(server, part_of(IMAGE, B))[0] == 200

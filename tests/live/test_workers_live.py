@@ -1,0 +1,194 @@
+"""A model on two workers of llama.cpp's RPC, each a process on this machine. Skipped where llama.cpp has no RPC."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="workers need llama-cpp-python")
+
+from localchat.serving.engine.llama import rpc
+from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.workers import worker_problems
+from tests.support.demo_model import DEMO
+from tests.support.live import ServerProcess, running_process
+
+DEADLINE_S = 60
+
+
+def reason() -> str:
+    """Why no worker can be started here."""
+    try:
+        rpc.server("127.0.0.1", 1, 1)
+    except EngineError as error:
+        return str(error)
+    return ""
+
+
+NO_RPC = reason()
+needs_rpc = pytest.mark.skipif(bool(NO_RPC), reason=NO_RPC)
+
+
+class Workers:
+    """Two worker processes, and the addresses for `--rpc`."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        with contextlib.ExitStack() as free:
+            listeners = [free.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+            self.endpoints = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+        self.processes = [self._started(endpoint) for endpoint in self.endpoints]
+        self.wait()
+
+    def start_again(self, i: int) -> None:
+        self.processes[i].kill()
+        self.processes[i].wait(DEADLINE_S)
+        self.processes[i] = self._started(self.endpoints[i])
+        self.wait()
+
+    def wait(self) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while worker_problems(self.endpoints):
+            assert time.monotonic() < end, worker_problems(self.endpoints)
+            time.sleep(0.05)
+
+    def _started(self, endpoint: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "localchat.worker", "--threads", "1", "--port", endpoint.split(":")[1]]
+        process = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        self._stack.callback(process.kill)
+        return process
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    with contextlib.ExitStack() as stack:
+        yield Workers(stack)
+
+
+@contextlib.contextmanager
+def server_on(workers: Workers, *options: str) -> Iterator[ServerProcess]:
+    with running_process("demo", "--ctx", "1024", "--rpc", ",".join(workers.endpoints), *options) as server:
+        yield server
+
+
+def call(server: ServerProcess, path: str, body: object = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    with contextlib.closing(connection):
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        data = response.read()
+    return response.status, data.decode() if data.startswith((b"data:", b":")) else json.loads(data)
+
+
+def chat(text: str, **options: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 32, **options}
+
+
+def text_of(answer: tuple[int, Any]) -> str:
+    status, body = answer
+    assert status == 200, body
+    return str(body["choices"][0]["message"]["content"])
+
+
+QUESTIONS = ["What is your name?", "Tell me a story.", "Count to ten."]
+
+
+@needs_rpc
+def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Workers):
+    with running_process("demo", "--ctx", "1024") as server:
+        alone = [text_of(call(server, "/v1/chat/completions", chat(question))) for question in QUESTIONS]
+    with server_on(workers) as server:
+        assert [text_of(call(server, "/v1/chat/completions", chat(question))) for question in QUESTIONS] == alone
+        shown = call(server, "/props")[1]["workers"]
+    assert [one["endpoint"] for one in shown] == workers.endpoints
+    layers = [one["n_layers"] for one in shown]
+    assert min(layers) >= 1
+    line = "workers  " + ", ".join(f"{endpoint} has {n} layers" for endpoint, n in zip(workers.endpoints, layers))
+    assert any(line in text for text in server.lines)
+    assert any(f"all {sum(layers)} layers" in text for text in server.lines)
+
+
+def stream(server: ServerProcess) -> str:
+    """The body of a stream that runs until the end of its server or its model."""
+    body = chat("Tell me a story.", stream=True, ignore_eos=True, max_tokens=900)
+    return str(call(server, "/v1/chat/completions", body)[1])
+
+
+def wait_until_busy(server: ServerProcess, n: int) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while sum(slot["is_processing"] for slot in call(server, "/slots")[1]) < n:
+        assert time.monotonic() < end
+
+
+@needs_rpc
+def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again(workers: Workers, tmp_path: Path):
+    mapping = tmp_path / "models.json"
+    mapping.write_text(json.dumps({"other": {"path": DEMO, "ctx": 512}}))
+    body = chat("Hello", model="demo")
+    name = workers.endpoints[1]
+    with server_on(workers, "--models", str(mapping)) as server, ThreadPoolExecutor(8) as threads:
+        assert text_of(call(server, "/v1/chat/completions", chat("Hello", model="other")))
+        streams = [threads.submit(stream, server) for _ in range(8)]
+        wait_until_busy(server, 8)
+        workers.processes[1].kill()
+        for one in streams:
+            text = one.result(DEADLINE_S)
+            assert f"the worker {name} of --rpc cannot be reached" in text
+            assert len(re.findall("[\"']error[\"']:", text)) == 1  # A stream may not have begun.
+        status, error = call(server, "/v1/chat/completions", body)
+        assert (status, f"the worker {name} of --rpc cannot be reached" in error["error"]["message"]) == (500, True)
+        # Another model lives.
+        assert text_of(call(server, "/v1/chat/completions", chat("Hello", model="other")))
+        workers.start_again(1)
+        assert text_of(call(server, "/v1/chat/completions", body))
+
+
+@needs_rpc
+def test_a_stopped_worker_ends_its_requests_after_the_limit(workers: Workers):
+    with server_on(workers, "--rpc-timeout", "5") as server, ThreadPoolExecutor(8) as threads:
+        one = threads.submit(stream, server)
+        wait_until_busy(server, 1)
+        workers.processes[0].send_signal(signal.SIGSTOP)
+        text = one.result(DEADLINE_S)
+        assert f"the worker {workers.endpoints[0]} of --rpc does not respond" in text
+        workers.processes[0].send_signal(signal.SIGCONT)
+        workers.wait()
+        assert text_of(call(server, "/v1/chat/completions", chat("Hello")))
+
+
+@needs_rpc
+def test_a_worker_of_another_server_and_a_missing_one_end_the_start(workers: Workers):
+    command = [sys.executable, "-m", "localchat.server", "demo", "--port", "0", "--rpc", ",".join(workers.endpoints)]
+    with server_on(workers):
+        busy = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    workers.processes[0].kill()
+    workers.processes[0].wait(DEADLINE_S)
+    missing = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    texts = [f"the worker {endpoint} of --rpc does not respond" for endpoint in workers.endpoints]
+    assert (busy.returncode, [text in busy.stderr for text in texts]) == (1, [True, True])
+    assert missing.returncode == 1
+    assert f"the worker {workers.endpoints[0]} of --rpc cannot be reached" in missing.stderr
+
+
+@pytest.mark.skipif(not NO_RPC, reason="this build has RPC")
+@pytest.mark.parametrize("module", ["worker", "server"])
+def test_a_build_without_rpc_says_what_to_do(module: str):
+    options = ["demo", "--rpc", "127.0.0.1:1"] if module == "server" else []
+    command = [sys.executable, "-m", f"localchat.{module}", *options, "--port", "50987"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "this build of llama.cpp has no RPC: build it with CMAKE_ARGS=-DGGML_RPC=ON" in done.stderr

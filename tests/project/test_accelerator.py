@@ -1,0 +1,328 @@
+"""The choice of a GPU by `make`: stand-ins for the tools of drivers and compilers, in a PATH that has nothing else, and
+real installations by pip from indexes on this machine."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import ROOT
+from tests.support.raw_server import silent_server
+from tools.accelerator import GPU, backend_for, find_gpu, wheel_index
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
+
+NVIDIA_SMI = """
+Driver Version                            : 580.95.05
+CUDA Version                              : 13.0
+Attached GPUs                             : 1
+GPU 00000000:00:1E.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    Product Brand                         : NVIDIA
+"""
+VULKANINFO = """
+Devices:
+========
+GPU0:
+	apiVersion         = 1.3.239
+	vendorID           = 0x10005
+	deviceType         = PHYSICAL_DEVICE_TYPE_CPU
+	deviceName         = llvmpipe (LLVM 15.0.6, 256 bits)
+"""
+RADEON = """GPU1:
+	apiVersion         = 1.3.290
+	vendorID           = 0x1002
+	deviceType         = PHYSICAL_DEVICE_TYPE_DISCRETE_GPU
+	deviceName         = AMD Radeon RX 7900 XTX (RADV)
+"""
+NVCC = "Cuda compilation tools, release {}, V{}.88"
+H100 = GPU("NVIDIA", "NVIDIA H100 80GB HBM3")
+
+
+def stand_ins(folder: Path, **texts: str | None) -> str:
+    """A PATH with programs that print these texts, or fail."""
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        path = folder / name.replace("_", "-").replace("cxx", "c++")
+        path.write_text("#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\n/bin/cat <<'END'\n{text}\nEND\n")
+        path.chmod(0o755)
+    return str(folder)
+
+
+def pci(root: Path, *devices: tuple[str, str, bool]) -> Path:
+    """A root folder with devices: their class, their vendor, and whether they have a device file."""
+    (root / "dev" / "dri").mkdir(parents=True)
+    for i, (kind, vendor, has_file) in enumerate(devices):
+        folder = root / "sys/bus/pci/devices" / f"0000:00:0{i}.0"
+        (folder / "drm" / f"renderD{128 + i}").mkdir(parents=True)
+        (folder / "class").write_text(f"{kind}\n")
+        (folder / "vendor").write_text(f"{vendor}\n")
+        if has_file:
+            (root / "dev" / "dri" / f"renderD{128 + i}").touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("texts", "devices", "found"),
+    [
+        ({"nvidia_smi": NVIDIA_SMI, "vulkaninfo": VULKANINFO + RADEON}, [], H100),
+        (
+            {"nvidia_smi": None, "vulkaninfo": VULKANINFO + RADEON},
+            [],
+            GPU("AMD", "AMD Radeon RX 7900 XTX (RADV)"),
+        ),
+        ({"vulkaninfo": VULKANINFO}, [], None),
+        ({}, [("0x030000", "0x8086", True), ("0x020000", "0x10de", True)], GPU("Intel", "Intel GPU")),
+        ({}, [("0x030000", "0x8086", True), ("0x038000", "0x1002", True)], GPU("AMD", "AMD GPU")),
+        ({}, [("0x030200", "0x10de", False)], GPU("NVIDIA", "NVIDIA GPU", has_driver=False)),
+        ({}, [("0x030000", "0x8086", False), ("0x030000", "0x1af4", True)], None),
+    ],
+    ids=["NVIDIA first", "Vulkan", "software", "Intel", "AMD before Intel", "no driver", "container"],
+)
+def test_gpu_is_found(tmp_path: Path, texts, devices, found):
+    assert find_gpu(stand_ins(tmp_path / "bin", **texts), pci(tmp_path / "root", *devices)) == found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "named", "texts", "backend", "index", "advice"),
+    [
+        (H100, "", {"nvcc": NVCC.format("13.0", "13.0"), "glslc": ""}, "cuda", "cu130", ""),
+        (H100, "", {"nvcc": NVCC.format("12.8", "12.8")}, "cuda", "cu125", ""),
+        (H100, "", {"nvcc": NVCC.format("12.0", "12.0")}, "cuda", "", ""),
+        (H100, "", {"nvcc": None}, "cuda", "", ""),
+        (GPU("AMD", ""), "", {"hipcc": ""}, "hip", "rocm72", ""),
+        (GPU("AMD", ""), "", {}, "vulkan", "vulkan", "install AMD's ROCm"),
+        (GPU("Intel", ""), "", {}, "vulkan", "vulkan", "install the Vulkan SDK"),
+        (GPU("", ""), "hip", {}, "hip", "", "install AMD's ROCm"),
+    ],
+)
+def test_backend_and_index(tmp_path: Path, monkeypatch, gpu, named, texts, backend, index, advice):
+    monkeypatch.setattr("tools.accelerator.COMPILERS", without_folders())
+    path = stand_ins(tmp_path / "bin", **texts)
+    found, why = backend_for(gpu, named, path)
+    assert (found, wheel_index(found, path)) == (backend, index)
+    assert why.startswith(advice)
+    assert bool(why) == bool(advice)
+
+
+def without_folders() -> dict[str, tuple[str, str, str]]:
+    """The compilers without the folders of this machine that may have them."""
+    from tools.accelerator import COMPILERS
+
+    return {name: (program, "", package) for name, (program, _, package) in COMPILERS.items()}
+
+
+# --- installations ---
+
+# A build backend that needs no other package. It builds the project, and a llama_cpp that has its CMAKE_ARGS.
+BACKEND = """
+import os, pathlib, zipfile
+def build_wheel(folder, settings=None, metadata=None):
+    name, version, module = pathlib.Path("names").read_text().split()
+    information = f"{name}-{version}.dist-info"
+    requires = 'Provides-Extra: server\\nRequires-Dist: llama-cpp-python>=0.3.35,<=0.3.36; extra == "server"\\n'
+    with zipfile.ZipFile(os.path.join(folder, f"{name}-{version}-py3-none-any.whl"), "w") as file:
+        file.writestr(f"{module}.py", f"KIND = {os.environ.get('CMAKE_ARGS', '')!r}")
+        text = f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n"
+        file.writestr(f"{information}/METADATA", text + (requires if module == "project" else ""))
+        file.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        file.writestr(f"{information}/RECORD", "")
+    return f"{name}-{version}-py3-none-any.whl"
+build_editable = build_wheel
+"""
+PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+EXTRAS = '[project.optional-dependencies]\nserver = ["llama-cpp-python>=0.3.35,<=0.3.36"]\n'
+
+
+@pytest.fixture(scope="module")
+def environment_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment to copy."""
+    folder = tmp_path_factory.mktemp("venv") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
+    return folder
+
+
+class Machine:
+    """A project, a virtual environment, programs in PATH, and indexes of packages."""
+
+    def __init__(self, folder: Path, environment: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.path = folder / "bin"
+        self.venv = folder / "venv"
+        shutil.copytree(environment, self.venv, symlinks=True)
+        self.write_sources(folder / "project", "localchat_llama 1.0 project", EXTRAS)
+        # The package index has the sources of the library alone.
+        self.write_sources(folder / "llama_cpp_python-0.3.36", "llama_cpp_python 0.3.36 llama_cpp", "")
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w:gz") as archive:
+            archive.add(folder / "llama_cpp_python-0.3.36", "llama_cpp_python-0.3.36")
+        self.publish("pypi", "llama_cpp_python-0.3.36.tar.gz", data.getvalue())
+        # Programs that every machine has; this C++ compiler accepts everything.
+        stand_ins(self.path, cxx="")
+
+    def write_sources(self, folder: Path, names: str, more: str) -> None:
+        folder.mkdir()
+        (folder / "backend.py").write_text(BACKEND)
+        (folder / "names").write_text(names)
+        (folder / "pyproject.toml").write_text(PYPROJECT + more)
+        name, version, _ = names.split()
+        (folder / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def publish(self, index: str, name: str, data: bytes) -> None:
+        folder = self.folder / "indexes" / index / "llama-cpp-python"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        (folder / "index.html").write_text(f'<!DOCTYPE html><a href="{name}">{name}</a>')
+
+    def publish_wheel(self, index: str, code: str = "") -> None:
+        data = io.BytesIO()
+        information = "llama_cpp_python-0.3.36.dist-info"
+        with zipfile.ZipFile(data, "w") as file:
+            file.writestr("llama_cpp.py", code or f"KIND = {index!r}")
+            text = "Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: 0.3.36\n"
+            file.writestr(f"{information}/METADATA", text)
+            file.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            file.writestr(f"{information}/RECORD", "")
+        self.publish(index, "llama_cpp_python-0.3.36-py3-none-any.whl", data.getvalue())
+
+    def install(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        program = (
+            "import os, pathlib, sys, tools.accelerator as a, tools.install as i\n"
+            "folder, url, *arguments = sys.argv[1:]\n"
+            "i.ROOT, i.INDEXES, i.PACKAGES_INDEX = pathlib.Path(folder), url + '/', url + '/pypi/'\n"
+            "i.REACH_S = int(os.environ.get('REACH_S', i.REACH_S))\n"
+            "a.COMPILERS.update({name: (x, '', z) for name, (x, y, z) in a.COMPILERS.items()})\n"
+            "sys.exit(i.main(arguments))"
+        )
+        command = [sys.executable, "-c", program, str(self.folder / "project"), self.url, str(self.venv), "server"]
+        own = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ}
+        own |= {"PATH": str(self.path), "PYTHONPATH": str(ROOT), "WHEELHOUSE": "", "PIP_CONFIG_FILE": os.devnull}
+        own |= {"PIP_INDEX_URL": f"{self.url}/pypi/", "PIP_NO_CACHE_DIR": "1"}
+        return run_in(own | variables, *command, *options)
+
+    @property
+    def kind(self) -> str:
+        """What the installed library is built for."""
+        return run_in({}, self.venv / "bin/python", "-c", "import llama_cpp; print(llama_cpp.KIND)").stdout.strip()
+
+
+def run_in(environment: dict[str, str], *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program with these environment variables alone."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.run(command, cwd=ROOT, env=environment, timeout=120, check=False, **streams)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, environment_folder: Path) -> Iterator[Machine]:
+    (tmp_path / "indexes").mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=str(tmp_path / "indexes"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield Machine(tmp_path, environment_folder, f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+CUDA = {"nvidia_smi": NVIDIA_SMI, "nvcc": NVCC.format("13.0", "13.0")}
+SMI = {"nvidia_smi": NVIDIA_SMI}
+NO_TOOLKIT = "NVIDIA H100 80GB HBM3 is not used: install NVIDIA's CUDA toolkit"
+
+
+@pytest.mark.parametrize(
+    ("texts", "wheels", "variables", "kind", "said"),
+    [
+        (CUDA, ["cpu", "vulkan", "cu130"], {}, "cu130", "is a prebuilt wheel for NVIDIA H100 80GB HBM3, of http"),
+        (CUDA, ["cpu"], {}, "-DGGML_CUDA=on", "Building llama-cpp-python from source with -DGGML_CUDA=on"),
+        (SMI, ["cpu", "vulkan", "cu130"], {}, "vulkan", "is a prebuilt wheel for NVIDIA H100 80GB HBM3, of http"),
+        (SMI, ["cpu"], {}, "cpu", NO_TOOLKIT),
+        ({**SMI, "glslc": ""}, ["cpu"], {}, "-DGGML_VULKAN=on", "from source with -DGGML_VULKAN=on"),
+        (CUDA, ["cpu", "cu130"], {"ACCEL": "cpu"}, "cpu", "is a prebuilt wheel of http"),
+        (CUDA, ["cpu", "cu130", "mine"], {"LLAMA_CPP_INDEX": "/mine"}, "mine", "is a prebuilt wheel of http"),
+        (CUDA, ["cpu", "cu130"], {"CMAKE_ARGS": "-DX=1"}, "-DX=1", "from source with -DX=1"),
+        ({}, ["cpu"], {}, "cpu", "No GPU was found"),
+    ],
+    ids=["wheel", "build", "Vulkan", "no toolkit", "glslc", "ACCEL=cpu", "index", "CMAKE_ARGS", "no GPU"],
+)
+def test_library_is_installed_for_the_gpu(machine: Machine, texts, wheels, variables, kind, said):
+    if "No GPU" in said and find_gpu(""):
+        pytest.skip("this machine has a GPU")
+    stand_ins(machine.path, **texts)
+    for index in wheels:
+        machine.publish_wheel(index)
+    done = machine.install(**{key: value.replace("/", f"{machine.url}/") for key, value in variables.items()})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert machine.kind == kind
+    assert said in done.stdout
+    assert ("is not used" in done.stdout) == ("is not used" in said)
+
+
+def test_wheel_that_cannot_be_loaded_and_a_failed_build_give_the_library_for_the_cpu(machine: Machine):
+    stand_ins(machine.path, **CUDA)
+    machine.publish_wheel("cu130", "raise OSError('libcudart.so.13: cannot open shared object file')")
+    machine.publish_wheel("cpu")
+    (machine.path / "c++").unlink()
+    done = machine.install()
+    assert (done.returncode, machine.kind) == (0, "cpu")
+    assert "has a wheel of llama-cpp-python that cannot be loaded on this machine" in done.stdout
+    assert "NVIDIA H100 80GB HBM3 is not used, since this build failed; later: make gpu\n" in done.stdout
+
+
+def test_gpu_that_comes_later_is_used_after_make_gpu(machine: Machine):
+    stand_ins(machine.path, **SMI)
+    machine.publish_wheel("cpu")
+    assert machine.install().returncode == 0
+    failed = machine.install("--replace")
+    assert (failed.returncode, machine.kind) == (1, "cpu")
+    assert failed.stderr.startswith(f"install: {NO_TOOLKIT}")
+    assert failed.stderr.endswith("(nvcc was not found), then: make gpu\n")
+    stand_ins(machine.path, **CUDA)
+    assert (machine.install("--replace").returncode, machine.kind) == (0, "-DGGML_CUDA=on")
+    machine.publish_wheel("cu130")
+    assert (machine.install("--replace").returncode, machine.kind) == (0, "cu130")
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "message"),
+    [
+        ("cuda", "ACCEL=cuda is not used: install NVIDIA's CUDA toolkit"),
+        ("gpu", "ACCEL=gpu is unknown: use one of cpu, cuda, vulkan, hip, metal"),
+    ],
+)
+def test_accelerator_that_is_named_and_cannot_be_used_is_an_error(machine: Machine, accelerator: str, message: str):
+    machine.publish_wheel("cpu")
+    done = machine.install(ACCEL=accelerator)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"install: {message}")
+
+
+def test_machine_without_a_network_waits_for_seconds(machine: Machine):
+    stand_ins(machine.path, **CUDA)
+    with silent_server() as port:
+        machine.url = f"http://127.0.0.1:{port}"
+        start = time.monotonic()
+        done = machine.install(REACH_S="1")
+    assert done.returncode == 1
+    assert f"http://127.0.0.1:{port}/cu130 cannot be reached within 1 s." in done.stdout
+    assert "There is no network: see docs/install.md" in done.stderr
+    assert time.monotonic() - start < 30  # Five tries of a second. With pip's own limits it takes minutes.

@@ -1,0 +1,283 @@
+"""Images and sound in the engine, on a fake backend and a fake projector: cells, positions, prefixes, the encoder."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, OutOfResources
+from localchat.serving.core.media import IMAGE, Media
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.media.encoder import MediaEncoder
+from localchat.serving.engine.values import Cancelled, EngineError
+from tests.support.engines import Generation, read, request_for, running, step_until_idle, submit
+from tests.support.fakes import FakeBackend, FakeProjector
+from tests.support.serving import wait_for
+
+# The tokens around an image.
+BEGIN, END = FakeProjector.around
+
+
+def image(n_cells: int, n_positions: int = 0, *, name: str = "a", is_causal: bool = True, n_chunks: int = 1) -> Media:
+    """An image for the fake projector."""
+    return Media(IMAGE, f"{name} {n_cells} {n_positions or n_cells} {int(is_causal)} {n_chunks}".encode(), "p")
+
+
+def mixing(tokens: list[int], n_prompt: int) -> int:
+    """A model whose output depends on all tokens and media before it."""
+    return 97 + sum((i + 1) * (token % 1009) for i, token in enumerate(tokens)) % 26
+
+
+@contextmanager
+def seeing(projector: FakeProjector | None = None, max_bytes: int = 1 << 20, **options: Any) -> Iterator[Engine]:
+    projector = projector or FakeProjector()
+    backend = FakeBackend(options.pop("model", mixing), **{"n_ctx": 512, "n_cells": 4096, **options})
+    with running(backend, encoder=MediaEncoder(projector, max_bytes)) as engine:
+        yield engine
+    assert projector.is_closed
+
+
+def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
+    """Submit a prompt of texts and media."""
+    prompt = tuple(part if isinstance(part, Media) else (part, True) for part in parts)
+    return submit(engine, request_for(prompt, **{"max_tokens": 8, **options}))
+
+
+def answer(engine: Engine, *parts: Any, **options: Any) -> tuple[str, int, int]:
+    """The text, and how many tokens the prompt has and how many of them were cached."""
+    text, finish = read(ask(engine, *parts, **options))
+    return text, finish.usage.n_prompt, finish.usage.n_cached
+
+
+A, B = image(40), image(40, name="b")
+WHOLE, GRID = image(30, name="whole", is_causal=False), image(36, 6, name="grid")
+
+
+@pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
+def test_texts_depend_on_the_images_and_their_order(is_unified: bool):
+    with seeing(is_unified=is_unified) as engine:
+        texts = [
+            answer(engine, "look: ", *images, " what?")[0] for images in ((A,), (B,), (A, B), (B, A), (A, A), (GRID,))
+        ]
+        assert len(set(texts)) == 6
+        for images, text in zip(((A,), (B,), (A, B)), texts):
+            assert answer(engine, "look: ", *images, " what?")[0] == text
+
+
+def test_media_count_as_tokens_of_the_prompt():
+    with seeing() as engine:
+        assert answer(engine, "look: ", A, GRID, " what?")[1] == 6 + 42 + 38 + 6
+        begin, cell, *_ = alone = engine.tokenize_prompt([A])
+        assert (begin, alone[-1], alone.count(cell)) == (BEGIN, END, 40)
+        assert engine.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
+
+
+@pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0)], ids=["sampled", "repeatable"])
+@pytest.mark.parametrize("medium", [A, WHOLE, GRID, image(130), image(10, n_chunks=3)], ids=lambda m: m.data.decode())
+def test_same_image_is_neither_encoded_nor_computed_again(medium: Media, is_unified: bool, sampling: SamplingParams):
+    projector = FakeProjector()
+    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.count(medium))
+    with seeing(projector, is_unified=is_unified) as engine:
+        first = answer(engine, "look: ", medium, " what?", sampling=sampling)
+        again = answer(engine, "look: ", medium, " what?", sampling=sampling)
+        next_turn = answer(engine, "look: ", medium, " what?", first[0], "and now?", sampling=sampling)
+        other = answer(engine, "look: ", B, " what?", sampling=sampling)
+    assert first[0] == again[0]
+    # The media and what is before them, at least.
+    assert again[2] >= 6 + n_image - 1
+    assert next_turn[2] >= 6 + n_image - 1
+    assert other[2] <= 7
+    assert projector.encoded == [medium.data.decode().split()[0], "b"]
+
+
+def test_image_of_a_cached_prefix_is_not_encoded_again_when_its_vectors_are_gone():
+    projector = FakeProjector()
+    with seeing(projector, max_bytes=10) as engine:
+        first = answer(engine, A, " what?")
+        assert answer(engine, B, " who?")[2] == 1
+        assert answer(engine, A, " what?") == (first[0], first[1], first[1] - 1)
+        assert projector.encoded == ["a", "b"]
+        engine.forget()
+        assert answer(engine, A, " what?")[0] == first[0]
+    assert projector.encoded == ["a", "b", "a"]
+
+
+def test_cache_holds_the_media_that_were_used_last_within_its_limit():
+    projector = FakeProjector()
+    with seeing(projector, max_bytes=3100) as engine:
+        for name in ("a", "b", "c", "a", "d", "a", "b"):
+            answer(engine, image(20, name=name), "?")
+            engine.forget()
+    assert projector.encoded == ["a", "b", "c", "d", "b"]
+
+
+def test_text_goes_on_while_an_image_is_encoded():
+    projector = FakeProjector(threading.Semaphore(0))
+    with seeing(projector, n_parallel=1) as engine:
+        seen = ask(engine, A, "?")
+        assert read(ask(engine, "hello"))[1].usage.n_prompt == 5
+        assert not seen.wait(0)
+        projector.gate.release()  # type: ignore[union-attr]
+        assert len(read(seen)[0]) == 8
+
+
+def test_cancelled_request_is_not_encoded():
+    projector = FakeProjector(threading.Semaphore(0))
+    with seeing(projector) as engine:
+        first, second, third = (ask(engine, image(20, name=name), "?") for name in "abc")
+        second.cancel()
+        with pytest.raises(Cancelled):
+            next(second)
+        projector.gate.release(3)  # type: ignore[union-attr]
+        assert read(first)[1].usage.n_prompt == read(third)[1].usage.n_prompt == 23
+    assert projector.encoded == ["a", "c"]
+
+
+def test_image_of_several_requests_is_encoded_once():
+    projector = FakeProjector(threading.Semaphore(0))
+    with seeing(projector) as engine:
+        asked = [ask(engine, "look ", A, "?") for _ in range(3)]
+        asked.pop(0).cancel()
+        projector.gate.release(3)  # type: ignore[union-attr]
+        assert len({read(one)[0] for one in asked}) == 1
+    assert projector.encoded == ["a"]
+
+
+def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_again():
+    projector = FakeProjector(threading.Semaphore(0))
+    projector.broken = {"a"}
+    with seeing(projector) as engine:
+        failing, other = ask(engine, A, "?"), ask(engine, B, "?")
+        projector.gate.release(10)  # type: ignore[union-attr]
+        with pytest.raises(EngineError, match="no memory"):
+            read(failing)
+        assert len(read(other)[0]) == 8
+        projector.broken = set()
+        assert len(answer(engine, A, "?")[0]) == 8
+    assert projector.encoded == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "expected"),
+    [
+        ((image(5, name="bad"), "?"), {}, "cannot be decoded"),
+        ((A, "?"), {"prompt_logprobs": 1}, "'prompt_logprobs' is not supported"),
+        ((A, "?"), {"n_prompt_kept": 10}, "'truncate_prompt_tokens' is not supported"),
+    ],
+)
+def test_media_that_cannot_be_used_are_refused(parts: Any, options: Any, expected: str):
+    with seeing() as engine:
+        with pytest.raises(BadRequest, match=expected):
+            ask(engine, *parts, **options)
+        with pytest.raises(ContextLengthExceeded):
+            ask(engine, *[A] * 20, "?")
+        assert len(answer(engine, A, "?")[0]) == 8
+
+
+def test_prompt_that_ends_with_an_image_is_refused():
+    """Some models have no token after an image."""
+    projector = FakeProjector()
+    count = projector.count
+    projector.count = lambda media: count(media)[:-1]  # type: ignore[method-assign]
+    with seeing(projector) as engine:
+        with pytest.raises(BadRequest, match="ends with an image"):
+            ask(engine, "?", A)
+        assert len(answer(engine, A, "?")[0]) == 8
+
+
+def test_prompt_ids_have_none_for_media():
+    with seeing() as engine:
+        generation = ask(engine, "a", image(3), "b")
+        assert list(generation.run.head.prompts[0]) == [97, BEGIN, -1, -1, -1, END, 98]
+        read(generation)
+
+
+KINDS = [
+    lambda n, name: image(n, name=name),
+    lambda n, name: image(n, name=name, is_causal=False),
+    lambda n, name: image(n, max(n // 5, 1), name=name),
+    lambda n, name: image(max(n // 3, 1), name=name, n_chunks=3),
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_requests_together_have_the_texts_that_they_have_alone(seed: int):
+    """With preemption, shared prefixes, cancels and drafts. The fake cells check positions and contents."""
+    chance = random.Random(seed)
+    make, is_unified = KINDS[seed % 4], chance.random() < 0.6
+    media = [make(chance.choice([1, 7, 20, 64, 70, 100]), f"m{i}") for i in range(5)]
+    prompts = []
+    for _ in range(25):
+        parts: list[Any] = ["start "]
+        for _ in range(chance.randrange(1, 4)):
+            parts += [chance.choice(media), "x" * chance.randrange(0, 80) + chance.choice("yz")]
+        prompts.append(parts)
+    options: dict[str, Any] = {
+        "is_unified": is_unified,
+        "n_batch": 256,
+        "n_parallel": 4,
+        "n_idle": 4,
+        "n_ctx": 1024,
+        "n_cells": 8192 if not is_unified else chance.choice([1100, 3000]),
+        "max_drafted": chance.choice([0, 4]) if is_unified else 0,
+    }
+    if is_unified and chance.random() < 0.3:
+        options.update(can_truncate=False, max_drafted=0)
+    if is_unified:
+        options["n_real_cells"] = options["n_cells"]
+    sampling = SamplingParams(temperature=0) if chance.random() < 0.5 else SamplingParams()
+    with seeing(**options) as engine:
+        alone = {}
+        for i in (0, 5, 10):
+            alone[i] = answer(engine, *prompts[i], max_tokens=30, sampling=sampling)[0]
+            engine.forget()
+        asked = [ask(engine, *parts, max_tokens=30, sampling=sampling) for parts in prompts]
+        for generation in asked[20:]:
+            generation.cancel()
+        texts = [read(generation)[0] for generation in asked[:20]]
+        assert {i: texts[i] for i in alone} == alone
+        wait_for(lambda: engine.n_open == 0)
+        assert engine.failure is None
+
+
+def test_step_without_a_thread_waits_for_nothing():
+    """An engine that is stepped by hand has nothing to run while it encodes."""
+    projector = FakeProjector(threading.Semaphore(0))
+    with Engine(FakeBackend(mixing, n_ctx=512), encoder=MediaEncoder(projector)) as engine:
+        generation = ask(engine, A, "?")
+        assert step_until_idle(engine) == 0
+        projector.gate.release()  # type: ignore[union-attr]
+        wait_for(lambda: engine.step() or generation.wait(0))
+        step_until_idle(engine)
+        assert len(read(generation)[0]) == 8
+
+
+def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch: pytest.MonkeyPatch):
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "localchat-media":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with seeing() as engine:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OutOfResources):
+            read(ask(engine, A, "?"))
+        assert len(answer(engine, "hello")[0]) == 8
+        monkeypatch.undo()
+        assert len(answer(engine, A, "?")[0]) == 8
+
+
+def test_thread_ends_when_all_is_encoded():
+    """OpenMP would keep its team of threads for it."""
+    with seeing() as engine:
+        answer(engine, A, "?")
+        wait_for(lambda: not any(thread.name == "localchat-media" for thread in threading.enumerate()))
