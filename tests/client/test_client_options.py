@@ -124,8 +124,8 @@ def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class)
                     call("hi", **options)
                 reply = caught.value.partial
                 cut = Choice(1, finish_reason=reply.finish_reason, finish_reason_raw=finish)
+                request = SimpleNamespace(fields=options, allow_truncated=False)
                 with pytest.raises(IncompleteReply):  # Also if another choice than the first was cut.
-                    request = SimpleNamespace(fields=options, allow_truncated=False)
                     check_complete(Reply((Choice(finish_reason="stop"), cut)), request)
             else:
                 reply = call("hi", **options)

@@ -25,7 +25,7 @@ from localchat import (
     Timeout,
 )
 from localchat.terminal import ask, printing
-from localchat.transport import call, pool, retries, sockets
+from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
 from tests.support.clients import failure, failure_at, make_client
 from tests.support.raw_server import (
@@ -191,9 +191,9 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         (call, "DRAIN_S", 0.02, 0.5),
         (call, "_FIRST_LOOKUP_POLL_S", 0.0001, 0.001),
         (call, "_MAX_LOOKUP_POLL_S", 0.001, 0.02),
-        (retries, "_FIRST_DELAY_S", 0.1, 1),
-        (retries, "_MAX_DELAY_S", 2, 20),
-        (pool, "_MAX_IDLE_S", 5, 60),
+        (failures, "_FIRST_DELAY_S", 0.1, 1),
+        (failures, "_MAX_DELAY_S", 2, 20),
+        (sockets, "_MAX_IDLE_S", 5, 60),
         (ask, "_NOTICE_S", 1, 5),
         (printing, "_NOTICE_S", 5, 20),
     ],
