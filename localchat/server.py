@@ -30,7 +30,6 @@ from .serving.http.connections import listening, why_not_listening
 from .serving.loading.loader import Loader
 from .serving.loading.logs import log_to_stderr, report_failure
 from .serving.loading.options import GROUPS, Options
-from .serving.models import hub
 from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
@@ -93,6 +92,8 @@ def _open_standard_files() -> None:
 
 def _fetch(name: str, catalog: Catalog) -> str:
     """Fetch a model from the hub, or find it here if that fails. Returns its name."""
+    from .serving.models import hub
+
     try:
         return hub.fetch(name, _free_memory)
     except KeyboardInterrupt:

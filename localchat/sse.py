@@ -42,7 +42,8 @@ class SSEDecoder:
     Args:
         max_event_bytes: The limit of the data of one event, and of a line.
         sentinel: Extension: a data line with this text, such as [DONE], is an event of its own.
-        fields_as_events: Extension: a line with one of these fields is an event of this name, as of old llama.cpp.
+        fields_as_events: Extension: a line with one of these fields is an event of this name, as in early versions of
+            llama.cpp.
         takes_json: Extension: a line that begins with { or [ and the lines after it, up to an empty line or a field,
             are the data of an event. Some servers and proxies report an error as JSON without `data:`.
     """

@@ -16,7 +16,7 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.media import AUDIO, IMAGE, Media
+from localchat.serving.core.media import AUDIO, IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.batch import TILE_ROWS
@@ -38,12 +38,12 @@ ROUNDING = 0.05
 A, B = png(100, 80, 1), png(100, 80, 2)
 
 
-def image(data: bytes) -> Media:
-    return Media(IMAGE, data, "p")
+def image(data: bytes) -> MediaFile:
+    return MediaFile(IMAGE, data, "p")
 
 
-def sound(data: bytes) -> Media:
-    return Media(AUDIO, data, "p")
+def sound(data: bytes) -> MediaFile:
+    return MediaFile(AUDIO, data, "p")
 
 
 @pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both", "window"])
@@ -75,13 +75,13 @@ def read_width(model: str) -> int:
     return summary_of(ModelFile(Path(model), "")).width
 
 
-def media_of(engine: Engine) -> list[Media]:
+def media_of(engine: Engine) -> list[MediaFile]:
     """Two images of the same size, or an image and a sound if the model can take both."""
     return [image(A), sound(wav(seed=2))] if "audio" in engine.facts.modalities else [image(A), image(B)]
 
 
 def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
-    prompt = tuple(part if isinstance(part, Media) else (part, True) for part in parts)
+    prompt = tuple(part if isinstance(part, MediaFile) else (part, True) for part in parts)
     return submit(engine, request_for(prompt, **{"sampling": GREEDY, "max_tokens": 12, "ignore_eos": True, **options}))
 
 
@@ -92,7 +92,7 @@ def scored(generation: Generation) -> tuple[list[int], list[float], int]:
     return [token.id for token in tokens], [token.logprob for token in tokens], items[-1].usage.n_cached
 
 
-def answer(engine: Engine, *parts: Any, **options: Any) -> tuple[list[int], list[float], int]:
+def completion(engine: Engine, *parts: Any, **options: Any) -> tuple[list[int], list[float], int]:
     return scored(ask(engine, *parts, top_logprobs=0, **options))
 
 
@@ -107,7 +107,7 @@ def reference(engine: Engine, *parts: Any) -> Any:
     context = L.llama_init_from_model(model, params)
     given = []
     for part in parts:
-        if isinstance(part, Media):
+        if isinstance(part, MediaFile):
             given.append(library.mtmd_input_part(text=None, bitmap=projector._bitmap(part)))
         else:
             raw = part.encode()
@@ -143,11 +143,11 @@ def test_two_media_give_two_outputs_and_the_same_one_gives_one(engine: Engine):
     one, two = media_of(engine)
     options = {"sampling": SamplingParams(seed=3), "max_tokens": 4}
     outputs = [
-        answer(engine, "see ", *given, " what?", **options)[1] for given in ((one,), (two,), (one, two), (two, one))
+        completion(engine, "see ", *given, " what?", **options)[1] for given in ((one,), (two,), (one, two), (two, one))
     ]
     assert len({tuple(logprobs) for logprobs in outputs}) == 4
     for given, logprobs in zip(((one,), (two,), (one, two)), outputs):
-        assert answer(engine, "see ", *given, " what?", **options)[1] == pytest.approx(logprobs, abs=ROUNDING)
+        assert completion(engine, "see ", *given, " what?", **options)[1] == pytest.approx(logprobs, abs=ROUNDING)
 
 
 @pytest.mark.cpu_only
@@ -157,7 +157,7 @@ def test_greedy_texts_among_other_streams_are_those_alone(engine: Engine):
     alone = []
     for prompt in prompts:
         engine.forget()
-        alone.append(answer(engine, *prompt)[0])
+        alone.append(completion(engine, *prompt)[0])
     engine.forget()
     streams = [ask(engine, f"number {i} ", max_tokens=60) for i in range(4)]
     asked = [ask(engine, *prompt, top_logprobs=0) for prompt in prompts]
@@ -173,13 +173,13 @@ def test_prefix_is_found_by_content(engine: Engine):
     prompt = engine.tokenize_prompt([("see ", True), one])
     cells = [i for i, token in enumerate(prompt) if token < 0]
     n_image = cells[-1] + 1
-    tokens, _, n_cached = answer(engine, "see ", one, " what?", sampling=sampling)
+    tokens, _, n_cached = completion(engine, "see ", one, " what?", sampling=sampling)
     assert n_cached == 0
-    again, _, n_cached = answer(engine, "see ", one, " what?", sampling=sampling)
+    again, _, n_cached = completion(engine, "see ", one, " what?", sampling=sampling)
     assert again == tokens
     assert n_cached >= n_image
-    assert answer(engine, "see ", one, " and now?", sampling=sampling)[2] >= n_image
-    assert answer(engine, "see ", two, " what?", sampling=sampling)[2] <= cells[0]
+    assert completion(engine, "see ", one, " and now?", sampling=sampling)[2] >= n_image
+    assert completion(engine, "see ", two, " what?", sampling=sampling)[2] <= cells[0]
 
 
 def test_preempted_requests_go_on(files: tuple[str, str]):
@@ -188,7 +188,7 @@ def test_preempted_requests_go_on(files: tuple[str, str]):
     with load(model, options) as small:
         one, two = media_of(small)
         prompts = [("see ", one, " what?"), ("look ", two, " who?"), ("see ", one, two, "a"), ("x", two, "b")]
-        alone = [answer(small, *prompt, max_tokens=1)[1][0] for prompt in prompts]
+        alone = [completion(small, *prompt, max_tokens=1)[1][0] for prompt in prompts]
         small.forget()
         asked = [ask(small, *prompt, max_tokens=100, top_logprobs=0) for prompt in prompts]
         together = [scored(generation) for generation in asked]
@@ -203,7 +203,7 @@ def test_cancelled_request_ends(engine: Engine):
     generation.cancel()
     with pytest.raises(Cancelled):
         list(generation)
-    assert len(answer(engine, one, "?")[0]) == 12
+    assert len(completion(engine, one, "?")[0]) == 12
 
 
 FILES = [image(data) for data in (png(), bmp(), gif(), jpeg(), png(1, 1), png(1, 3000), png(3000, 1))]
@@ -213,7 +213,7 @@ SOUNDS = [sound(data) for data in (wav(), wav(0.1), mp3(), flac(), wav(rate=48_0
 def test_all_formats_are_taken(engine: Engine):
     for media in [*FILES, *SOUNDS]:
         if ("image" if media.kind == IMAGE else "audio") in engine.facts.modalities:
-            assert len(answer(engine, media, "?", max_tokens=2)[0]) == 2
+            assert len(completion(engine, media, "?", max_tokens=2)[0]) == 2
 
 
 def test_file_that_cannot_be_decoded_is_refused(engine: Engine):
@@ -223,7 +223,7 @@ def test_file_that_cannot_be_decoded_is_refused(engine: Engine):
         with pytest.raises(BadRequest, match="cannot be decoded") as found:
             ask(engine, image(data), "?")
         assert found.value.param == "p"
-    assert len(answer(engine, "hello")[0]) == 12
+    assert len(completion(engine, "hello")[0]) == 12
 
 
 @pytest.mark.parametrize(

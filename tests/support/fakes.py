@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.media import Media
+from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
 from localchat.serving.engine.media.encoder import Counted
@@ -164,14 +164,14 @@ class FakeProjector:
         """The names of what cannot be encoded."""
         self.is_closed = False
 
-    def count(self, media: Media) -> list[int | Counted]:
+    def count(self, media: MediaFile) -> list[int | Counted]:
         name, n_cells, n_positions, is_causal, n_chunks = self._read(media)
         if name == "bad":
             raise BadRequest("it cannot be decoded")
         begin, end = self.around
         return [begin, *[Counted(n_cells, n_positions, bool(is_causal)), end] * n_chunks]
 
-    def encode(self, media: Media) -> list[tuple[Any, int]]:
+    def encode(self, media: MediaFile) -> list[tuple[Any, int]]:
         name, *_, n_chunks = self._read(media)
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
@@ -184,7 +184,7 @@ class FakeProjector:
         self.is_closed = True
 
     @staticmethod
-    def _read(media: Media) -> tuple[str, int, int, int, int]:
+    def _read(media: MediaFile) -> tuple[str, int, int, int, int]:
         found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
         if found is None:
             return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1

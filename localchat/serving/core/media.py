@@ -63,7 +63,7 @@ class Attachment:
 
 
 @dataclass(frozen=True)
-class Media:
+class MediaFile:
     """An image or a sound that has been checked."""
 
     kind: str  # IMAGE or AUDIO.
@@ -76,7 +76,7 @@ def marker(index: int) -> str:
     return f"media{_SECRET}n{index}n"
 
 
-def checked(attachment: Attachment) -> Media:
+def checked(attachment: Attachment) -> MediaFile:
     """Decode and check an attachment. Raises BadRequest with its path."""
     path = attachment.path
     try:
@@ -95,7 +95,7 @@ def checked(attachment: Attachment) -> Media:
             raise ValueError(f"the {format} is cut: it has {len(data)} bytes") from None
     except ValueError as error:
         raise BadRequest(f"'{path}' cannot be read: {error}", path) from error
-    return Media(attachment.kind, data, path)
+    return MediaFile(attachment.kind, data, path)
 
 
 def _decoded(attachment: Attachment) -> tuple[str, bytes]:

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import logging
 import threading
 import time
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, item_path
-from ..core.media import Media
 from .batch import Batch, BatchChunk, MediaChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
+from .inputs import Inputs
 from .kv_cache import KVCache
 from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
@@ -38,22 +35,15 @@ from .values import (
     EngineStats,
     EngineStopped,
     GenerationRequest,
-    PromptPart,
     StepOutput,
     Submitted,
     check_queue,
-    check_tokens,
 )
 
 if TYPE_CHECKING:
-    from .media.encoder import MediaEncoder, Medium
+    from .media.encoder import MediaEncoder, PreparedMedia
 
 log = logging.getLogger("localchat.engine")
-
-# The tokens of a text that does not fit are counted up to this number, which takes less than a second.
-_COUNTED_TOKENS = 100_000
-# Vectors are computed in groups of inputs with so many tokens. Between two groups other requests run.
-_GROUP_TOKENS = 4096
 
 # A step with more rows beside one for each sequence may take long: it computes a prompt, or many forced tokens. Drafts
 # are fewer on a CPU.
@@ -86,6 +76,8 @@ class Engine:
         self.facts = backend.facts
         self.texts = backend.texts
         self.tokenize = backend.tokenize
+        self._inputs = Inputs(backend, encoder)
+        self.tokenize_prompt, self.embed = self._inputs.tokenize_prompt, self._inputs.embed
         # Whether its process has ended: never, since this is the process.
         self.has_died = False
         # The error that stopped the engine thread, if one did.
@@ -194,7 +186,7 @@ class Engine:
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
         for request in requests:
             if id(request.prompt) not in prompts:
-                prompts[id(request.prompt)] = self._prompt_of(request)
+                prompts[id(request.prompt)] = self._inputs.prompt_of(request)
         found = [prompts[id(request.prompt)] for request in requests]
         tokens = [own for own, _ in found]
         # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
@@ -236,114 +228,6 @@ class Engine:
     def cancel(self, id: int) -> None:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""
         self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
-
-    def tokenize_prompt(
-        self, parts: Iterable[PromptPart | Medium], *, add_bos: bool = False, limit: int | None = None
-    ) -> list[int]:
-        """The tokens of a prompt that is given as token ids, texts and media. Raises ContextLengthExceeded if the texts
-        have more than `limit` tokens; the rest is not counted."""
-        tokens: list[int] = []
-        for part in self._prepared(parts):
-            if isinstance(part, int):
-                tokens.append(part)
-                continue
-            if not isinstance(part, tuple):
-                tokens += part.cells
-                continue
-            text, parse_special = part
-            n_left = None if limit is None else limit - len(tokens)
-            try:
-                tokens += self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
-            except ContextLengthExceeded as error:
-                raise _too_long(len(tokens) + error.n_tokens, self.facts.n_ctx, "at least ") from error
-            add_bos = False
-        return tokens
-
-    def _prepared(self, parts: Iterable[PromptPart | Medium]) -> Iterator[int | tuple[str, bool] | Medium]:
-        """The parts of a prompt, with media prepared for the model."""
-        for part in parts:
-            if not isinstance(part, Media):
-                yield part
-            elif self._encoder is None:
-                raise NotSupported("this model supports only text: it has no projector", part.path)
-            else:
-                yield self._encoder.prepared(part)
-
-    def _prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
-        """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
-        `submit` raises for them."""
-        facts, n_kept = self.facts, request.params.n_prompt_kept
-        if facts.is_non_causal:
-            message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
-            raise NotSupported(message, "model")
-        try:
-            # There is no limit if only the end of the prompt is kept.
-            limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
-            parts = list(self._prepared(request.prompt))
-            chunks = [chunk for part in parts if not isinstance(part, (int, tuple)) for chunk in part.chunks]
-            tokens = self.tokenize_prompt(parts, add_bos=request.add_bos, limit=limit)[-n_kept:]
-            if chunks:
-                _check_media(request, tokens)
-            check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)
-            if len(tokens) >= facts.n_ctx:
-                raise _too_long(len(tokens), facts.n_ctx)
-        except BadRequest as error:
-            error.param = error.param or request.prompt_field
-            raise
-        return tokens, chunks
-
-    def embed(
-        self,
-        inputs: Many[str | Many[int]],
-        *,
-        field: str,
-        query: str | None = None,
-        truncates: bool = False,
-        check: Callable[[], None] = lambda: None,
-    ) -> tuple[list[array[float]], int]:
-        """The vector of each input, not normalised, and the number of their tokens.
-
-        Args:
-            inputs: Texts or token ids; with `query` the documents that are compared with it.
-            field: The field of the request that has the inputs, for errors.
-            truncates: Whether an input that is longer than the context is cut. If not, it is an error.
-            check: Called between two groups of inputs. It may raise an error to end the call.
-
-        Raises:
-            BadRequest: An input is empty, too long, or has a token that the vocabulary does not have.
-        """
-        # The context for embeddings is created with the first request. It is never larger than this limit.
-        limit = max(self.facts.n_ctx, self.facts.n_ctx_train, _COUNTED_TOKENS)
-        tokens: list[Many[int]] = []
-        for i, given in enumerate(inputs):
-            with _path_of(field, inputs, i):
-                if not isinstance(given, str):
-                    check_tokens(given, self.facts.n_vocab)
-                    tokens.append(given)
-                elif query is None:
-                    tokens.append(self.tokenize(given, add_bos=True, parse_special=False, limit=limit))
-                else:
-                    tokens.append(self.backend.pair_tokens(query, given))
-        vectors: list[array[float]] = []
-        while len(vectors) < len(inputs):
-            check()
-            try:
-                vectors += self.backend.embed(_group(tokens[len(vectors) :]))
-            except ContextLengthExceeded as error:
-                if truncates and error.n_ctx:
-                    tokens, truncates = [self._cut(own, error.n_ctx) for own in tokens], False
-                    continue
-                i = next(i for i, own in enumerate(tokens) if len(own) > error.n_ctx)
-                with _path_of(field, inputs, i):
-                    raise
-        return vectors, sum(map(len, tokens))
-
-    def _cut(self, tokens: Many[int], n: int) -> Many[int]:
-        """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
-        ends = self.tokenize("", add_bos=True)
-        if len(tokens) <= n or tokens[-1] not in ends[-1:]:
-            return tokens[:n]
-        return [*tokens[: n - 1], tokens[-1]]
 
     def stop(self) -> None:
         """Ends all sequences with EngineStopped before the next step."""
@@ -509,13 +393,13 @@ class Engine:
             del self._open[id]
         sequence.deliver(end=end, **output)
 
-    def _wants(self, medium: Medium) -> bool:
+    def _wants(self, medium: PreparedMedia) -> bool:
         """Whether an open sequence has this image or sound. Any thread may call this."""
         with self._lock:
             sequences = list(self._open.values())
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
-    def _after_encoding(self, medium: Medium) -> None:
+    def _after_encoding(self, medium: PreparedMedia) -> None:
         """Ends the sequences that wait for an image or a sound that could not be encoded."""
         if medium.error is not None:
             for sequence in [one for one in self._scheduler.waiting if medium in one.missing_media(0)]:
@@ -547,38 +431,3 @@ class Engine:
 
 def _close() -> None:
     raise EngineStopped
-
-
-@contextlib.contextmanager
-def _path_of(field: str, items: Many[object], i: int) -> Iterator[None]:
-    """Complete errors with the path of an item of a field."""
-    try:
-        yield
-    except BadRequest as error:
-        error.param = error.param or item_path(field, items, i)
-        raise
-
-
-def _group(inputs: list[Many[int]]) -> list[Many[int]]:
-    """The first inputs, with about `_GROUP_TOKENS` tokens."""
-    sums = itertools.accumulate(map(len, inputs))
-    return inputs[: 1 + sum(n < _GROUP_TOKENS for n in sums)]
-
-
-def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
-    return ContextLengthExceeded(
-        f"This model's maximum context length is {n_ctx} tokens, of which the output needs at least one. However, "
-        f"your request has {least}{n_prompt} tokens: shorten it or start the server with a larger --ctx",
-        n_tokens=n_prompt,
-        n_ctx=n_ctx,
-    )
-
-
-def _check_media(request: GenerationRequest, tokens: list[int]) -> None:
-    """Raises BadRequest for what a prompt with media cannot have."""
-    params = request.params
-    if params.n_prompt_kept or params.prompt_logprobs is not None:
-        name = "truncate_prompt_tokens" if params.n_prompt_kept else "prompt_logprobs"
-        raise BadRequest(f"'{name}' is not supported for a prompt with images or audio", name)
-    if tokens[-1] < 0:
-        raise BadRequest("the prompt ends with an image or audio: it needs text after it")

@@ -15,7 +15,7 @@ from typing import NamedTuple, Union
 
 from ..core.errors import BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
-from ..core.media import Media
+from ..core.media import MediaFile
 from ..core.model_options import Adapter, ModelOptions
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
@@ -40,7 +40,7 @@ TextPart = tuple[str, bool]
 """A text of a prompt, and whether the texts of control tokens in it become control tokens."""
 
 
-PromptPart = Union[int, TextPart, Media]
+PromptPart = Union[int, TextPart, MediaFile]
 Adapters = tuple[tuple[int, float], ...]
 """A set of adapters: the index of each in `ModelFacts.adapters`, in order, and its scale, which is not 0."""
 Prompt = tuple[PromptPart, ...]

@@ -46,10 +46,10 @@ UNFIT = "a<think>" * 11_200
 def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized_whole(
     port: int, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    from localchat.serving.engine import engine
+    from localchat.serving.engine import inputs
     from localchat.serving.engine.llama.vocabulary import Vocabulary
 
-    monkeypatch.setattr(engine, "_COUNTED_TOKENS", 4)
+    monkeypatch.setattr(inputs, "_COUNTED_TOKENS", 4)
     real = Vocabulary._tokenize_block
 
     def tokenized(self: Vocabulary, data: bytes, *others: Any) -> list[int]:

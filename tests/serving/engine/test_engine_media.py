@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, OutOfResources
-from localchat.serving.core.media import IMAGE, Media
+from localchat.serving.core.media import IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
@@ -24,9 +24,11 @@ from tests.support.serving import wait_for
 BEGIN, END = FakeProjector.around
 
 
-def image(n_cells: int, n_positions: int = 0, *, name: str = "a", is_causal: bool = True, n_chunks: int = 1) -> Media:
+def image(
+    n_cells: int, n_positions: int = 0, *, name: str = "a", is_causal: bool = True, n_chunks: int = 1
+) -> MediaFile:
     """An image for the fake projector."""
-    return Media(IMAGE, f"{name} {n_cells} {n_positions or n_cells} {int(is_causal)} {n_chunks}".encode(), "p")
+    return MediaFile(IMAGE, f"{name} {n_cells} {n_positions or n_cells} {int(is_causal)} {n_chunks}".encode(), "p")
 
 
 def mixing(tokens: list[int], n_prompt: int) -> int:
@@ -45,11 +47,11 @@ def seeing(projector: FakeProjector | None = None, max_bytes: int = 1 << 20, **o
 
 def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
     """Submit a prompt of texts and media."""
-    prompt = tuple(part if isinstance(part, Media) else (part, True) for part in parts)
+    prompt = tuple(part if isinstance(part, MediaFile) else (part, True) for part in parts)
     return submit(engine, request_for(prompt, **{"max_tokens": 8, **options}))
 
 
-def answer(engine: Engine, *parts: Any, **options: Any) -> tuple[str, int, int]:
+def completion(engine: Engine, *parts: Any, **options: Any) -> tuple[str, int, int]:
     """The text, and how many tokens the prompt has and how many of them were cached."""
     text, finish = read(ask(engine, *parts, **options))
     return text, finish.usage.n_prompt, finish.usage.n_cached
@@ -63,16 +65,17 @@ WHOLE, GRID = image(30, name="whole", is_causal=False), image(36, 6, name="grid"
 def test_texts_depend_on_the_images_and_their_order(is_unified: bool):
     with seeing(is_unified=is_unified) as engine:
         texts = [
-            answer(engine, "look: ", *images, " what?")[0] for images in ((A,), (B,), (A, B), (B, A), (A, A), (GRID,))
+            completion(engine, "look: ", *images, " what?")[0]
+            for images in ((A,), (B,), (A, B), (B, A), (A, A), (GRID,))
         ]
         assert len(set(texts)) == 6
         for images, text in zip(((A,), (B,), (A, B)), texts):
-            assert answer(engine, "look: ", *images, " what?")[0] == text
+            assert completion(engine, "look: ", *images, " what?")[0] == text
 
 
 def test_media_count_as_tokens_of_the_prompt():
     with seeing() as engine:
-        assert answer(engine, "look: ", A, GRID, " what?")[1] == 6 + 42 + 38 + 6
+        assert completion(engine, "look: ", A, GRID, " what?")[1] == 6 + 42 + 38 + 6
         begin, cell, *_ = alone = engine.tokenize_prompt([A])
         assert (begin, alone[-1], alone.count(cell)) == (BEGIN, END, 40)
         assert engine.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
@@ -81,14 +84,16 @@ def test_media_count_as_tokens_of_the_prompt():
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0)], ids=["sampled", "repeatable"])
 @pytest.mark.parametrize("medium", [A, WHOLE, GRID, image(130), image(10, n_chunks=3)], ids=lambda m: m.data.decode())
-def test_same_image_is_neither_encoded_nor_computed_again(medium: Media, is_unified: bool, sampling: SamplingParams):
+def test_same_image_is_neither_encoded_nor_computed_again(
+    medium: MediaFile, is_unified: bool, sampling: SamplingParams
+):
     projector = FakeProjector()
     n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.count(medium))
     with seeing(projector, is_unified=is_unified) as engine:
-        first = answer(engine, "look: ", medium, " what?", sampling=sampling)
-        again = answer(engine, "look: ", medium, " what?", sampling=sampling)
-        next_turn = answer(engine, "look: ", medium, " what?", first[0], "and now?", sampling=sampling)
-        other = answer(engine, "look: ", B, " what?", sampling=sampling)
+        first = completion(engine, "look: ", medium, " what?", sampling=sampling)
+        again = completion(engine, "look: ", medium, " what?", sampling=sampling)
+        next_turn = completion(engine, "look: ", medium, " what?", first[0], "and now?", sampling=sampling)
+        other = completion(engine, "look: ", B, " what?", sampling=sampling)
     assert first[0] == again[0]
     # The media and what is before them, at least.
     assert again[2] >= 6 + n_image - 1
@@ -100,12 +105,12 @@ def test_same_image_is_neither_encoded_nor_computed_again(medium: Media, is_unif
 def test_image_of_a_cached_prefix_is_not_encoded_again_when_its_vectors_are_gone():
     projector = FakeProjector()
     with seeing(projector, max_bytes=10) as engine:
-        first = answer(engine, A, " what?")
-        assert answer(engine, B, " who?")[2] == 1
-        assert answer(engine, A, " what?") == (first[0], first[1], first[1] - 1)
+        first = completion(engine, A, " what?")
+        assert completion(engine, B, " who?")[2] == 1
+        assert completion(engine, A, " what?") == (first[0], first[1], first[1] - 1)
         assert projector.encoded == ["a", "b"]
         engine.forget()
-        assert answer(engine, A, " what?")[0] == first[0]
+        assert completion(engine, A, " what?")[0] == first[0]
     assert projector.encoded == ["a", "b", "a"]
 
 
@@ -113,7 +118,7 @@ def test_cache_holds_the_media_that_were_used_last_within_its_limit():
     projector = FakeProjector()
     with seeing(projector, max_bytes=3100) as engine:
         for name in ("a", "b", "c", "a", "d", "a", "b"):
-            answer(engine, image(20, name=name), "?")
+            completion(engine, image(20, name=name), "?")
             engine.forget()
     assert projector.encoded == ["a", "b", "c", "d", "b"]
 
@@ -160,7 +165,7 @@ def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_aga
             read(failing)
         assert len(read(other)[0]) == 8
         projector.broken = set()
-        assert len(answer(engine, A, "?")[0]) == 8
+        assert len(completion(engine, A, "?")[0]) == 8
     assert projector.encoded == ["a", "b", "a"]
 
 
@@ -178,7 +183,7 @@ def test_media_that_cannot_be_used_are_refused(parts: Any, options: Any, expecte
             ask(engine, *parts, **options)
         with pytest.raises(ContextLengthExceeded):
             ask(engine, *[A] * 20, "?")
-        assert len(answer(engine, A, "?")[0]) == 8
+        assert len(completion(engine, A, "?")[0]) == 8
 
 
 def test_prompt_that_ends_with_an_image_is_refused():
@@ -189,7 +194,7 @@ def test_prompt_that_ends_with_an_image_is_refused():
     with seeing(projector) as engine:
         with pytest.raises(BadRequest, match="ends with an image"):
             ask(engine, "?", A)
-        assert len(answer(engine, A, "?")[0]) == 8
+        assert len(completion(engine, A, "?")[0]) == 8
 
 
 def test_prompt_ids_have_none_for_media():
@@ -236,7 +241,7 @@ def test_random_requests_together_have_the_texts_that_they_have_alone(seed: int)
     with seeing(**options) as engine:
         alone = {}
         for i in (0, 5, 10):
-            alone[i] = answer(engine, *prompts[i], max_tokens=30, sampling=sampling)[0]
+            alone[i] = completion(engine, *prompts[i], max_tokens=30, sampling=sampling)[0]
             engine.forget()
         asked = [ask(engine, *parts, max_tokens=30, sampling=sampling) for parts in prompts]
         for generation in asked[20:]:
@@ -271,13 +276,13 @@ def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch
         monkeypatch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OutOfResources):
             read(ask(engine, A, "?"))
-        assert len(answer(engine, "hello")[0]) == 8
+        assert len(completion(engine, "hello")[0]) == 8
         monkeypatch.undo()
-        assert len(answer(engine, A, "?")[0]) == 8
+        assert len(completion(engine, A, "?")[0]) == 8
 
 
 def test_thread_ends_when_all_is_encoded():
     """OpenMP would keep its team of threads for it."""
     with seeing() as engine:
-        answer(engine, A, "?")
+        completion(engine, A, "?")
         wait_for(lambda: not any(thread.name == "localchat-media" for thread in threading.enumerate()))

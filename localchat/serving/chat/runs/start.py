@@ -16,7 +16,7 @@ from ...api.completions import CompletionRequest, SourceFile
 from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, Media, checked
+from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, checked
 from ...core.params import GenerationParams
 from ...core.request import Input, TextRequest
 from ...engine.front import AnyEngine
@@ -90,12 +90,12 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
         return len(model.engine.tokenize_prompt(_parts(prompt, template, media)))
 
 
-def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequence[Media | None]]:
+def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequence[MediaFile | None]]:
     """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
 
     Notes replace the markers of others in replayed messages. Raises BadRequest for others in new messages.
     """
-    media: list[Media | None] = []
+    media: list[MediaFile | None] = []
     notes: dict[int, str] = {}
     modalities = model.engine.facts.modalities
     for i, attachment in enumerate(request.attachments):
@@ -127,7 +127,7 @@ def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequen
     return request, media
 
 
-def _parts(prompt: str, template: ChatTemplate, media: Sequence[Media | None]) -> Iterator[TextPart | Media]:
+def _parts(prompt: str, template: ChatTemplate, media: Sequence[MediaFile | None]) -> Iterator[TextPart | MediaFile]:
     """The parts of a prompt to tokenize, and the media between them."""
     start = 0
     for found in MARKER.finditer(prompt) if media else ():

@@ -1,8 +1,8 @@
 """Encodes images and sounds beside the engine thread, and keeps what may be needed again.
 
-An image or sound is a `Medium`, one for each content as long as the cache has it. When a request arrives, its media are
-decoded to count their cells. They are encoded when the scheduler asks for them; it does not if a cached prefix has
-them. The cache holds the media that were used last, within a limit of bytes.
+An image or sound is a `PreparedMedia`, one for each content as long as the cache has it. When a request arrives, its
+media are decoded to count their cells. They are encoded when the scheduler asks for them; it does not if a cached
+prefix has them. The cache holds the media that were used last, within a limit of bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Union
 
 from ...core.errors import BadRequest, out_of_resources
-from ...core.media import Media
+from ...core.media import MediaFile
 from ..batch import MediaChunk, PositionSection
 from ..values import EngineError
 
@@ -47,19 +47,19 @@ Items = Sequence[Union[int, Counted]]
 class Projector(Protocol):
     """What `LlamaProjector` has. Tests have another one."""
 
-    def count(self, media: Media) -> Items:
+    def count(self, media: MediaFile) -> Items:
         """The size of an image or sound in a prompt; any thread. Raises BadRequest if it cannot be decoded."""
 
-    def encode(self, media: Media) -> Sequence[tuple[Any, int]]:
+    def encode(self, media: MediaFile) -> Sequence[tuple[Any, int]]:
         """For each chunk its rows, and their bytes. Runs on one thread."""
 
     def close(self) -> None: ...
 
 
-class Medium:
+class PreparedMedia:
     """An image or a sound for the model."""
 
-    def __init__(self, media: Media, key: bytes, items: Items) -> None:
+    def __init__(self, media: MediaFile, key: bytes, items: Items) -> None:
         # Its tokens: those that the model wants around it, and a negative number for each cell of a chunk.
         self.cells: list[int] = []
         self.chunks: list[MediaChunk] = []
@@ -86,21 +86,21 @@ class MediaEncoder:
     def __init__(self, projector: Projector, max_bytes: int = CACHE_BYTES) -> None:
         self._projector = projector
         self._max_bytes = max_bytes
-        self._wants: Callable[[Medium], bool]
-        self._on_end: Callable[[Medium], None]
+        self._wants: Callable[[PreparedMedia], bool]
+        self._on_end: Callable[[PreparedMedia], None]
         # One file is decoded at a time, which bounds the memory for that.
         self._counting = threading.Lock()
         # Guards the rest.
         self._lock = threading.Lock()
         # By content, the least recently used first.
-        self._cache: OrderedDict[bytes, Medium] = OrderedDict()
-        self._queue: deque[Medium] = deque()
-        self._current: Medium | None = None
+        self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()
+        self._queue: deque[PreparedMedia] = deque()
+        self._current: PreparedMedia | None = None
         # It ends when the queue is empty: OpenMP keeps a team of threads for each thread that has computed, and
         # shortens the waits of all teams if they have more threads than there are cores.
         self._thread: threading.Thread | None = None
 
-    def start(self, wants: Callable[[Medium], bool], on_end: Callable[[Medium], None]) -> None:
+    def start(self, wants: Callable[[PreparedMedia], bool], on_end: Callable[[PreparedMedia], None]) -> None:
         """`wants` tells whether a sequence still needs a medium; `on_end` is called when it is encoded or has an error.
         Both are called on the thread that encodes."""
         self._wants, self._on_end = wants, on_end
@@ -114,14 +114,14 @@ class MediaEncoder:
             thread.join()
         self._projector.close()
 
-    def prepared(self, media: Media) -> Medium:
+    def prepared(self, media: MediaFile) -> PreparedMedia:
         """The medium of this content; any thread. Raises BadRequest if it cannot be decoded."""
         key = hashlib.sha256(media.kind.encode() + media.data).digest()
         with self._counting:
             medium = self._cached(key)
             if medium is None:
                 try:
-                    medium = Medium(media, key, self._projector.count(media))
+                    medium = PreparedMedia(media, key, self._projector.count(media))
                 except BadRequest as error:
                     error.param = media.path
                     raise
@@ -130,7 +130,7 @@ class MediaEncoder:
                     self._evict()
         return medium
 
-    def encode(self, media: Iterable[Medium]) -> None:
+    def encode(self, media: Iterable[PreparedMedia]) -> None:
         """Encode media soon, each once. Runs on the engine thread."""
         with self._lock:
             for medium in media:
@@ -151,7 +151,7 @@ class MediaEncoder:
         for medium in refused:
             self._on_end(medium)
 
-    def _cached(self, key: bytes) -> Medium | None:
+    def _cached(self, key: bytes) -> PreparedMedia | None:
         with self._lock:
             medium = self._cache.get(key)
             if medium is not None:
@@ -175,7 +175,7 @@ class MediaEncoder:
                 self._evict()
             self._on_end(medium)
 
-    def _next(self) -> Medium | None:
+    def _next(self) -> PreparedMedia | None:
         """The next medium that a sequence still needs. None: the thread ends."""
         with self._lock:
             while self._queue:
@@ -186,7 +186,7 @@ class MediaEncoder:
             self._thread = None
             return None
 
-    def _encode(self, medium: Medium) -> None:
+    def _encode(self, medium: PreparedMedia) -> None:
         began_at = time.perf_counter()
         try:
             encoded = self._projector.encode(medium.media)

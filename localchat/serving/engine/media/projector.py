@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...core.errors import BadRequest
-from ...core.media import AUDIO, IMAGE, Media
+from ...core.media import AUDIO, IMAGE, MediaFile
 from ..batch import PositionSection
 from ..llama.library import L, Model, last_errors, mtmd
 from ..values import EngineError
@@ -78,7 +78,7 @@ class LlamaProjector:
                 most = max([most, *(item.n_cells for _, item in self._items(chunks) if isinstance(item, Counted))])
         return most
 
-    def count(self, media: Media) -> Items:
+    def count(self, media: MediaFile) -> Items:
         """See media/encoder.py."""
         with self._chunks(self._bitmap(media, is_counted=True)) as chunks:
             found = [item for _, item in self._items(chunks)]
@@ -87,7 +87,7 @@ class LlamaProjector:
                 raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
         return found
 
-    def encode(self, media: Media) -> list[tuple[Any, int]]:
+    def encode(self, media: MediaFile) -> list[tuple[Any, int]]:
         """See media/encoder.py."""
         self.is_encoding = True
         try:
@@ -98,7 +98,7 @@ class LlamaProjector:
         finally:
             self.is_encoding = False
 
-    def _bitmap(self, media: Media, is_counted: bool = False) -> Any:
+    def _bitmap(self, media: MediaFile, is_counted: bool = False) -> Any:
         """The decoded file; without its pixels or samples if they are only counted."""
         buffer = (ctypes.c_uint8 * len(media.data)).from_buffer_copy(media.data)
         bitmap = self._library.mtmd_helper_bitmap_init_from_buf_wrapper(
@@ -164,9 +164,9 @@ class LlamaProjector:
         """Encode an image and a sound: a projector that does not fit the model can end the process at the first one."""
         trials = []
         if "image" in self.modalities:
-            trials.append(Media(IMAGE, _gray_bitmap(_TRIAL_SIDE)))
+            trials.append(MediaFile(IMAGE, _gray_bitmap(_TRIAL_SIDE)))
         if "audio" in self.modalities:
-            trials.append(Media(AUDIO, _silence(self._library.mtmd_get_audio_sample_rate(self._context))))
+            trials.append(MediaFile(AUDIO, _silence(self._library.mtmd_get_audio_sample_rate(self._context))))
         for media in trials:
             try:
                 if any(isinstance(item, int) and item < 0 for item in self.count(media)):
