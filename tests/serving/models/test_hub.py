@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -182,6 +183,31 @@ def test_broken_transfers_and_a_limit_of_requests_are_repeated(tmp_path: Path):
         assert done.returncode == 0, done.stderr
         assert hub.ranges() == ["", f"bytes={10 << 20}-", f"bytes={20 << 20}-"]
     assert (blobs(tmp_path, "org/small") / digest_of(data)).read_bytes() == data
+
+
+@needs_library
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_terminal_shows_the_size_and_the_time_left(tmp_path: Path):
+    import fcntl
+    import struct
+    import termios
+
+    terminal, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    with Hub({"org/small": {"small.gguf": MODEL + bytes(25_000_000)}}) as hub, open(terminal, "rb", 0) as output:
+        variables = {**os.environ, **environment(tmp_path, hub)}
+        with subprocess.Popen(command("--get", "org/small"), env=variables, stdout=theirs, stderr=theirs) as process:
+            os.close(theirs)
+            limit = threading.Timer(DEADLINE_S, process.kill)
+            limit.start()
+            shown = b""
+            with contextlib.suppress(OSError):  # The terminal ends with the process.
+                while part := output.read(4096):
+                    shown += part
+            limit.cancel()
+        assert process.returncode == 0
+    size = rf"{(len(MODEL) + 25_000_000) / 1e6:.1f}M"
+    assert re.search(rf"small.gguf: +\d+%\|.*/{size} \[\d\d:\d\d<\d\d:\d\d, +[\d.]+MB/s\]", shown.decode()), shown
 
 
 @needs_library
