@@ -318,12 +318,14 @@ class Reply(Frozen, Generic[Value]):
     raw: Any = None
     # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
-    # Of `map`: why the request failed. The reply is what was received before, perhaps nothing.
+    # Of `map`: why the request failed. `choices` have what was received before; `text` and the like raise the error.
     error: LocalChatError | None = None
 
     @property
     def choice(self) -> Choice:
-        """The first choice; an empty one if none was received."""
+        """The first choice; an empty one if none was received. Raises `error` if there is one."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
         return self.choices[0] if self.choices else Choice()
 
     @property

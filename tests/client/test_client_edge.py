@@ -147,7 +147,7 @@ def test_failed_request_of_map_has_its_partial_reply(client_class):
 
     with serving(respond) as server, make_client(server, client_class) as client:
         replies = client.map(["0", "1", "2"])
-    assert [reply.text for reply in replies] == ["a", "b", ""]
+    assert [[choice.text for choice in reply.choices] for reply in replies] == [["a"], ["b"], []]
     assert [type(reply.error).__name__ for reply in replies] == ["NoneType", "IncompleteStream", "BadRequestError"]
     assert replies[2].as_dict()["error"].startswith("BadRequestError: 400 from ")
 

@@ -133,7 +133,7 @@ def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class)
         assert len(conversation.messages) == (0 if words else 2)
         (outcome,) = client.map(["hi"], **options)
         assert isinstance(outcome.error, IncompleteReply) == bool(words)
-        assert outcome.text == "Hello"
+        assert outcome.choices[0].text == "Hello"
         assert all("allow_truncated" not in request.json for request in server.requests)
 
 
