@@ -184,6 +184,7 @@ def test_default_context_is_smaller_only_beside_a_model_in_use(tmp_path, monkeyp
     with limited(tmp_path, monkeypatch, 110 * MB, {"one": 0, "two": 0}) as (service, port):
         assert complete(port, "one")[0] == 200
         one, two = service.find("one"), service.find("two")
+        wait_for(lambda: not one.n_users)  # The response has ended, and its thread a moment later.
         with service.using(two) as model:
             assert (state_of(one), model.engine.facts.n_ctx) == ("unloaded", 4096)
             assert "to save memory" not in caplog.text
