@@ -17,7 +17,7 @@ from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import Input, TextRequest
 from .chat import read_text_request
-from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, id_text, logprob_entry
+from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, logprob_entry
 from .parts import read_inputs
 
 MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
@@ -128,7 +128,7 @@ class LogprobWriter:
     def _name(self, id: int, piece: bytes) -> str:
         """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
         if self._request.tokens_as_ids:
-            return id_text(id)
+            return f"token_id:{id}"
         try:
             return piece.decode()
         except UnicodeDecodeError:

@@ -140,11 +140,6 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     return {"type": "function", "function": described}, function.at(field)
 
 
-def tool_fields(tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tools` and `tool_paths` of a ChatRequest."""
-    return {"tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools)}
-
-
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
     """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
     Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
@@ -163,7 +158,7 @@ def is_of_type(tool: Fields, kind: str) -> bool:
 
 
 def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest, in the format of chat completions or of the Responses API."""
+    """The fields of `chosen_tools`, in the format of chat completions or of the Responses API."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field = "function_call" if older else "tool_choice"
     if not isinstance(body.get(field), dict):
@@ -186,14 +181,17 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest: a mode, "none" without tools, and names, which must be offered."""
+    """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
     offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
     for name in names:
         if name not in offered:
             raise BadRequest(f"'{field}' names {show(name)}; 'tools' offers {show(offered)}", field)
-    return {"tool_choice": mode if offered else "none", "allowed": tuple(names)}
+    return {
+        "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
+        "tool_choice": mode if offered else "none", "allowed": tuple(names),
+    }  # fmt: skip
 
 
 def _chosen_name(choice: Fields, field: str) -> str:

@@ -194,12 +194,10 @@ class Endpoints:
             if not ollama.asks_for_text(request):
                 self._load_or_unload(exchange, request, encoder_type, stream)
                 return
-            start: Callable[..., GenerationRun] = start_chat
-            if isinstance(request, completions.CompletionRequest):
-                start = start_text
+            start: Any = start_text if isinstance(request, completions.CompletionRequest) else start_chat
             wait = partial(self._wait, exchange, stream)
             start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, check=wait)
-            run = self._used(exchange, request, start_for, stream)
+            run: GenerationRun = self._used(exchange, request, start_for, stream)
             exchange.id = run.head.id
             try:
                 with run:
