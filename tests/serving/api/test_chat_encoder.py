@@ -80,7 +80,9 @@ def test_logprobs_are_on_the_next_chunk_of_their_choice():
     }
     events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
     fields = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
-    other, finish = (json.loads(text)["choices"][0] for text in chunks_of(*events, **fields)[2:])
+    first, _, *others = (json.loads(text) for text in chunks_of(*events, **fields))
+    other, finish = (chunk["choices"][0] for chunk in others)
+    assert (first["prompt_token_ids"], "prompt_token_ids" in others[0]) == ([5, 6], False)
     assert (other["index"], other["logprobs"]) == (1, None)
     assert (finish["logprobs"], finish["token_ids"], finish["stop_reason"]) == ({"content": [entry] * 2}, [5, 5], 5)
     body = body_of(*events, **fields)
