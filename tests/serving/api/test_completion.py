@@ -135,7 +135,7 @@ def test_suffix_makes_a_fim_prompt():
     ("fields", "param"),
     [
         ({}, "prompt"),
-        ({"prompt": 5}, "prompt"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["AAAA"]}}, "prompt"),
         ({"prompt": [[]]}, "prompt[0]"),
         ({"prompt": ["a", None]}, "prompt[1]"),
         ({"prompt": [1, -1]}, "prompt[0]"),

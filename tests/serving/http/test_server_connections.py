@@ -12,22 +12,9 @@ import pytest
 
 from localchat.serving.http.connections import Connections, listen_at
 from localchat.serving.loading.options import Options
+from tests.support import serving as support
 from tests.support.documents import run
-from tests.support.serving import (
-    CLIENT_TLS,
-    DEADLINE_S,
-    GOOD,
-    TLS,
-    ask,
-    chat_request,
-    delta_text,
-    exchange,
-    raw_request,
-    read_all,
-    read_until,
-    serving,
-    wait_for,
-)
+from tests.support.serving import DEADLINE_S, GOOD, ask, raw_request, read_all, serving, wait_for
 
 # --- the limit ---
 
@@ -36,7 +23,7 @@ def hold(running) -> socket.socket:
     """A connection with a request whose body has not arrived yet."""
     sock = running.connect()
     sock.sendall(raw_request(GOOD, "Expect: 100-continue", "Connection: close")[: -len(GOOD)])
-    read_until(sock, b"100 Continue\r\n\r\n")
+    support.read_until(sock, b"100 Continue\r\n\r\n")
     return sock
 
 
@@ -45,7 +32,7 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
     with serving(settings=Options(port=0, max_connections=2)) as running, hold(running) as first:
         with hold(running) as second:
             for _ in range(3):
-                head, body = exchange(running, chat_request("x" * 100_000))
+                head, body = support.exchange(running, support.chat_request("x" * 100_000))
                 assert head.startswith(b"HTTP/1.1 503 ")
                 assert b"\r\nRetry-After: 2" in head
                 assert b"\r\nConnection: close" in head
@@ -157,19 +144,19 @@ def test_server_without_files_for_connections_waits_until_there_are_some():
 
 
 def https(running) -> http.client.HTTPSConnection:
-    return http.client.HTTPSConnection("localhost", running.port, timeout=DEADLINE_S, context=CLIENT_TLS)
+    return http.client.HTTPSConnection("localhost", running.port, timeout=DEADLINE_S, context=support.CLIENT_TLS)
 
 
 def test_tls_serves_whole_responses_and_streams_on_one_connection():
-    with serving(settings=TLS) as running, contextlib.closing(https(running)) as client:
+    with serving(settings=support.TLS) as running, contextlib.closing(https(running)) as client:
         assert ask(client)[0] == 200
-        assert delta_text(ask(client, stream=True)[1]) == "hello"
+        assert support.delta_text(ask(client, stream=True)[1]) == "hello"
         assert running.server.url.startswith("https://127.0.0.1:")
 
 
 @pytest.mark.parametrize("first_bytes", [b"", GOOD, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"])
 def test_connection_without_tls_is_closed_and_others_stay_open(first_bytes, caplog):
-    with serving(settings=TLS) as running:
+    with serving(settings=support.TLS) as running:
         with running.connect() as sock:
             sock.sendall(first_bytes)
             with contextlib.suppress(OSError):  # The server may have closed it already.
@@ -200,7 +187,7 @@ def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert running.server.url == f"unix:{path}"
         assert ask(client)[0] == 200
-        assert delta_text(ask(client, stream=True)[1]) == "hello"
+        assert support.delta_text(ask(client, stream=True)[1]) == "hello"
     assert not path.exists()
 
 

@@ -10,22 +10,9 @@ import threading
 import pytest
 
 from localchat.serving.loading.options import Options
+from tests.support import serving as support
 from tests.support.fakes import endless
-from tests.support.serving import (
-    CLIENT_TLS,
-    DEADLINE_S,
-    GOOD,
-    TLS,
-    chat_request,
-    dechunked,
-    delta_text,
-    payloads,
-    read_response,
-    read_until,
-    reset,
-    serving,
-    wait_for,
-)
+from tests.support.serving import DEADLINE_S, GOOD, chat_request, read_response, read_until, serving, wait_for
 
 LONG = {"n_ctx": 100_000, "n_cells": 1_000_000}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it behind unread bytes")
@@ -47,18 +34,18 @@ def close_cleanly(sock: socket.socket) -> None:
 @pytest.fixture(scope="module")
 def long():
     """Servers whose responses do not end, without and with TLS."""
-    with serving(endless, **LONG) as plain, serving(endless, settings=TLS, **LONG) as tls:
+    with serving(endless, **LONG) as plain, serving(endless, settings=support.TLS, **LONG) as tls:
         yield {"plain": plain, "TLS": tls}
 
 
 def connected(running) -> socket.socket:
-    sock = running.connect()
-    return CLIENT_TLS.wrap_socket(sock, server_hostname="localhost") if running.server.url[:5] == "https" else sock
+    sock, is_tls = running.connect(), running.server.url.startswith("https")
+    return support.CLIENT_TLS.wrap_socket(sock, server_hostname="localhost") if is_tls else sock
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("leave", [close_cleanly, reset, half_close])
+@pytest.mark.parametrize("leave", [close_cleanly, support.reset, half_close])
 def test_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
     caplog.set_level(logging.INFO)
     running = long[kind]
@@ -128,7 +115,7 @@ def test_stream_that_is_read_late_is_complete():
         raw = b""
         while not raw.endswith(b"\r\n0\r\n\r\n"):
             raw += sock.recv(65536)
-    assert delta_text(payloads(dechunked(raw.partition(b"\r\n\r\n")[2]))) == text
+    assert support.delta_text(support.payloads(support.dechunked(raw.partition(b"\r\n\r\n")[2]))) == text
 
 
 # --- shutdown ---
@@ -143,7 +130,7 @@ def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
         running.server.shutdown()
         closer = threading.Thread(target=running.server.close)
         closer.start()
-        chunks = payloads(response.read())
+        chunks = support.payloads(response.read())
         closer.join(DEADLINE_S)
         assert not closer.is_alive()
         assert idle.recv(1) == b""

@@ -15,19 +15,8 @@ from localchat.serving.http import http_server, incoming
 from localchat.serving.http.exchange import SEND_BYTES
 from localchat.serving.http.incoming import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
 from localchat.serving.loading.options import Options
-from tests.support.serving import (
-    DEADLINE_S,
-    GOOD,
-    chat_request,
-    chunked,
-    exchange,
-    raw_request,
-    read_all,
-    read_response,
-    read_until,
-    serving,
-    trickle,
-)
+from tests.support import serving as support
+from tests.support.serving import GOOD, chat_request, chunked, exchange, raw_request, read_all, read_until, serving
 
 BIG = b"x" * 100_001
 HEALTH = raw_request(b"", "Connection: close", path="/health", method="GET")
@@ -200,7 +189,7 @@ def test_body_nested_too_deeply_is_a_bad_request(running, n):
     with contextlib.closing(running.client()) as client:
         for depth, expected in ((n, (400, "body")), (150, (200, None))):
             client.request("POST", "/v1/chat/completions", start + "[" * depth + "]" * depth + "}}")
-            status, body = read_response(client)
+            status, body = support.read_response(client)
             assert (status, body.get("error", {}).get("param")) == expected
 
 
@@ -291,7 +280,7 @@ def test_connection_without_a_whole_head_is_closed(monkeypatch, limit, sent):
     monkeypatch.setattr(http_server, limit, 0.1)
     with serving() as running, running.connect() as sock:
         sock.sendall(sent)
-        trickle(sock, b"x" if sent else b"")
+        support.trickle(sock, b"x" if sent else b"")
         with contextlib.suppress(ConnectionResetError):
             assert sock.recv(1) == b""
 
@@ -303,7 +292,7 @@ def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
     monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
     with serving() as running, running.connect() as sock:
         sock.sendall(sent.replace(b"Content-Length: ", b"Content-Length: 1"))
-        trickle(sock, byte)
+        support.trickle(sock, byte)
         raw = read_all(sock)
     assert raw.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert b"send 16384 bytes per second or more" in raw
@@ -311,7 +300,7 @@ def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
 
 def test_body_that_takes_long_and_is_fast_enough_is_read(monkeypatch):
     monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(incoming, "MIN_BODY_RATE", len(GOOD) // 4 / DEADLINE_S)
+    monkeypatch.setattr(incoming, "MIN_BODY_RATE", len(GOOD) // 4 / support.DEADLINE_S)
     head, _, body = chat_request().partition(b"\r\n\r\n")
     with serving() as running, running.connect() as sock:
         sock.sendall(head + b"\r\n\r\n" + body[:-20])
