@@ -197,9 +197,16 @@ def test_unknown_model_is_refused_by_every_endpoint(running):
         "/v1/responses": {"input": "a"},
         "/v1/messages": {"messages": LONG, "max_tokens": 1},
         "/v1/messages/count_tokens": {"messages": LONG},
+        "/api/chat": {"messages": LONG},
+        "/api/generate": {"prompt": "a"},
+        "/api/embed": {"input": "a"},
+        "/api/embeddings": {"prompt": "a"},
+        "/api/show": {},
     }.items():
         status, body = running.request("POST", path, json.dumps({"model": "other", **fields}))
-        assert (status, "there is no model 'other' here" in body["error"]["message"]) == (404, True)
+        message = body["error"] if path.startswith("/api/") else body["error"]["message"]
+        assert (status, "there is no model 'other' here" in message) == (404, True)
+    assert isinstance(running.request("POST", "/api/pull", "{}")[1]["error"], str)
 
 
 @pytest.mark.parametrize(
