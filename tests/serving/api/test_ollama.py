@@ -96,15 +96,7 @@ def test_refused_field_is_named(path, fields, param):
 
 
 def test_options_are_mapped():
-    options = {
-        "num_predict": 7,
-        "temperature": 0,
-        "top_k": 3,
-        "seed": 5,
-        "stop": ["x"],
-        "num_ctx": 1,
-        "repeat_last_n": 9,
-    }
+    options = {"num_predict": 7, "temperature": 0, "top_k": 3, "seed": 5, "stop": ["x"], "repeat_last_n": 9}
     fields = {"options": {**options, "num_ctx": 1, "colour": 1}, "think": "high", "format": {"type": "object"}}
     request = parse(**fields)
     assert isinstance(request, ChatRequest)
@@ -176,12 +168,8 @@ def test_ollama_package(url, request):
     assert [model.model for model in client.list().models] == ["demo"]
     assert client.show("demo").capabilities
     options = {"temperature": 0}
-    question: Any = {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "What is your name?"}],
-        "options": options,
-    }
-    whole, parts = client.chat(**question), client.chat(**question, stream=True)
+    asked: Any = {"messages": [{"role": "user", "content": "What is your name?"}], "options": options}
+    whole, parts = client.chat("demo", **asked), client.chat("demo", **asked, stream=True)
     assert "".join(part.message.content or "" for part in parts) == whole.message.content != ""
 
     def get_weather(city: str) -> str:
