@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -10,15 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localchat.serving.api.chat import MAX_N, ChatRequest, parse_chat
-from localchat.serving.core import errors
+from localchat.serving.core import errors, params
 from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, parse_body
-from localchat.serving.core.params import (
-    MAX_LISTED_TOKENS,
-    MAX_STOPS,
-    MAX_TOKEN_ID_DIGITS,
-    MAX_TOP_LOGPROBS,
-    parse_default,
-)
+from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, parse_default
 from localchat.serving.core.request import ResponseFormat
 from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, refused
 
@@ -135,6 +130,7 @@ def test_null_is_absent(name):
 
 
 FUNCTION = {"name": "f", "arguments": "{}"}
+CALL = {"type": "function", "function": FUNCTION}
 # A message, and the fields that differ in the message for the template.
 MESSAGES = [
     ({"role": "system", "content": ""}, {}),
@@ -146,15 +142,9 @@ MESSAGES = [
     ({"role": "assistant", "content": "yes", "refusal": False}, {"refusal": None}),
     ({"role": "assistant", "content": None, "name": None}, {}),
     ({"role": "assistant", "content": "x", "reasoning_content": "r", "weight": 5}, {"weight": None}),
-    (
-        {"role": "assistant", "content": None, "function_call": FUNCTION},
-        {"function_call": None, "tool_calls": [{"type": "function", "function": FUNCTION}]},
-    ),
+    ({"role": "assistant", "content": None, "function_call": FUNCTION}, {"function_call": None, "tool_calls": [CALL]}),
     ({"role": "function", "name": "f", "content": "5"}, {"role": "tool"}),
-    (
-        {"role": "assistant", "tool_calls": [{"id": "c", "function": FUNCTION}]},
-        {"tool_calls": [{"id": "c", "type": "function", "function": FUNCTION}]},
-    ),
+    ({"role": "assistant", "tool_calls": [{"id": "c", "function": FUNCTION}]}, {"tool_calls": [{"id": "c", **CALL}]}),
     ({"role": "assistant", "tool_calls": [{"type": "function", "function": {**FUNCTION, "arguments": {"a": 1}}}]}, {}),
     ({"role": "assistant", "content": "", "tool_calls": []}, {"tool_calls": None}),
     ({"role": "tool", "content": "42", "tool_call_id": "c", "name": "f"}, {}),
@@ -190,15 +180,17 @@ LIMITS: dict[str, list[Any]] = {
     "penalty_last_n": [-1, 2**31 - 1],
     "mirostat": [0, 2],
     "adaptive_decay": [0, 0.99],
-    "n_probs": [0, MAX_TOP_LOGPROBS],
-    "prompt_logprobs": [0, MAX_TOP_LOGPROBS],
+    "n_probs": [0, params.MAX_TOP_LOGPROBS],
+    "prompt_logprobs": [0, params.MAX_TOP_LOGPROBS],
     "truncate_prompt_tokens": [-1],
     "reasoning_budget_tokens": [-1, 0],
     "stop": [["a"] * MAX_STOPS],
     "dry_sequence_breakers": [["a"], ["a"] * MAX_STOPS],
     "stop_token_ids": [[0], [1] * MAX_LISTED_TOKENS],
-    "logit_bias": [{"9" * MAX_TOKEN_ID_DIGITS: 1}, [[0, -100]], [[1, 100]] * MAX_LISTED_TOKENS],
+    "logit_bias": [{"9" * params.MAX_TOKEN_ID_DIGITS: 1}, [[0, -100]], [[1, 100]] * MAX_LISTED_TOKENS],
     "grammar": ["x" * MAX_CONSTRAINT_CHARS],
+    # In draft 4, exclusive bounds are booleans.
+    "json_schema": [{"type": "number", "exclusiveMaximum": True}, {"type": "number", "exclusiveMinimum": True}],
 }
 
 
@@ -299,10 +291,7 @@ WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
     (said("user", content=["x"]), "messages[0].content[0]"),
     (said("user", content=[{"text": "x"}]), "messages[0].content[0].type"),
     (said("assistant", tool_calls=[{"function": {}}]), "messages[0].tool_calls[0].function.name"),
-    (
-        said("assistant", tool_calls=[{"function": {"name": "f", "arguments": 5}}]),
-        "messages[0].tool_calls[0].function.arguments",
-    ),
+    (said("assistant", function_call={"name": "f", "arguments": 5}), "messages[0].function_call.arguments"),
     (said("tool", content="x", tool_call_id=5), "messages[0].tool_call_id"),
     # Assistant prefills.
     ({"messages": [*HI, ASSISTANT], CONTINUED: True, "add_generation_prompt": True}, CONTINUED),
@@ -322,30 +311,18 @@ def test_wrong_field_is_named(fields: dict[str, Any], param: str):
 
 
 @pytest.mark.parametrize(
-    ("keyword", "value", "words"),
+    ("fields", "words"),
     [
-        ("required", True, "a list of names, beside the 'properties' that have these names, got true"),
-        ("type", "any", 'or a list of these: leave it out to allow all, got "any"'),
-        ("multipleOf", 0, "a number above 0, got 0"),
+        ({"top_p": 1.5}, "a number from 0 to 1, got 1.5"),
+        # OpenAI's API refuses malformed schemas, too. JSON Schema of 2010 had `required: true` and `"type": "any"`.
+        ({"json_schema": {"required": True}}, "names, beside the 'properties' that have these names, got true"),
+        ({"json_schema": {"type": "any"}}, 'or a list of these: leave it out to allow all, got "any"'),
+        ({"json_schema": {"multipleOf": 0}}, "a number above 0, got 0"),
     ],
 )
-def test_error_of_a_keyword_says_what_to_write(keyword: str, value: Any, words: str):
-    """OpenAI's API refuses malformed schemas, too. JSON Schema of 2010 had `required: true` and `"type": "any"`."""
-    schema = {"type": "object", "properties": {"a": {keyword: value}}}
-    with pytest.raises(errors.BadRequest) as caught:
-        parse(tools=[{"type": "function", "function": {"name": "f", "parameters": schema}}])
-    assert f"'{PARAMETERS}#/properties/a/{keyword}' must be" in str(caught.value)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("keyword", ["exclusiveMaximum", "exclusiveMinimum"])
-def test_exclusive_bound_may_be_a_boolean_of_draft_4(keyword: str):
-    assert parse(json_schema={"type": "number", keyword: True}).response_format
-
-
-def test_message_gives_both_numbers():
-    with pytest.raises(errors.BadRequest, match=r"from 0 to 1, got 1\.5"):
-        parse(top_p=1.5)
+def test_error_says_what_to_write(fields: dict[str, Any], words: str):
+    with pytest.raises(errors.BadRequest, match=re.escape(words)):
+        parse(**fields)
 
 
 def test_strict_names_the_unknown_field():
@@ -376,15 +353,11 @@ def test_body_that_is_no_object_is_refused(body):
     assert caught.value.param == "body"
 
 
-def test_byte_order_mark_is_skipped():
-    assert parse_chat(parse_body(b"\xef\xbb\xbf" + json.dumps({"messages": HI}).encode())) == parse()
-
-
 @pytest.mark.parametrize(
     ("escaped", "text"), [(r"\ud83d", "�"), (r"\ud83d\ude00", "😀"), (r"a\udc00b", "a�b"), (r"\\ud83d", r"\ud83d")]
 )
-def test_half_a_surrogate_pair_is_replaced(escaped, text):
-    body = b'{"messages": [{"role": "user", "content": "%b"}]}' % escaped.encode()
+def test_half_a_surrogate_pair_is_replaced_and_a_byte_order_mark_skipped(escaped, text):
+    body = b'\xef\xbb\xbf{"messages": [{"role": "user", "content": "%b"}]}' % escaped.encode()
     assert parse_chat(parse_body(body)).messages[0]["content"] == text
 
 

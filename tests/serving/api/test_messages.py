@@ -27,8 +27,6 @@ from tests.support.chat_requests import read, refused
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}
 FUNCTION = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
-
-
 BODY = {"model": "demo", "max_tokens": 9, "messages": HELLO}
 
 
@@ -40,13 +38,15 @@ def block(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, **fields}
 
 
+def called(content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": "t1", "content": content}
+
+
+def result(content: Any, **fields: Any) -> dict[str, Any]:
+    return block("tool_result", tool_use_id="t1", content=content, **fields)
+
+
 TEXT, MORE = block("text", text="Hi", cache_control={"type": "ephemeral"}), block("text", text=" there")
-RESULT = block("tool_result", tool_use_id="t1", content="21")
-RESULTS = block(
-    "tool_result", tool_use_id="t1", content=[block("text", text="21"), block("tool_reference", tool_name="f")]
-)
-FAILED = block("tool_result", tool_use_id="t1", content="no such city", is_error=True)
-FAILED_WITH_WORD = block("tool_result", tool_use_id="t1", content="Error: no such city", is_error=True)
 CALL = block("tool_use", id="t1", name="get_weather", input={"city": "Oslo"})
 CALLED = {"id": "t1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
 THINKING = block("thinking", thinking="Hm.", signature="x")
@@ -61,15 +61,10 @@ FOUND = block("search_result", title="T", source="S", content=[block("text", tex
         ("user", [TEXT, MORE], [{"role": "user", "content": "Hi there"}]),
         ("user", [], [{"role": "user", "content": ""}]),
         ("system", "Be brief.", [{"role": "system", "content": "Be brief."}]),
-        ("user", [RESULT], [{"role": "tool", "tool_call_id": "t1", "content": "21"}]),
-        ("user", [RESULTS], [{"role": "tool", "tool_call_id": "t1", "content": "21f"}]),
-        ("user", [FAILED], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
-        ("user", [FAILED_WITH_WORD], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
-        (
-            "user",
-            [RESULT, TEXT],
-            [{"role": "tool", "tool_call_id": "t1", "content": "21"}, {"role": "user", "content": "Hi"}],
-        ),
+        ("user", [result([block("text", text="21"), block("tool_reference", tool_name="f")])], [called("21f")]),
+        ("user", [result("no such city", is_error=True)], [called("Error: no such city")]),
+        ("user", [result("Error: no such city", is_error=True)], [called("Error: no such city")]),
+        ("user", [result("21"), TEXT], [called("21"), {"role": "user", "content": "Hi"}]),
         ("assistant", [TEXT, CALL], [{"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}]),
         ("assistant", [CALL], [{"role": "assistant", "tool_calls": [CALLED]}]),
         (
@@ -101,6 +96,8 @@ def test_system_text_comes_first_without_a_line_that_changes_with_every_request(
 
 SCHEMA = {"type": "object"}
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
+ON, OFF = {"enable_thinking": True}, {"enable_thinking": False}
+ONE_CALL = {"type": "auto", "disable_parallel_tool_use": True}
 
 
 @pytest.mark.parametrize(
@@ -111,22 +108,13 @@ FORMAT = {"type": "json_schema", "schema": SCHEMA}
         ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
         ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, {"allowed": ("get_weather",)}),
-        (
-            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-            {"parallel_tool_calls": False},
-        ),
+        ({"tools": [TOOL], "tool_choice": ONE_CALL}, {"parallel_tool_calls": False}),
         ({"tools": [block("web_search_20250305", name="web_search")]}, {"tool_choice": "none"}),
-        (
-            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
-            {"reasoning_budget": 1024, "template_vars": {"enable_thinking": True}},
-        ),
-        ({"thinking": {"type": "adaptive"}}, {"template_vars": {"enable_thinking": True}}),
-        ({}, {"template_vars": {"enable_thinking": False}}),
-        ({"thinking": {"type": "disabled"}}, {"template_vars": {"enable_thinking": False}}),
-        (
-            {"output_config": {"effort": "high"}},
-            {"template_vars": {"enable_thinking": False, "reasoning_effort": "high"}},
-        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"reasoning_budget": 9, "template_vars": ON}),
+        ({"thinking": {"type": "adaptive"}}, {"template_vars": ON}),
+        ({}, {"template_vars": OFF}),
+        ({"thinking": {"type": "disabled"}}, {"template_vars": OFF}),
+        ({"output_config": {"effort": "high"}}, {"template_vars": {**OFF, "reasoning_effort": "high"}}),
         (
             {"output_config": {"format": FORMAT}},
             {"response_format": ResponseFormat("json_schema", SCHEMA, "output_config.format.schema")},
@@ -179,8 +167,6 @@ EVENTS = [
     ToolCallStart(1, "t2", "now"),
     ToolCallArguments(1, "{}"),
 ]
-
-
 HEAD = ResponseHead("msg_1", 0, "demo")
 
 
@@ -241,9 +227,6 @@ def test_arguments_cut_by_the_length_limit_are_kept_as_text():
 
 
 def test_types_of_errors():
-    for error, kind in (
-        (BadRequest("x"), "invalid_request_error"),
-        (QueueFull("x"), "rate_limit_error"),
-        (InferenceError("x"), "api_error"),
-    ):
-        assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}
+    kinds = {BadRequest: "invalid_request_error", QueueFull: "rate_limit_error", InferenceError: "api_error"}
+    for error, kind in kinds.items():
+        assert error_body(error("x")) == {"type": "error", "error": {"type": kind, "message": "x"}}
