@@ -58,6 +58,10 @@ class Serving:
         self.port = server.server_port
 
     @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
     def last_prompt(self) -> str:
         """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
         return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()

@@ -206,8 +206,8 @@ def test_request_id_is_returned_and_logged(caplog):
 
         def request_id(header: str | None = None, **fields: Any) -> Any:
             headers = {} if header is None else {"X-Request-Id": header}
-            address, body = f"127.0.0.1:{running.port}", {"messages": [ASKED], **fields}
-            return exchange(address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
+            body = {"messages": [ASKED], **fields}
+            return exchange(running.address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
 
         assert request_id("mine-1") == "mine-1"
         assert request_id(request_id="mine-2") == "mine-2"

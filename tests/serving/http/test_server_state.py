@@ -55,7 +55,7 @@ def test_metrics_are_prometheus_text():
             running.request("GET", path)
         # A request is counted after its response, so the number of the requests for metrics is not known.
         wait_for(lambda: 'path="/health"' in running.request("GET", "/metrics")[1])
-        response, text = exchanges.exchange(f"127.0.0.1:{running.port}", "/metrics")
+        response, text = exchanges.exchange(running.address, "/metrics")
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     lines = [line for line in text.splitlines() if not line.startswith("# ")]
     label = r'[a-z]+="[^"]*"'
