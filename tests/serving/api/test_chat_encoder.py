@@ -72,12 +72,8 @@ def test_chunks_byte_for_byte():
 
 def test_logprobs_are_on_the_next_chunk_of_their_choice():
     sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (OutputToken(6, b"x", -0.5),)),))
-    entry = {
-        "token": "�",
-        "logprob": -9999.0,
-        "bytes": [0xC3],
-        "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
-    }
+    top = {"token": "x", "logprob": -0.5, "bytes": [120]}
+    entry = {"token": "�", "logprob": -9999.0, "bytes": [0xC3], "top_logprobs": [top]}
     events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
     fields = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
     first, _, *others = (json.loads(text) for text in chunks_of(*events, **fields))
@@ -109,18 +105,11 @@ def test_content_is_null_beside_calls_alone():
 
 def test_usage_fields():
     assert USAGE.body() == {
-        "prompt_tokens": 10,
-        "prompt_time": 0.5,
-        "prompt_tokens_per_sec": 12.0,
-        "completion_tokens": 3,
-        "completion_time": 0.25,
-        "completion_tokens_per_sec": 8.0,
-        "total_tokens": 13,
-        "queue_time": 0.125,
-        "total_time": 0.875,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 1},
-    }
+        "prompt_tokens": 10, "prompt_time": 0.5, "prompt_tokens_per_sec": 12.0,
+        "completion_tokens": 3, "completion_time": 0.25, "completion_tokens_per_sec": 8.0, "total_tokens": 13,
+        "queue_time": 0.125, "total_time": 0.875,
+        "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 1},
+    }  # fmt: skip
 
 
 def test_timings_count_drafts_of_all_choices():
@@ -131,14 +120,7 @@ def test_timings_count_drafts_of_all_choices():
 
 def test_timings_have_llama_cpps_names():
     assert USAGE.timings() == {
-        "cache_n": 4,
-        "prompt_n": 6,
-        "prompt_ms": 500.0,
-        "prompt_per_token_ms": 83.333,
-        "prompt_per_second": 12.0,
-        "predicted_n": 3,
-        "predicted_ms": 250.0,
-        "predicted_per_token_ms": 125.0,
-        "predicted_per_second": 8.0,
+        "cache_n": 4, "prompt_n": 6, "prompt_ms": 500.0, "prompt_per_token_ms": 83.333, "prompt_per_second": 12.0,
+        "predicted_n": 3, "predicted_ms": 250.0, "predicted_per_token_ms": 125.0, "predicted_per_second": 8.0,
         "queue_ms": 125.0,
-    }
+    }  # fmt: skip

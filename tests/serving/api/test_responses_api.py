@@ -36,17 +36,10 @@ from localchat.serving.core.text import to_json
 from tests.support.chat_requests import read, refused
 from tests.support.response_events import check_stream
 
-FUNCTION = {
-    "type": "function",
-    "name": "look",
-    "description": "Looks",
-    "parameters": {"type": "object"},
-    "strict": True,
-}
+LOOK = {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
+FUNCTION = {"type": "function", **LOOK}
 PATCH = {"type": "custom", "name": "patch", "description": "Patches"}
 CRM = {"type": "namespace", "name": "crm", "description": "Customers", "tools": [{"type": "function", "name": "find"}]}
-
-
 parse_new = partial(parse_response, ResponseStore())
 
 
@@ -79,7 +72,7 @@ def texts(kind: str, *values: str) -> list[dict[str, Any]]:
 
 
 USER = {"role": "user", "content": "hi"}
-LOOK = called("look", '{"a":1}')
+LOOKED = called("look", '{"a":1}')
 SEEN = {"role": "tool", "tool_call_id": "c1", "content": "seen"}
 
 # The fields of a request, or its items after a first message; the messages after the first one.
@@ -87,7 +80,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "text": ({"input": "hi"}, []),
     "parts": ({"input": [{"role": "user", "content": texts("input_text", "h", "i")}]}, []),
     "a later developer is another message": ([developer("b")], [developer("b")]),
-    "call and result": ([CALL, RESULT], [assistant(tool_calls=[LOOK]), SEEN]),
+    "call and result": ([CALL, RESULT], [assistant(tool_calls=[LOOKED]), SEEN]),
     "the assistant's items are one message": (
         [
             reasoning(id="rs_1", content=texts("reasoning_text", "hm", "!")),
@@ -98,7 +91,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
             {**RESULT, "call_id": "c2", "output": texts("input_text", "seen")},
         ],
         [
-            assistant("I look.", reasoning_content="hm!", tool_calls=[LOOK, {**LOOK, "id": "c2"}]),
+            assistant("I look.", reasoning_content="hm!", tool_calls=[LOOKED, {**LOOKED, "id": "c2"}]),
             SEEN,
             {**SEEN, "tool_call_id": "c2"},
         ],
@@ -106,7 +99,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "two texts of the assistant are two messages": ([assistant("a"), assistant("b")], [assistant("a"), assistant("b")]),
     "text and reasoning between a call and its result": (
         [CALL, assistant("a"), reasoning(content=texts("reasoning_text", "r")), RESULT],
-        [assistant("a", tool_calls=[LOOK], reasoning_content="r"), SEEN],
+        [assistant("a", tool_calls=[LOOKED], reasoning_content="r"), SEEN],
     ),
     "custom call": (
         [
@@ -121,7 +114,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     ),
     "reasoning that a client kept encrypted": (
         [reasoning(encrypted_content="localchat:hä"), CALL],
-        [assistant(reasoning_content="hä", tool_calls=[LOOK])],
+        [assistant(reasoning_content="hä", tool_calls=[LOOKED])],
     ),
     "reasoning that another server encrypted": ([reasoning(encrypted_content="gAAAA")], []),
     "reasoning as a summary": (
@@ -196,7 +189,7 @@ def test_tools_of_each_kind():
     hosted = [{"type": "web_search"}, {"type": "local_shell"}, {"type": "mcp", "server_label": "x"}]
     request = parse(tools=[*hosted, FUNCTION, {**PATCH, "format": grammar}, CRM, {"type": "function", "name": "bare"}])
     look, patch, find, bare = (tool["function"] for tool in request.tools)
-    assert look == {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
+    assert look == LOOK
     assert next(iter(look)) == "name"  # As in the training data of models.
     assert patch["description"] == "Patches\n\nThe input must match this grammar (lark):\nstart: WORD"
     assert patch["parameters"]["required"] == ["input"]
@@ -247,12 +240,11 @@ def test_store_is_bounded_in_bytes():
         store.put(response(id), ())
     store.get("resp_1")
     store.put(response("resp_3"), ())
-    with pytest.raises(NotFound):
-        store.get("resp_2")
     assert store.get("resp_1").body["id"] == "resp_1"
     store.put(response("resp_4", "x" * 2 * n_bytes), ())
-    with pytest.raises(NotFound):
-        store.get("resp_4")
+    for id in ("resp_2", "resp_4"):
+        with pytest.raises(NotFound):
+            store.get(id)
 
 
 def test_store_is_read_while_other_threads_change_it():
