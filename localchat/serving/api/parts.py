@@ -24,8 +24,6 @@ ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
-FILE = "a file"
-
 # The types of parts with text, of all interfaces. The text of a "refusal" is in a field of that name.
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 _MEDIA = {**dict.fromkeys(("image_url", "input_image", "image"), IMAGE), "input_audio": AUDIO}
@@ -57,7 +55,7 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
         source, format = _media_source(part, kind)
         return part.attach(Attachment(_MEDIA[kind], part.path, source, format, is_replayed))
     if kind in _FILES:
-        return note_of(FILE) if is_replayed else refuse_media(part.path, FILE)
+        return note_of("a file") if is_replayed else refuse_media(part.path, "a file")
     if kind != "search_result":
         if not is_replayed:
             raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)

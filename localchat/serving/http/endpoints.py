@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from ... import __version__
@@ -54,7 +54,6 @@ Documentation: README.md (start), docs/server.md (options), docs/client.md, docs
 """
 
 Handler = Callable[[Exchange], None]
-Result = TypeVar("Result")
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
@@ -208,9 +207,7 @@ class Endpoints:
 
         return handle
 
-    def _used(
-        self, exchange: Exchange, request: Any, use: Callable[[Model], Result], stream: Stream | None = None
-    ) -> Result:
+    def _used(self, exchange: Exchange, request: Any, use: Callable[[Model], Any], stream: Stream | None = None) -> Any:
         """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
         `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again."""
         wait = partial(self._wait, exchange, stream)
