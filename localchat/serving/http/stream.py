@@ -35,7 +35,7 @@ class StreamFormat:
     content_type: str = "text/event-stream"
     encode: Callable[[str], bytes] = encode  # Frames a chunk, such as an SSE event or a line.
     end: str | None = "[DONE]"  # The last chunk, if the format has one.
-    # Bytes that clients ignore, such as an empty comment, sent after some time without a chunk; empty if there are none.
+    # Sent after some time without a chunk: bytes that clients ignore, such as an empty comment. Empty: nothing is sent.
     ping: bytes = b": \n\n"
 
 
