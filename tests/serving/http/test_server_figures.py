@@ -43,9 +43,14 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
+CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
+
+
 @pytest.mark.parametrize(
     ("text", "n_reasoning"),
     [
+        ("<think>\nhm\n" + CALL_IN_TAGS * 2, len("<think>\nhm\n<tool_call>")),
         ("<think>hm</think>42", len("<think>hm</think>")),
         ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
         ("<think>hm", len("<think>hm")),
@@ -56,23 +61,11 @@ def test_timings_are_on_the_last_chunk_or_on_each():
     ],
 )
 def test_reasoning_tokens_are_exact(text, n_reasoning):
-    """Each token is one byte."""
-    with serving(generating(text)) as running:
-        _, body = running.chat()
-    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
-    assert body["usage"]["completion_tokens"] == len(text) + 1
-
-
-QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
-CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
-
-
-def test_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
-    reasoning = "<think>\nhm\n"
-    with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
-        _, body = running.chat(tools=TOOLS)
-    assert len(body["choices"][0]["message"]["tool_calls"]) == 2
-    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(reasoning + "<tool_call>")
+    """Each token is one byte. Reasoning that ends with a call counts up to its marker."""
+    with serving(generating(text), chat_template=QWEN, **BIG) as running:
+        usage = running.chat(tools=TOOLS)[1]["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
+    assert usage["completion_tokens"] == len(text) + 1
 
 
 def test_error_of_a_refused_grammar_names_the_field_it_came_from():
