@@ -35,8 +35,8 @@ class StreamFormat:
     content_type: str = "text/event-stream"
     encode: Callable[[str], bytes] = encode  # Frames a chunk, such as an SSE event or a line.
     end: str | None = "[DONE]"  # The last chunk, if the format has one.
-    # Sent after some time without a chunk: bytes that clients ignore, such as an empty comment, whose blank line would end
-    # an event that has begun. Empty: nothing is sent.
+    # Sent after some time without a chunk: bytes that clients ignore, such as an empty comment, whose blank line would
+    # end an event that has begun. Empty: nothing is sent.
     ping: bytes = b": \n\n"
 
 
