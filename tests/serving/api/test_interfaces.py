@@ -54,15 +54,18 @@ PHRASE = r"This model's maximum context length is \d+ tokens.* your request has 
         ("/api/generate", {"prompt": LONG}, "exceeds the context length"),
     ],
 )
-def test_prompt_beyond_the_context_has_the_phrase_that_agents_search(running: Any, path: str, body: Any, phrase: str):
-    status, answer = ask(running.port, path, body)
+def test_prompt_beyond_the_context_has_the_phrase_that_agents_search(path: str, body: Any, phrase: str):
+    with serving() as running:
+        status, answer = ask(running.port, path, body)
     assert (status, bool(re.search(phrase, str(answer)))) == (400, True), answer
     if phrase == PHRASE and path != "/completion":
         assert answer["error"]["code"] == "context_length_exceeded"
 
 
-def test_tokens_are_counted_beyond_the_context(running: Any):
-    assert ask(running.port, "/v1/messages/count_tokens", {"messages": LONG_CHAT}) == (200, {"input_tokens": len(LONG)})
+def test_tokens_are_counted_beyond_the_context():
+    with serving() as running:
+        found = ask(running.port, "/v1/messages/count_tokens", {"messages": LONG_CHAT})
+    assert found == (200, {"input_tokens": len(LONG)})
 
 
 UNFIT = "a<think>" * 11_200
