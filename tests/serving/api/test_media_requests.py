@@ -15,6 +15,8 @@ from tests.support.serving import BIG, Serving, serving
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 BOTH = ("image", "audio")
+# The limit of one token, of all interfaces.
+LIMIT = {"max_tokens": 1, "max_output_tokens": 1, "options": {"num_predict": 1}}
 
 
 def encoded(data: bytes) -> str:
@@ -105,7 +107,7 @@ GOOD: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", GOOD)
 def test_image_is_where_it_is_in_the_message(seeing: Serving, name: str):
     path, body, prompt = GOOD[name]
-    status, found = ask(seeing.port, path, {"max_tokens": 1, "stream": False, **body})
+    status, found = ask(seeing.port, path, {**LIMIT, "stream": False, **body})
     assert status == 200, found
     assert seeing.last_prompt == prompt
 
@@ -129,14 +131,14 @@ def test_image_is_where_it_is_in_the_message(seeing: Serving, name: str):
     ],
 )
 def test_bad_image_is_refused_with_its_path(seeing: Serving, path: str, body: dict[str, Any], at: str, expected: str):
-    status, found = ask(seeing.port, path, {"max_tokens": 1, **body})
+    status, found = ask(seeing.port, path, {**LIMIT, **body})
     message = found["error"] if path.startswith("/api") else found["error"]["message"]
     assert (status, expected in message, f"'{at}'" in message) == (400, True, True), message
     assert seeing.chat(max_tokens=1)[0] == 200
 
 
 def test_bad_image_of_a_tool_is_left_out_with_the_reason(seeing: Serving):
-    assert ask(seeing.port, CHAT, {"max_tokens": 1, **chat_result(A, image("https://b"), C)})[0] == 200
+    assert ask(seeing.port, CHAT, {**LIMIT, **chat_result(A, image("https://b"), C)})[0] == 200
     note = "a[an image, left out: 'messages[2].content[1]' cannot be read: this server fetch"
     assert seeing.last_prompt.startswith(note)
 
@@ -164,7 +166,7 @@ def test_media_that_the_model_cannot_take_are_refused_and_the_error_says_what_to
     """The error is the same for a file that is broken."""
     projector = FakeProjector() if modalities else None
     with serving(echo, projector=projector, **BIG, modalities=modalities) as running:
-        status, error = ask(running.port, path, {"max_tokens": 500, **body})
+        status, error = ask(running.port, path, {**LIMIT, **body})
     message = error["error"] if path.startswith("/api") else error["error"]["message"]
     supported = " and ".join(["text", *modalities]) if modalities else "only text"
     expected = f"'{at}' is {kind}; this model supports {supported}: leave it out, or send text about it"
@@ -185,7 +187,7 @@ NOTE = "[an image, left out: this model supports only text]"
     ],
 )
 def test_replayed_image_is_left_out_with_a_note(running: Serving, path: str, body: dict[str, Any], note: str):
-    status, found = ask(running.port, path, {"max_tokens": 1, "stream": False, **body})
+    status, found = ask(running.port, path, {**LIMIT, "stream": False, **body})
     assert status == 200, found
     assert running.last_prompt == "b" + note
 
@@ -210,8 +212,8 @@ def test_stored_response_keeps_the_image():
     template = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
     facts = {"chat_template": template, "projector": FakeProjector(), "modalities": BOTH, **BIG}
     with serving(endless, **facts) as running:
-        _, found = ask(running.port, RESPONSES, {**responses(INPUT, INPUT_TEXT), "max_output_tokens": 1})
-        assert ask(running.port, RESPONSES, {"previous_response_id": found["id"], "input": "c"})[0] == 200
+        _, found = ask(running.port, RESPONSES, {**responses(INPUT, INPUT_TEXT), **LIMIT})
+        assert ask(running.port, RESPONSES, {**LIMIT, "previous_response_id": found["id"], "input": "c"})[0] == 200
         assert running.last_prompt == f"u:{SEEN}b;a:a;u:c;"
 
 
