@@ -15,7 +15,7 @@ from localchat.serving.core import errors, params
 from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, parse_body
 from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, parse_default
 from localchat.serving.core.request import ResponseFormat
-from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, refused
+from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages
 
 
 def test_smallest_request_has_only_the_message():
@@ -200,114 +200,6 @@ def test_value_at_a_limit_is_accepted(name: str, value: Any):
 
 
 # --- refused requests ---
-
-
-# Wrong values of fields, by the name of the field.
-WRONG: dict[str, list[Any]] = {
-    "stream": ["yes", 1],
-    "stream_options": [[]],
-    "n": [0, MAX_N + 1],
-    "max_tokens": [0, -2, 1.5, True],
-    "min_tokens": [-1],
-    "temperature": [-0.1, "hot", False],
-    "top_p": [1.1],
-    "top_k": [-2, 2**31],
-    "seed": [2**64],
-    "stop": ["", ["a", ""], ["a", 5], {"a": 1}, ["a"] * (MAX_STOPS + 1)],
-    "stop_token_ids": [["5"], [-1], 5, [True], [1] * (MAX_LISTED_TOKENS + 1)],
-    "logit_bias": [5, {"9" * 5000: 1}, [[1, 1]] * (MAX_LISTED_TOKENS + 1)],
-    "dry_sequence_breakers": [[], "x", ["a\0b"]],
-    "samplers": [["top_k", "magic"], ["top_k", "top_k"], "k", 5],
-    "truncate_prompt_tokens": [-2],
-    "prompt_logprobs": [21],
-    "modalities": [["audio"]],
-    "allowed_token_ids": [[5]],
-    "guided_choice": [[""]],
-    "chat_template": ["x"],
-    "continue_final_message": ["all", True],
-    "reasoning_format": ["deepseek-legacy"],
-    "reasoning_effort": [3],
-    "reasoning_budget_tokens": [-2],
-    "reasoning_control": [True],
-    "use_beam_search": [True],
-    "request_id": [5],
-    "top_logprobs": [2],
-    "tools": [{}],
-    "tool_choice": ["maybe", 5, {"type": "function"}, "required"],
-    "chat_template_kwargs": [[]],
-    "json_schema": ["x"],
-    "choice": [["a", ""]],
-    "messages": [None, [], "hi"],
-}
-
-
-def using(*tools: Any, mode: str = "auto") -> dict[str, Any]:
-    """A `tool_choice` with allowed tools."""
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
-
-
-def said(role: str, **fields: Any) -> dict[str, Any]:
-    return {"messages": [{"role": role, **fields}]}
-
-
-# Wrong fields, and the path that the error names.
-PARAMETERS = "tools[0].function.parameters"
-ASSISTANT = {"role": "assistant", "content": "Once"}
-OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
-CONTINUED, REASONING = "continue_final_message", {"continue_final_message": "reasoning_content"}
-WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
-    ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-    ({"logit_bias": {"": 1}}, "logit_bias."),
-    ({"logit_bias": {"5": True}}, "logit_bias.5"),
-    ({"logit_bias": [[5, 1], [-1, 1]]}, "logit_bias[1]"),
-    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
-    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
-    ({"guided_regex": "a", "regex": "b"}, "guided_regex"),
-    ({"response_format": {"type": "xml"}}, "response_format.type"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
-    ({"documents": ["x"]}, "documents[0]"),
-    ({"chat_template_kwargs": {"enable_thinking": "false"}}, "chat_template_kwargs.enable_thinking"),
-    ({"chat_template_kwargs": {"thinking_budget": 0.5}}, "chat_template_kwargs.thinking_budget"),
-    ({"functions": [{}]}, "functions[0].name"),
-    ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
-    ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
-    # A schema is checked whatever enforces it.
-    *(
-        ({"tools": [{"function": {"name": "f", "parameters": {"type": "objct"}, **more}}]}, f"{PARAMETERS}#/type")
-        for more in ({}, {"strict": False}, {"strict": True})
-    ),
-    ({"tools": [{"function": {"name": "f", "parameters": {"properties": {"a": 1}}}}]}, f"{PARAMETERS}#/properties/a"),
-    ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
-    ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
-    ({"tools": [TOOL], "tool_choice": using(mode="none")}, "tool_choice.allowed_tools.mode"),
-    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.tools"),
-    ({"tools": [TOOL], "tool_choice": using({"name": "other"})}, "tool_choice"),
-    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
-    ({"messages": [{"content": "x"}]}, "messages[0].role"),
-    (said("bot", content="x"), "messages[0].role"),
-    (said("user"), "messages[0].content"),
-    (said("user", content=["x"]), "messages[0].content[0]"),
-    (said("user", content=[{"text": "x"}]), "messages[0].content[0].type"),
-    (said("assistant", tool_calls=[{"function": {}}]), "messages[0].tool_calls[0].function.name"),
-    (said("assistant", function_call={"name": "f", "arguments": 5}), "messages[0].function_call.arguments"),
-    (said("tool", content="x", tool_call_id=5), "messages[0].tool_call_id"),
-    # Assistant prefills.
-    ({"messages": [*HI, ASSISTANT], CONTINUED: True, "add_generation_prompt": True}, CONTINUED),
-    ({"messages": HI, CONTINUED: True}, CONTINUED),
-    ({"messages": [*HI, {"role": "assistant", "tool_calls": [{"function": FUNCTION}]}], CONTINUED: True}, CONTINUED),
-    ({"messages": [*HI, {**OPEN, "content": "x"}], **REASONING}, CONTINUED),
-    ({"messages": [*HI, OPEN], "response_prefix": "x", **REASONING}, CONTINUED),
-    ({"response_prefix": "x", "add_generation_prompt": False}, "response_prefix"),
-]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"), [*(({name: value}, name) for name in WRONG for value in WRONG[name]), *WRONG_INSIDE]
-)
-def test_wrong_field_is_named(fields: dict[str, Any], param: str):
-    assert refused(parse_chat, {"messages": HI, **fields}) == param
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.ollama import parse_generate, parse_ollama
 from localchat.serving.core.request import ResponseFormat
-from tests.support.chat_requests import ignored, read, refused
+from tests.support.chat_requests import ignored, read
 from tests.support.exchanges import ask
 from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, generating, serving
 
@@ -20,13 +20,8 @@ USER = {"role": "user", "content": "hello"}
 CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
 
 
-def given(path: str, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parser of an endpoint, and the fields of a request."""
-    return (parse_ollama, {"messages": [USER], **fields}) if path == "chat" else (parse_generate, fields)
-
-
-def parse(path: str = "chat", **fields: Any) -> Any:
-    return read(*given(path, fields))
+def parse(**fields: Any) -> Any:
+    return read(parse_ollama, {"messages": [USER], **fields})
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -77,24 +72,6 @@ def test_empty_request_loads_the_model(path, fields, keep_alive, reason):
     assert body.get("response", body.get("message", {}).get("content")) == ""
 
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "role": ("chat", {"messages": [{"role": "king"}]}, "messages[0].role"),
-    "call": ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
-    "tool": ("chat", {"tools": [{"type": "function"}]}, "tools[0].function"),
-    "format": ("chat", {"format": "xml"}, "format"),
-    "think": ("chat", {"think": "a lot"}, "think"),
-    "option": ("chat", {"options": {"temperature": "hot"}}, "options.temperature"),
-    "length": ("chat", {"options": {"num_predict": "x"}}, "options.num_predict"),
-    "template": ("generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template"),
-    "context": ("generate", {"prompt": "a", "context": [1, 2]}, "context"),
-}
-
-
-@pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
-def test_refused_field_is_named(path, fields, param):
-    assert refused(*given(path, fields)) == param
-
-
 def test_options_are_mapped():
     options = {"num_predict": 7, "temperature": 0, "top_k": 3, "seed": 5, "stop": ["x"], "repeat_last_n": 9}
     fields = {"options": {**options, "num_ctx": 1, "colour": 1}, "think": "high", "format": {"type": "object"}}
@@ -107,7 +84,7 @@ def test_options_are_mapped():
     assert ignored(parse_ollama, {"messages": [USER], **fields}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}
-    assert isinstance(parse("generate", prompt="a", suffix="b"), CompletionRequest)
+    assert isinstance(read(parse_generate, {"prompt": "a", "suffix": "b"}), CompletionRequest)
 
 
 def test_results_are_assigned_to_the_calls_in_order():
@@ -130,6 +107,7 @@ def url(base_url: str) -> str:
 
 def test_model_is_listed_and_shown(url):
     port = int(url.rpartition(":")[2])
+    ask(port, "/api/generate", {})  # Waits until the model is loaded, which is a moment after the server is ready.
     version = ask(port, "/api/version")[1]["version"]
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)
     (model,) = ask(port, "/api/tags")[1]["models"]

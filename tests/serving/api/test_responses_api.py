@@ -33,7 +33,7 @@ from localchat.serving.core.events import (
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.core.request import ResponseFormat
 from localchat.serving.core.text import to_json
-from tests.support.chat_requests import read, refused
+from tests.support.chat_requests import read
 from tests.support.response_events import check_stream
 
 LOOK = {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
@@ -135,34 +135,6 @@ def test_items_become_messages(given, messages):
 def test_instructions_come_first_and_are_one_message_with_those_of_a_developer():
     assert parse(instructions="a").messages == (developer("a"), USER)
     assert parse(instructions="a", input=[developer("b"), USER]).messages == (developer("a\n\nb"), USER)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no input": ({"input": None}, "input"),
-    "item of another type": ({"input": [1]}, "input[0]"),
-    "unknown item": ({"input": [{"type": "song"}]}, "input"),
-    "role": ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
-    "file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
-    "call without an id": ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id"),
-    "result without output": ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
-    "tool without a type": ({"tools": [{"name": "a"}]}, "tools[0].type"),
-    "tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
-    "tool without a type in a namespace": ({"tools": [{**CRM, "tools": [{"name": "a"}]}]}, "tools[0].tools[0].type"),
-    "choice of an unsupported tool": (
-        {"tools": [FUNCTION], "tool_choice": {"type": "web_search"}}, "tool_choice"
-    ),
-    "background": ({"background": True}, "background"),
-    "prompt template": ({"prompt": {"id": "p"}}, "prompt"),
-    "schema": ({"text": {"format": {"type": "json_schema", "name": "a", "schema": 1}}}, "text.format.schema"),
-    "summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
-    "metadata": ({"metadata": {"a": 1}}, "metadata.a"),
-    "conversation": ({"conversation": "conv_1"}, "conversation"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED)
-def test_refused_field_is_named(fields, param):
-    assert refused(parse_new, {"input": "hi", **fields}) == param
 
 
 def test_settings_are_read_and_repeated():
