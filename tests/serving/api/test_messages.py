@@ -11,18 +11,10 @@ import pytest
 
 from localchat.serving.api.messages import MessageEncoder, error_body, parse_messages
 from localchat.serving.core.errors import BadRequest, InferenceError, QueueFull
-from localchat.serving.core.events import (
-    ContentDelta,
-    Event,
-    OutputEnd,
-    ReasoningDelta,
-    ResponseHead,
-    ToolCallArguments,
-    ToolCallStart,
-    Usage,
-)
+from localchat.serving.core.events import ContentDelta, Event, OutputEnd, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.request import ResponseFormat
 from tests.support.chat_requests import read
+from tests.support.output_events import call
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}
@@ -139,11 +131,8 @@ EVENTS = [
     ReasoningDelta("Hm"),
     ReasoningDelta("."),
     ContentDelta("Hi"),
-    ToolCallStart(0, "t1", "get_weather"),
-    ToolCallArguments(0, '{"city":'),
-    ToolCallArguments(0, '"Oslo"}'),
-    ToolCallStart(1, "t2", "now"),
-    ToolCallArguments(1, "{}"),
+    *call(0, "t1", "get_weather", '{"city":', '"Oslo"}'),
+    *call(1, "t2", "now", "{}"),
 ]
 HEAD = ResponseHead("msg_1", 0, "demo")
 
@@ -200,7 +189,7 @@ def test_stop_reason(end: OutputEnd, n_completion: int, expected: tuple[str, str
 
 def test_arguments_cut_by_the_length_limit_are_kept_as_text():
     for text in ('{"a": [1,', '{"a": 1e999}', '{"a": ' + "[" * 5000):
-        _, whole = encoded(OutputEnd("length"), events=[ToolCallStart(0, "t1", "now"), ToolCallArguments(0, text)])
+        _, whole = encoded(OutputEnd("length"), events=call(0, "t1", "now", text))
         assert whole["content"][0]["input"] == {"_incomplete_json": text}
 
 

@@ -19,21 +19,12 @@ from localchat.serving.api.responses import (
     parse_response,
 )
 from localchat.serving.core.errors import InferenceError, NotFound, QueueFull
-from localchat.serving.core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputToken,
-    ReasoningDelta,
-    ResponseHead,
-    SampledTokens,
-    ToolCallArguments,
-    ToolCallStart,
-    Usage,
-)
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.core.request import ResponseFormat
 from localchat.serving.core.text import to_json
 from tests.support.chat_requests import read
+from tests.support.output_events import call, sampled
 from tests.support.response_events import check_stream
 
 LOOK = {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
@@ -270,10 +261,6 @@ def run(events: list[Any], reason: str = "stop", **fields: Any) -> tuple[list[di
     return decoded, response
 
 
-def call(index: int, id: str, name: str, *pieces: str) -> list[Any]:
-    return [ToolCallStart(index, id, name), *(ToolCallArguments(index, piece) for piece in pieces)]
-
-
 OUTPUTS: dict[str, tuple[list[Any], dict[str, Any], list[tuple[str, str]]]] = {
     "text": ([ContentDelta("a"), ContentDelta("b")], {}, [("message", "ab")]),
     "nothing": ([], {}, [("message", "")]),
@@ -349,7 +336,7 @@ def test_encrypted_reasoning_comes_back_as_text():
 
 def test_log_probabilities_are_those_of_the_text():
     entries = [{"token": t, "logprob": -1.0, "bytes": [ord(t)], "top_logprobs": []} for t in "hab"]
-    h, a, b = (SampledTokens((OutputToken(1, t.encode(), -1.0),)) for t in "hab")
+    h, a, b = (sampled(OutputToken(1, t.encode(), -1.0)) for t in "hab")
     events = [h, ReasoningDelta("h"), a, ContentDelta("a"), b, ContentDelta("b")]
     chunks, response = run(events, include=["message.output_text.logprobs"])
     assert response["output"][1]["content"][0]["logprobs"] == entries[1:]

@@ -108,8 +108,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
             for more in ({}, {"strict": False}, {"strict": True})
         ),
         (
-            {"tools": [{"function": {"name": "f", "parameters": {"properties": {"a": 1}}}}]},
-            f"{PARAMETERS}#/properties/a",
+            {"functions": [{"name": "f", "parameters": {"properties": {"a": 1}}}]},
+            "functions[0].parameters#/properties/a",
         ),
         ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
         ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
@@ -128,10 +128,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         # Assistant prefills.
         ({"messages": [*HI, ASSISTANT], CONTINUED: True, "add_generation_prompt": True}, CONTINUED),
         ({"messages": HI, CONTINUED: True}, CONTINUED),
-        (
-            {"messages": [*HI, {"role": "assistant", "tool_calls": [{"function": FUNCTION}]}], CONTINUED: True},
-            CONTINUED,
-        ),
+        ({**said("assistant", tool_calls=[{"function": {"name": "f"}}]), CONTINUED: True}, CONTINUED),
         ({"messages": [*HI, {**OPEN, "content": "x"}], **REASONING}, CONTINUED),
         ({"messages": [*HI, OPEN], "response_prefix": "x", **REASONING}, CONTINUED),
         ({"response_prefix": "x", "add_generation_prompt": False}, "response_prefix"),
