@@ -107,10 +107,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
             ({"tools": [{"function": {"name": "f", "parameters": {"type": "objct"}, **more}}]}, f"{PARAMETERS}#/type")
             for more in ({}, {"strict": False}, {"strict": True})
         ),
-        (
-            {"functions": [{"name": "f", "parameters": {"properties": {"a": 1}}}]},
-            "functions[0].parameters#/properties/a",
-        ),
+        ({"json_schema": {"properties": {"a": 1}}}, "json_schema#/properties/a"),
         ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
         ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
         ({"tools": [TOOL], "tool_choice": using(mode="none")}, "tool_choice.allowed_tools.mode"),
