@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.completions import LogprobWriter, parse_completion
-from localchat.serving.core.events import OutputToken
+from localchat.serving.api.completions import CompletionEncoder, parse_completion
+from localchat.serving.core.events import OutputToken, ResponseHead, Usage
 from tests.support.chat_requests import read
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend, endless
@@ -186,7 +186,9 @@ def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, fl
 
 
 def written(*tokens: OutputToken) -> dict[str, Any]:
-    return LogprobWriter(read(parse_completion, {"prompt": "a", "logprobs": 5})).write(tokens)
+    request = read(parse_completion, {"prompt": "a", "logprobs": 5})
+    encoder = CompletionEncoder(ResponseHead("", 0, ""), request, Usage)
+    return encoder.logprobs(encoder.choices[0], tokens) or {}
 
 
 def test_logprobs_are_four_lists_with_offsets_in_characters():
