@@ -108,7 +108,7 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
-        # For each choice the offset of the next token. A token that completes a character has the offset of that character.
+        # For each choice the offset of the next token. A token that completes a character has the offset of the latter.
         self._offsets = [0] * len(self.choices)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.choices]
         # The fields of the first chunk of each choice.
