@@ -1,7 +1,5 @@
 """The endpoints besides chat, with the built-in model."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -3,8 +3,6 @@
 tests/node has the programs of Node. `make client-tests` installs the packages and names their folder in NODE_PATH.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

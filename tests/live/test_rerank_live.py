@@ -1,7 +1,5 @@
 """Embedding models and rerankers on the real engine: tiny random encoders and a decoder."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Output events for the tests of encoders."""
 
-from __future__ import annotations
-
 from localchat.serving.core import events
 
 

@@ -1,7 +1,5 @@
 """A running server in this process, with the real engine and a fake model, and functions that send requests to it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

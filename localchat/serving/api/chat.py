@@ -249,7 +249,7 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         return {**super().body(), **self._prompt_ids(), **self.prompt_scores(first), **thought}
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.calls]
+        reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.blocks if block.kind == CALL]
         message = {
             "role": self.request.role,
             **({"reasoning_content": reasoning} if reasoning else {}),

@@ -60,10 +60,6 @@ class Choice:
         """The content or the reasoning."""
         return "".join(block.text for block in self.blocks if block.kind == kind)
 
-    @property
-    def calls(self) -> list[Block]:
-        return [block for block in self.blocks if block.kind == CALL]
-
     def take_tokens(self) -> list[events.OutputToken]:
         """The sampled tokens since the last call."""
         taken, self.sampled = self.sampled, []

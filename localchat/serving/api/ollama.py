@@ -169,7 +169,7 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def closed(self, choice: Choice, block: Block) -> None:
         # Ollama sends calls only when they are complete.
-        if block.kind == CALL and (calls := _calls([block])):
+        if calls := _calls([block]):
             self._emit({"tool_calls": calls})
 
     def finish(self) -> None:
@@ -177,7 +177,7 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def body(self) -> dict[str, Any]:
         choice = self.choices[0]
-        more = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.calls)}
+        more = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.blocks)}
         return self._ended({"content": choice.text(), **{name: value for name, value in more.items() if value}})
 
     def message(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class GenerateEncoder(OllamaEncoder):
 def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Complete tool calls. Those whose arguments are cut are left out."""
     calls = []
-    for block in blocks:
+    for block in (one for one in blocks if one.kind == CALL):
         with contextlib.suppress(ValueError, RecursionError):
             arguments = decode_json(block.text or "{}")
             if isinstance(arguments, dict):

@@ -1,7 +1,5 @@
 """Text completions over HTTP with a fake model, in the formats of OpenAI and of llama.cpp."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Embeddings and rerank: the groups of inputs, request parsing, and the encoding of results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Events and bodies of errors are validated against the schemas of their interface (tests/data/wire_schemas.json).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

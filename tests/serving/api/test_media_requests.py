@@ -1,7 +1,5 @@
 """Images, sound and files in the requests of all interfaces: to a model that takes them, and to a model of text."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The Messages API without a model: bodies become chat requests, output events become blocks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

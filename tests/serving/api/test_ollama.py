@@ -1,7 +1,5 @@
 """Ollama's API: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -4,8 +4,6 @@ tests/data/program_requests.json has the fields, kinds of tools and headers of e
 Each body and each event is validated against a schema of its interface.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests that failed on other servers, by public reports, over HTTP. Each test is named after what is right."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

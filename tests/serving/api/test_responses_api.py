@@ -1,7 +1,5 @@
 """The Responses API: bodies become messages and settings, output events become items and stream events."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

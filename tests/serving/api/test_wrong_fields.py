@@ -1,7 +1,5 @@
 """Wrong fields in the requests of each interface: the error names the path of the field."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Chat completions over a socket: streams, progress, pings, tool calls, templates, model names, assistant prefills."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

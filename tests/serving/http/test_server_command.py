@@ -1,7 +1,5 @@
 """The command `python -m localchat.server`: its options and errors, what it writes at the start, and its log."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -3,8 +3,6 @@
 Each is served by the built-in model. The texts in the requests are our own.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Chat requests and responses over a socket: sampling options, limits, usage, timings, token ids, log probabilities."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The bodies of /, /v1, /props, /slots and /metrics, stored responses, and the methods HEAD and OPTIONS."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
