@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,3 +289,46 @@ def test_without_llguidance_a_constraint_is_refused_with_the_command_that_instal
     with pytest.raises(NotSupported, match="pip install llguidance"):
         constraint_of(**formatted("json_schema", {"type": "object", "title": json.dumps("unique")}))
     assert constraint_of(**auto()) is None
+
+
+# --- the tools of public MCP servers, as agents send them: names and schemas of their documentation ---
+
+
+SERVERS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data" / "mcp_tools.json").read_text())
+# The limit of thread time for the tools of half of the servers in one family. An idle machine needs a fifth of it.
+MAX_SECONDS = 5.0
+# The places that no grammar enforces in any family.
+NOT_ENFORCED = {("convert-contents", "#/allOf/0/if"), ("jq_filtered", "#/properties/coins/uniqueItems")}
+
+
+def auto_with(tools: dict[str, Any], name: str) -> Any:
+    functions = tuple({"function": {"name": tool, "parameters": schema}} for tool, schema in tools.items())
+    return constraint_of("", dialect=DIALECTS[name], **auto(tools=functions))
+
+
+@pytest.fixture
+def not_enforced(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
+    """The places that no grammar enforces, with their tools."""
+    found: set[tuple[str, str]] = set()
+    monkeypatch.setattr(constraint_module, "_report", lambda name, place, reason: found.add((name, place)))
+    constraint_module._constraint.cache_clear()
+    return found
+
+
+def test_tools_of_servers_become_grammars_in_a_limited_time(not_enforced: set[tuple[str, str]]):
+    """Half of them in a family with arguments in tags, the others in one with its own notation."""
+    for i, name in enumerate(("glm", "gemma-4")):
+        began = time.thread_time()
+        for tools in list(SERVERS.values())[i::2]:
+            assert auto_with(tools, name)
+        assert time.thread_time() - began < MAX_SECONDS
+    assert not_enforced == NOT_ENFORCED
+
+
+def test_tools_of_all_servers_at_once_become_a_grammar(not_enforced: set[tuple[str, str]]):
+    tools = {f"{server}-{name}": schema for server, tools in SERVERS.items() for name, schema in tools.items()}
+    assert len(SERVERS) > 100
+    assert len(tools) > 600
+    grammar = auto_with(tools, "hermes")
+    assert {(name.partition("-")[2], place) for name, place in not_enforced} == NOT_ENFORCED
+    assert not fits(grammar, '<tool_call>\n{"name": "linear-create_issue", "arguments": {"title": 1}}\n</tool_call>')
