@@ -83,7 +83,8 @@ class _Arguments:
         if not self.layout.can_name(name):
             raise NotExact
         schema, types = self._resolved(schema), parameter_types(self.root, name)
-        options, covered = [], frozenset[str]()
+        options: list[str] = []
+        covered: frozenset[str] = frozenset()
         for value in self.layout.values:
             own = types & (value.types | ({"integer"} if "number" in value.types else set()))
             if own:
