@@ -26,6 +26,7 @@ from tests.support.constraints import (
     read_calls,
     required,
 )
+from tests.support.dialect_outputs import BAR
 from tools import formats as templates
 
 
@@ -50,6 +51,13 @@ IN_TAGS = {
     "glm": ("<tool_call><arg_key>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
     "minicpm5": ('<function name="<param name="', '<function name="f"><param name="a">{}</param></function>'),
     "gemma-4": ("<|tool_call>", "<|tool_call>call:f{{a:{}}}<tool_call|>"),
+    # The arguments are one object.
+    "deepseek-dsml": (
+        f"<{BAR}DSML{BAR}function_calls>",
+        '<|DSML|function_calls>\n<|DSML|invoke name="f">{{"a": {}}}\n</|DSML|invoke>\n</|DSML|function_calls>'.replace(
+            "|", BAR
+        ),
+    ),
 }
 
 
@@ -76,6 +84,12 @@ IN_TAGS = {
         ("gemma-4", {"anyOf": [{"type": "string"}, {"type": "null"}]}, ['<|"|>"x"<|"|>', "null"], ["x", "1"]),
         ("gemma-4", {"type": "array", "items": {"type": "string"}}, ['["<tool_call|>"]'], ['[<|"|>a<|"|>]', "[1]"]),
         ("gemma-4", {"type": "string", "format": "date"}, ['"2026-11-28"'], ['<|"|>2026-11-28<|"|>', '"now"']),
+        (
+            "deepseek-dsml",
+            {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+            ['"2026-11-28"'],
+            ['"a"'],
+        ),
         # Schemas that bare text cannot enforce: their values are JSON.
         ("minicpm5", {"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
     ],

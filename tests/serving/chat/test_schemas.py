@@ -168,7 +168,7 @@ def test_place_among_many_definitions_is_found_with_little_work(monkeypatch: pyt
     assert sum(n_chars) < 8 * len(json.dumps(schema))
 
 
-JSON_GBNF = r"""root ::= object # a comment
+JSON_GBNF = r"""root ::= object # a "comment }
 value ::= object | array | string | ("true" | "false" | "null") ws
 object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
 array ::= "[" ws ( value

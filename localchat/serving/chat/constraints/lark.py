@@ -81,8 +81,7 @@ def gbnf_rule(grammar: str) -> str:
             raise ValueError(f"the rule {name!r} is not defined")
         rule = rules[name]
         if name not in names:
-            rule.name, rule.comment = f"gbnf_{len(names)}", ""
-            names[name] = rule.name
+            rule.name = names[name] = f"gbnf_{len(names)}"
             rule.alternatives = rule.alternatives.simplify()
             link(rule.alternatives)
             if rule.alternatives.is_terminal():
