@@ -37,49 +37,27 @@ def test_template_language(source, expected):
 
 # A template that is refused, and a part of the message.
 ERRORS = [
-    pytest.param("{% if %}", "not valid Jinja at line 1", id="syntax"),
-    pytest.param(
-        "{{ raise_exception('only one user') }}", "refuses this conversation: only one user", id="raise_exception"
-    ),
-    pytest.param("{{ messages.__class__.__name__ }}", "unsafe", id="attribute"),
-    pytest.param("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe", id="item that is an attribute"),
-    pytest.param("{{ messages[0].update({'role': 'x'}) }}", "unsafe", id="dict update"),
-    pytest.param("{{ 'x' * 1000000000 }}", "too large", id="repetition"),
-    pytest.param(
-        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
-        "too much work", id="macro that calls itself twice",
-    ),
-    pytest.param("{{ 10 ** 300 * 10 ** 300 }}", "too much work", id="product"),
-    pytest.param("{{ '{:{w}}'.format('a', w=30000000) }}", "too much work", id="width that is an argument"),
-    pytest.param("{{ 'a' | indent(30000000, true) }}", "too much work", id="indent"),
-    pytest.param("{{ ('a\n' * 9999) | indent(' ' * 9999) }}", "too much work", id="indent of many lines"),
-    pytest.param("{{ 9 ** 99999999 }}", "too large", id="power"),
-    pytest.param("{{ '{:999999999}'.format(1) }}", "width", id="width of format"),
-    pytest.param(
-        "{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}", "loops more than 20000 times",
-        id="loops",
-    ),
-    pytest.param("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError", id="recursion"),
-    pytest.param("{{ messages[0].content + 1 }}", "TypeError", id="type error"),
-    pytest.param(
-        "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}", "too large",
-        id="doubling",
-    ),
-    pytest.param("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled", id="nesting of the source"),
-    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in (
-        "batch(3)", "slice(3)", "round(3)", "sum", "striptags", "center", "urlize", "groupby",
-    )),
-    *((f"{{{{ {name}(1) }}}}", "unsafe") for name in (
-        "''.ljust", "''.center", "{}.fromkeys", "(1).to_bytes", "''.format_map",
-    )),
+    ("{% if %}", "not valid Jinja at line 1"),
+    ("{{ raise_exception('only one user') }}", "refuses this conversation: only one user"),
+    ("{{ messages.__class__.__name__ }}", "unsafe"),
+    ("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe"),
+    ("{{ messages[0].update({'role': 'x'}) }}", "unsafe"),
+    ("{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}", "loops more than 20000 times"),
+    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+    ("{{ messages[0].content + 1 }}", "TypeError"),
+    ("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled"),
+    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in ("batch(3)", "slice(3)", "round(3)", "sum")),
+    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in ("striptags", "center", "urlize", "groupby")),
+    *((f"{{{{ ''.{name}(1) }}}}", "unsafe") for name in ("ljust", "center", "format_map")),
+    *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("{}.fromkeys", "(1).to_bytes")),
     *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
     ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
-    pytest.param("a" * 200_000, "200000 characters; the limit is 131072", id="long source"),
+    ("a" * 200_000, "200000 characters; the limit is 131072"),
     ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("source", "message"), ERRORS)
+@pytest.mark.parametrize(("source", "message"), ERRORS, ids=lambda text: text[:40])
 def test_template_error(source, message, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
     with pytest.raises(TemplateError, match=message):
@@ -109,6 +87,11 @@ RESULTS = [
     *("'%(a)99999d' % {'a': 1}", "'%*d' % (99999, 1)", "('9' * 9999) | int", "[{}] | map(attribute='a.' * 19999)"),
 ]
 WORK = [
+    *("{{ 'x' * 1000000000 }}", "{{ 10 ** 300 * 10 ** 300 }}", "{{ 9 ** 99999999 }}", "{{ '{:999999999}'.format(1) }}"),
+    *("{{ '{:{w}}'.format('a', w=30000000) }}", "{{ 'a' | indent(30000000, true) }}"),
+    "{{ ('a\n' * 9999) | indent(' ' * 9999) }}",
+    "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
     *(f"{LISTS}{{{{ {x} }}}}" for x in PRINTED),
     *(f"{OTHER}{{{{ n.x {x} }}}}" for x in COMPARED),
     *(f"{OTHER}{{{{ [m, n.x] | {x} }}}}" for x in FILTERS),
