@@ -308,16 +308,14 @@ REFUSING = "{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception
 # The template, the messages, and the beginning of the prompt.
 FIELDS = {
     "arguments as text": (
-        CALLS.replace("ARGUMENTS", "call.function.arguments"),
-        [call_message({"a": "é"})],
+        CALLS.replace("ARGUMENTS", "call.function.arguments"), [call_message({"a": "é"})],
         '[assistant]<f:{"a": "é"}:call_1>',
     ),
     "content in parts": (OPENED + "{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", [USER], "hi"),
     "a list of no tools": ("{% for t in tools %}{% endfor %}{{ messages[0].content }}", [USER], "hi"),
     "developer": (OPENED + "{{ m.role }} {{ m.content }}{% endfor %}{# developer #}", DEVELOPER, "developer x"),
     "developer without effect": (
-        OPENED + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}",
-        DEVELOPER,
+        OPENED + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}", DEVELOPER,
         "system x",
     ),
     "calls without content": (OPENED + NULL_CONTENT, [USER, call_message({})], 'hi[{"'),
@@ -328,7 +326,7 @@ FIELDS = {
     "reasoning in a part": (OPENED + IN_PARTS, [REASONED], "2<b>a"),
     "reasoning refused beside text and calls": (OPENED + REFUSING + BOTH, [REASONED_CALL], "()a[{"),
     "reasoning beside text and calls": (OPENED + BOTH, [REASONED_CALL], "(b)a[{"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "messages", "shown"), FIELDS.values(), ids=FIELDS)
@@ -341,41 +339,31 @@ PLAIN_ROLES = """{%- for m in messages %}
 [{{ m.role }}]{{ m.content }}
 {%- endfor %}"""
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
+SYSTEM, RESULT = {"role": "system", "content": "Be brief."}, {"role": "tool", "content": "3"}
+WRITTEN = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+# The roles that a template supports, the messages, and the prompt.
+MOVED = {
+    "call and result": (
+        ["system", "user", "assistant"], [call_message({}), RESULT],
+        f"[assistant]{WRITTEN}[user]<tool_response>\n3\n</tool_response>",
+    ),
+    "no system role": (["user", "assistant"], [SYSTEM, USER], "[user]Be brief.\n\nhi"),
+    "text and call": (
+        ["system", "user", "assistant", "tool"], [{**call_message({}), "content": "Well."}, RESULT],
+        f"[assistant]Well.\n{WRITTEN}[tool]3",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("roles", "messages", "expected"),
-    [
-        pytest.param(
-            ["system", "user", "assistant"],
-            [call_message({"a": 1}), {"role": "tool", "content": "3"}],
-            '[assistant]<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-            "[user]<tool_response>\n3\n</tool_response>",
-            id="call and result",
-        ),
-        pytest.param(
-            ["user", "assistant"],
-            [{"role": "system", "content": "Be brief."}, USER],
-            "[user]Be brief.\n\nhi",
-            id="no system role",
-        ),
-        pytest.param(
-            ["system", "user", "assistant", "tool"],
-            [{**call_message({}), "content": "Well."}, {"role": "tool", "content": "3"}],
-            '[assistant]Well.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>[tool]3',
-            id="text and call",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("roles", "messages", "expected"), MOVED.values(), ids=MOVED)
 def test_unsupported_content_moves_to_supported_messages(roles, messages, expected):
     assert render(PLAIN_ROLES.replace("ROLES", str(roles)), messages) == expected
 
 
 @pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
 def test_template_without_tools_gets_a_description_of_the_tools(roles):
-    messages = [{"role": "system", "content": "Be brief."}, USER]
     tools = [{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}]
-    text = render(PLAIN_ROLES.replace("ROLES", str(roles)), messages, tools=tools)
+    text = render(PLAIN_ROLES.replace("ROLES", str(roles)), [SYSTEM, USER], tools=tools)
     assert text.startswith(f"[{roles[0]}]You can call functions.")
     described = '{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}'
     assert f"\n<tools>\n{described}\n</tools>\n" in text
