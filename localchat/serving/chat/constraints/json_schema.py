@@ -315,9 +315,9 @@ def error_place(schema: Any) -> tuple[str, str]:
     if not reason:
         return "", ""
     # The smallest part that is refused alone. The parts lose their references: they are compiled without definitions.
-    texts = [(pointer, json_rule({**node, "x-guidance": options})) for pointer, node in nodes[1:]]
+    texts = {json_rule({**node, "x-guidance": options}): pointer for pointer, node in reversed(nodes[1:])}
     left = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED)
-    for pointer, text in sorted(texts, key=lambda part: len(part[1])):
+    for text, pointer in sorted(texts.items(), key=lambda item: len(item[0])):
         left -= len(text)
         own = error_in("start: " + re.sub(r'"\$ref": "[^"]*"', '"title": ""', text)) if left > 0 else ""
         if own:
