@@ -20,6 +20,7 @@ M3_REST = 'P<invoke name="no">P</invoke>\nP</tool_call>'
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CODER_OPT = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>%s\n</parameter>\n</function>'
 GEMMA = "<|tool_call>call:now%s<tool_call|>Hi"
+GIGA, GIGA_MESSAGE = '{"name": "now", "arguments": {}}', "<|message_sep|>\n\nfunction call<|role_sep|>\n"
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
 ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
@@ -131,6 +132,7 @@ CASES = {
         ("text after a call", "now\n{}\n" + PYTHON, [NOW, PYTHON]),
         ("name without arguments", "all\nIs it\n>>>now\nor never", ["Is it\n>>>now\nor never"]),
     ],
+    "gigachat": [("calls in two messages", f"<|function_call|>{GIGA}{GIGA_MESSAGE}{GIGA}", [NOW, NOW])],
     "granite-3": [
         ("end left out", " \n<response>Hi", ["Hi"]),
         ("at the end of a text", "Write it:\n\n" + XML, ["Write it:\n\n" + XML]),
