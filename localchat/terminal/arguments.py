@@ -29,8 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-k", "--api-key", help="default: OPENAI_API_KEY. Other users can see this option in the process list")
     add("-m", "--model", help="default: LOCALCHAT_MODEL, or the only model of the server")
     add("--models", action="store_true", help="list the server's models and stop")
-    about = "longest wait for the connection, for the first event, and for the next bytes"
-    add("--timeout", type=float, metavar="SECONDS", help=about)
+    add("--timeout", type=float, metavar="SECONDS", help="the limit of a whole answer, and of each wait within it")
     add("--retries", type=int, default=2, metavar="N", help="retries of a failed request (2)")
 
     add = parser.add_argument_group("question").add_argument
