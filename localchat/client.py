@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Union, overload
 
 from .errors import DoesNotFit
-from .events import Reply
+from .events import Reply, Value
 from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
 from .request.models import Model, default_model, fetch_models
 from .request.options import (
@@ -37,13 +37,9 @@ if TYPE_CHECKING:
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
-    class _OneCall(ChatOptions, total=False):  # The options of the function `chat`.
-        base_url: str | None
-        api_key: str | None
 
-
-# The type that `response_format` names, and of `reply.parsed`.
-T = TypeVar("T")
+# The type of an argument `response_format`: a class, which is then that of `reply.parsed`, or anything else.
+Format = Union[type[Value], object]
 
 # The options of each method, which `help` shows.
 _OPTIONS_OF: dict[str, Any] = {
@@ -192,17 +188,9 @@ class Client(BaseClient):
         """Close the idle connections. The client can still be used."""
         self._pool.close()
 
-    @overload
     def chat(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatOptions]
-    ) -> Reply[T]: ...
-
-    @overload
-    def chat(
-        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatOptions]
-    ) -> Reply[Any]: ...
-
-    def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
+        self, prompt: Prompt | None = None, *, response_format: Format[Value] = None, **options: Unpack[ChatOptions]
+    ) -> Reply[Value]:
         """Send a prompt and return the complete reply.
 
         Args:
@@ -217,19 +205,11 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return self._run(self._chat, prompt, options)
+        return self._run(self._chat, prompt, {**options, "response_format": response_format})
 
-    @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamOptions]
-    ) -> Stream[T]: ...
-
-    @overload
-    def stream(
-        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamOptions]
-    ) -> Stream[Any]: ...
-
-    def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
+        self, prompt: Prompt | None = None, *, response_format: Format[Value] = None, **options: Unpack[StreamOptions]
+    ) -> Stream[Value]:
         """Send a prompt and return the response as a stream of events.
 
         Args:
@@ -241,20 +221,13 @@ class Client(BaseClient):
                 content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
                 headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
         """
-        request = self._chat_request(prompt, options, StreamOptions, "stream")
+        given = {**options, "response_format": response_format}
+        request = self._chat_request(prompt, given, StreamOptions, "stream")
         return Stream(self._call(Driver(), request), request)
 
-    @overload
     def map(
-        self, prompts: Iterable[Prompt], /, *, response_format: type[T], **options: Unpack[MapOptions]
-    ) -> list[Reply[T]]: ...
-
-    @overload
-    def map(
-        self, prompts: Iterable[Prompt], /, *, response_format: object = None, **options: Unpack[MapOptions]
-    ) -> list[Reply[Any]]: ...
-
-    def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
+        self, prompts: Iterable[Prompt], /, *, response_format: Format[Value] = None, **options: Unpack[MapOptions]
+    ) -> list[Reply[Value]]:
         """Send many prompts and return their replies in the same order. That of a failed request has its `error`.
 
         Args:
@@ -264,7 +237,7 @@ class Client(BaseClient):
         """
         from .many_prompts import ManyPrompts
 
-        return ManyPrompts(self, prompts, options).map()
+        return ManyPrompts(self, prompts, {**options, "response_format": response_format}).map()
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
@@ -343,19 +316,14 @@ class Client(BaseClient):
         return run_blocking(method(Driver(), *arguments))
 
 
-@overload
-def chat(prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[_OneCall]) -> Reply[T]: ...
-
-
-@overload
 def chat(
-    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_OneCall]
-) -> Reply[Any]: ...
-
-
-def chat(
-    prompt: Prompt | None = None, *, base_url: str | None = None, api_key: str | None = None, **options: Any
-) -> Reply[Any]:
+    prompt: Prompt | None = None,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    response_format: Format[Value] = None,
+    **options: Unpack[ChatOptions],
+) -> Reply[Value]:
     """Send a prompt with a new client and return the complete reply; see Client.chat."""
     with Client(base_url, api_key) as client:
-        return client.chat(prompt, **options)
+        return client.chat(prompt, response_format=response_format, **options)

@@ -369,5 +369,5 @@ class Reply(Frozen, Generic[Value]):
         return self.text
 
 
-# A property has priority over the field of its name. It is set here, since the class body sets the default of the field.
+# A property has priority over the field of its name. It is set here, since the class body has the default of the field.
 Reply.parsed = property(lambda reply: reply._received("parsed"))  # type: ignore[assignment]

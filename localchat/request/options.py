@@ -186,7 +186,7 @@ def check_options(given: Mapping[str, Any], known: Any, what: str) -> None:
     """Raise TypeError for a name that is not in the TypedDict `known` of the method `what`, and for a wrong type."""
     names = known.__annotations__
     for name, value in given.items():
-        # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
+        # The methods declare `response_format` themselves, for its type.
         if name not in names and not (name == "response_format" and "tools" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
         types = _TYPES.get(name, (object,))
