@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Union, overload
 from .errors import DoesNotFit
 from .events import Reply, Value
 from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
-from .request.models import Model, default_model, fetch_models
+from .request.models import Model, fetch_models
 from .request.options import (
     ChatOptions,
     ClientOptions,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .agent.tool_run import ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
-
 
 # The type of an argument `response_format`: a class, which is then that of `reply.parsed`, or anything else.
 Format = Union[type[Value], object]
@@ -127,10 +126,6 @@ class BaseClient:
     async def _list_models(self, driver: Any) -> list[Model]:
         arguments = Arguments(self._settings, {}, RequestOptions, "models")
         return await fetch_models(self._call(driver, arguments), arguments.headers)
-
-    async def _find_model(self, driver: Any, given: Mapping[str, Any]) -> str | None:
-        arguments = Arguments(self._settings, given, RequestOptions, "map")
-        return await default_model(self._call(driver, arguments), arguments.headers)
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""

@@ -35,12 +35,11 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 class Events(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises."""
 
-    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`; and
-    # `_check`, which raises IncompleteReply if the reply was cut.
+    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`.
     _advance: Any
     _close: Any
-    _check: Any
     _is_closed: Any
+    _request: Any
     reply: Any
 
     def __init__(self) -> None:
@@ -93,9 +92,9 @@ class Events(Generic[AnyEvent, Value]):
             while await self._next() is not None:
                 pass
         except DoesNotFit:
-            self._check()  # A value that was cut is no mistake of the model.
+            check_complete(self.reply, self._request)  # A value that was cut is no mistake of the model.
             raise
-        self._check()
+        check_complete(self.reply, self._request)
         reply: Reply[Value] = self.reply
         return reply
 
@@ -227,9 +226,6 @@ class BaseStream(Events[StreamEvent, Value]):
         self._call.driver.cancel()
         if not self._is_advancing:  # Otherwise another thread or task releases it.
             self._call.release()
-
-    def _check(self) -> None:
-        check_complete(self.reply, self._request)
 
     async def _advance(self) -> None:
         call = self._call

@@ -76,9 +76,6 @@ class _BaseRun(Events[RunEvent, Any]):
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
-    def _check(self) -> None:
-        check_complete(self.reply, self._request)
-
     async def _finish(self) -> Reply[Any]:
         self._finishes = True
         return await super()._finish()
