@@ -1,10 +1,5 @@
 """The asynchronous client, with the same options, events and errors as the blocking one.
 
-    async with AsyncClient() as client:
-        async with client.stream("Why is the sky blue?") as stream:
-            async for text in stream.text:
-                print(text, end="")
-
 The code differs from `client` only where it waits for the network. Cancelling the task, or leaving the `async with`
 block, closes the connection at once. Use a client in one event loop at a time.
 """
@@ -99,11 +94,11 @@ class AsyncClient(BaseClient):
 
         return AsyncToolRun(self, prompt, tools, **options)
 
-    def conversation(self, **options: Any) -> AsyncConversation:
+    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
         from .agent.conversation import AsyncConversation
 
-        return AsyncConversation(self, **options)
+        return AsyncConversation(self, tools=tools, **options)
 
     async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""

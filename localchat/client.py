@@ -40,23 +40,12 @@ if TYPE_CHECKING:
 # The type of an argument `response_format`: a class, which is then that of `reply.parsed`, or anything else.
 Format = Union[type[Value], object]
 
-# The options of each method, which `help` shows.
-_OPTIONS_OF: dict[str, Any] = {
-    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
-    "chat": ChatOptions,
-    "stream": StreamOptions,
-    "map": MapOptions,
-    "complete": CompletionOptions,
-    "embed": EmbeddingOptions,
-    "request": RequestOptions,
-}
-
 
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
 
     def __init_subclass__(cls) -> None:
-        describe_options({name: vars(cls)[name] for name in _OPTIONS_OF if name in vars(cls)}, _OPTIONS_OF)
+        describe_options(vars(cls).values())  # For `help`.
 
     def __init__(
         self,
@@ -274,11 +263,11 @@ class Client(BaseClient):
 
         return ToolRun(self, prompt, tools, **options)
 
-    def conversation(self, **options: Any) -> Conversation:
+    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation and of `run`."""
         from .agent.conversation import Conversation
 
-        return Conversation(self, **options)
+        return Conversation(self, tools=tools, **options)
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
