@@ -16,7 +16,6 @@ from ..client import Client
 from ..request import media
 from ..request.completion import n_system
 from ..request.options import ClientOptions, MessageOptions
-from .arguments import AudioFile
 from .ask import finish_code, read_prompt, report, show
 from .printing import DetailedPrinter, waiting
 
@@ -29,6 +28,8 @@ class Session(Conversation):
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
         self.client = client
         self.model: str | None = arguments.model
+        # The images and sounds that the first question has.
+        self._images, self._sounds = arguments.image, arguments.audio
         self._arguments = arguments
         options = _as_options(dict(arguments.option))
         if arguments.schema:
@@ -50,15 +51,13 @@ class Session(Conversation):
     def clear(self) -> None:
         self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
 
-    def ask(self, text: str, images: Sequence[str] = ()) -> int:
-        """Send a user message with this text and these images, each the path of a file or a URL, and sounds
-        (AudioFile); see `_send`."""
-        sounds = [Path(image) for image in images if isinstance(image, AudioFile)]
-        sources = [
-            image if media.is_url(image) else Path(image) for image in images if not isinstance(image, AudioFile)
-        ]
-        self.unanswered = media.attach(text, sources, sounds)
-        return self._send(self.unanswered)
+    def ask(self, text: str) -> int:
+        """Send a user message with this text; see `_send`."""
+        images = [image if media.is_url(image) else Path(image) for image in self._images]
+        self.unanswered = media.attach(text, images, map(Path, self._sounds))
+        code = self._send(self.unanswered)
+        self._images = self._sounds = []
+        return code
 
     def retry(self) -> int:
         """Send the last user message again, without the messages after it; see `_send`."""
