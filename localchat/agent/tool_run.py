@@ -50,11 +50,9 @@ class _BaseRun(Events[RunEvent, Any]):
         super().__init__()
         check_count("max_rounds", max_rounds)
         self._client = client
-        self._tools = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
+        self._tools = Toolbox(tools, on_call, parallel, raise_errors, self._in_loop)
         if self._tools.definitions and options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
-        if not self._in_loop:
-            self._tools.refuse_coroutines()
         self._n_left = self._max_rounds = max_rounds
         self._on_done = _on_done
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
@@ -126,7 +124,7 @@ class _BaseRun(Events[RunEvent, Any]):
             still = f"the model still calls {names} after {self._max_rounds} rounds"
             raise TooManyRounds(f"{still}: raise max_rounds if it needs more", partial=self.reply)
         if not self._is_done:
-            self._results = self._tools.run_calls(calls, lambda: self._is_closed, in_loop=self._in_loop)
+            self._results = self._tools.run_calls(calls, lambda: self._is_closed)
 
     async def _close(self) -> None:
         self._is_closed = True

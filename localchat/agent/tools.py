@@ -100,16 +100,12 @@ class Toolbox:
     """Tools by name. Validates and runs the calls of a response.
 
     `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
-    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`.
+    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`. With
+    `in_loop` an event loop runs the calls: coroutine functions are awaited, and other functions run in threads.
     """
 
     def __init__(
-        self,
-        tools: Iterable[AnyTool],
-        *,
-        on_call: OnCall | None = None,
-        parallel: bool | int = False,
-        raise_errors: bool = False,
+        self, tools: Iterable[AnyTool], on_call: OnCall | None, parallel: bool | int, raise_errors: bool, in_loop: bool
     ) -> None:
         if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
             raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
@@ -121,38 +117,39 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in listed}
         if len(self._tools) < len(listed):
             raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
-        self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
+        kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        names = [tool.name for tool in listed if any(kind(tool.function) for kind in kinds)]
+        if names and not in_loop:
+            raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
+        self._on_call, self._parallel, self._raise_errors, self._in_loop = on_call, parallel, raise_errors, in_loop
 
     @property
     def definitions(self) -> list[dict[str, Any]]:
         return [tool.definition for tool in self._tools.values()]
 
     async def run_calls(
-        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool], *, in_loop: bool
+        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]
     ) -> AsyncGenerator[ToolResult, None]:
-        """Run the calls, unless `is_closed`, and yield their results in the same order.
-
-        With `in_loop` an event loop runs this generator: it awaits coroutine functions, and runs others in threads.
-        """
+        """Run the calls, unless `is_closed`, and yield their results in the same order."""
         ready = []
         for call in calls:
             function = self._prepare(call)
             if self._on_call is not None and callable(function):
                 approval = self._on_call(call)
-                approval = await approval if in_loop and inspect.isawaitable(approval) else approval
+                approval = await approval if self._in_loop and inspect.isawaitable(approval) else approval
                 _refuse_awaitable(approval, "await on_call")
                 reason = approval if isinstance(approval, str) and approval else _NOT_APPROVED
                 function = function if approval is True else reason
             ready.append((call, function))
 
         async def run(call: ToolCall, function: _Prepared) -> ToolResult:
-            return await self._run(call, "the run was closed" if is_closed() else function, in_loop)
+            return await self._run(call, "the run was closed" if is_closed() else function)
 
         workers = len(ready) if self._parallel is True else self._parallel
         if not workers or len(ready) < 2:
             for item in ready:
                 yield await run(*item)
-        elif in_loop:
+        elif self._in_loop:
             import asyncio  # Imported here: the import takes longer than that of the whole client.
 
             gate = asyncio.Semaphore(workers)
@@ -189,15 +186,15 @@ class Toolbox:
         except DoesNotFit as error:
             return f"the arguments are not valid: {error}"
 
-    async def _run(self, call: ToolCall, function: _Prepared, in_loop: bool) -> ToolResult:
+    async def _run(self, call: ToolCall, function: _Prepared) -> ToolResult:
         if isinstance(function, str):
             return ToolResult(call, f"Error: {function}", function)
         try:
-            in_other_thread = in_loop and not inspect.iscoroutinefunction(function)
+            in_other_thread = self._in_loop and not inspect.iscoroutinefunction(function)
             value = await in_thread(_call_function, function) if in_other_thread else _call_function(function)
-            if in_loop and inspect.isawaitable(value):
+            if self._in_loop and inspect.isawaitable(value):
                 value = await value
-            if in_loop and isinstance(value, AsyncIterator):
+            if self._in_loop and isinstance(value, AsyncIterator):
                 value = [item async for item in value]
             _refuse_awaitable(value, f"run coroutine functions: {call.name}")
             return ToolResult(call, result_text(value), value=value)
@@ -207,12 +204,6 @@ class Toolbox:
             log.warning("tool %s failed", call.name, exc_info=error)
             reason = _shortened(f"{type(error).__name__}: {error}")
             return ToolResult(call, f"Error: {reason}", reason)
-
-    def refuse_coroutines(self) -> None:
-        kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-        names = [name for name, tool in self._tools.items() if any(kind(tool.function) for kind in kinds)]
-        if names:
-            raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

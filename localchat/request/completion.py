@@ -52,8 +52,7 @@ def take_media(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of several requests: a generator, such as one of images, becomes a list, as the first request would
-    use it up."""
+    """The options of several requests: a generator, which the first request would use up, becomes a list."""
     return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
 
 
