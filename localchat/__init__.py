@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # Type checkers treat the name as true. An import of typi
 
 if TYPE_CHECKING:  # For type checkers, and for programs that find modules by their imports.
     from .agent.conversation import *  # noqa: F403
-    from .agent.tool_run import *  # noqa: F403
     from .agent.tools import *  # noqa: F403
     from .aio import *  # noqa: F403
     from .client import *  # noqa: F403
@@ -32,8 +31,7 @@ __version__ = "0.1.0"
 
 # The public names by their modules.
 _NAMES = {
-    "agent.conversation": "AsyncConversation Conversation",
-    "agent.tool_run": "AsyncToolRun ToolRun",
+    "agent.conversation": "AsyncConversation AsyncToolRun Conversation ToolRun",
     "agent.tools": "Tool ToolResult",
     "aio": "AsyncClient",
     "client": "Client chat",

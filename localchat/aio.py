@@ -30,8 +30,7 @@ from .transport.sockets import Result
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .agent.conversation import AsyncConversation
-    from .agent.tool_run import AsyncToolRun
+    from .agent.conversation import AsyncConversation, AsyncToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -90,7 +89,7 @@ class AsyncClient(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.tool_run import AsyncToolRun
+        from .agent.conversation import AsyncToolRun
 
         return AsyncToolRun(self, prompt, tools, **options)
 

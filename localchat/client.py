@@ -32,8 +32,7 @@ from .transport.sockets import Driver, Pool, Result, run_blocking
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .agent.conversation import Conversation
-    from .agent.tool_run import ToolRun
+    from .agent.conversation import Conversation, ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -259,7 +258,7 @@ class Client(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.tool_run import ToolRun
+        from .agent.conversation import ToolRun
 
         return ToolRun(self, prompt, tools, **options)
 

@@ -1,7 +1,7 @@
 """Python functions as tools: their definitions, and running the calls of a model.
 
 A tool is a plain function: its name, its docstring and its annotations describe it to the model. `Toolbox` validates
-the calls of a response and runs them; `tool_run` sends the results back. Mistakes of the model (an unknown name,
+the calls of a response and runs them; a run sends the results back. Mistakes of the model (an unknown name,
 arguments that do not parse or are not valid) are reported to the model, not raised.
 """
 
