@@ -28,12 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from .terminal.session import Session, prompt_text, waiting  # Imported here: --help does not need it.
+
     try:
         client = Client(
             arguments.base_url,
             arguments.api_key,
             arguments.model,
-            timeout=DEFAULT_TIMEOUT if arguments.timeout is None else arguments.timeout,
+            timeout=arguments.timeout,
             max_retries=arguments.retries,
             on_retry=lambda n, delay_s, error: report(f"localchat: {error}; try {n + 1} in {delay_s:.1f} s"),
         )
@@ -41,30 +43,22 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.error(str(error))
     with client:
         if arguments.models:
-            from .terminal.printing import waiting  # Imported here: --help does not need it.
-
             with waiting(client):
                 names = "\n".join(client.models())
             print(printable(names, sys.stdout))
             return OK
-        return _ask_or_chat(client, parser, arguments)
+        session = Session(client, arguments)
+        text = prompt_text(arguments.text, arguments.file)
+        if text.strip():
+            return session.ask(text)
+        is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+        if arguments.json or arguments.schema or not is_terminal:
+            parser.print_usage(sys.stderr)
+            report(NO_PROMPT)
+            return USAGE
+        from .terminal.chat import chat
 
-
-def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from .terminal.session import Session, prompt_text  # Imported here: --models and --help do not need these modules.
-
-    session = Session(client, arguments)
-    text = prompt_text(arguments.text, arguments.file)
-    if text.strip():
-        return session.ask(text)
-    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    if arguments.json or arguments.schema or not is_terminal:
-        parser.print_usage(sys.stderr)
-        report(NO_PROMPT)
-        return USAGE
-    from .terminal.chat import chat
-
-    return chat(session)
+        return chat(session)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -77,7 +71,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("-k", "--api-key", help="default: OPENAI_API_KEY. Other users can see this option in the process list")
     add("-m", "--model", help="default: LOCALCHAT_MODEL, or the only model of the server")
     add("--models", action="store_true", help="list the server's models and stop")
-    add("--timeout", type=float, metavar="SECONDS", help="the limit of a whole answer, and of each wait within it")
+    about = "the limit of a whole answer, and of each wait within it"
+    add("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS", help=about)
     add("--retries", type=int, default=2, metavar="N", help="retries of a failed request (2)")
 
     add = parser.add_argument_group("question").add_argument

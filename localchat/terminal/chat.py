@@ -11,8 +11,7 @@ from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
 from .ask import OK, report
-from .printing import waiting
-from .session import Session, state_file
+from .session import Session, state_file, waiting
 
 _PROMPT, _MORE = "> ", "... "
 _QUOTES = '"""'

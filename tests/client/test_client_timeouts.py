@@ -24,7 +24,7 @@ from localchat import (
     TimedOut,
     Timeout,
 )
-from localchat.terminal import ask, printing
+from localchat.terminal import ask, session
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
 from tests.support.clients import failure, failure_at, make_client
@@ -195,7 +195,7 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         (failures, "_MAX_DELAY_S", 2, 20),
         (sockets, "_MAX_IDLE_S", 5, 60),
         (ask, "_NOTICE_S", 1, 5),
-        (printing, "_NOTICE_S", 5, 20),
+        (session, "_NOTICE_S", 5, 20),
     ],
 )
 def test_waits_are_neither_too_short_nor_too_long(module: Any, name: str, least: float, most: float):
