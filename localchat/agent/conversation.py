@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
+import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..errors import TooManyRounds
-from ..events import Reply, StreamEvent
+from ..events import Reply, StreamEvent, ToolCall
 from ..reply.assembly import check_complete
 from ..request import media
 from ..request.completion import Prompt, as_messages, n_system, reusable, take_media
 from ..request.options import RunOptions, check_count
 from ..streams import AsyncEvents, BlockingEvents, Events
-from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
+from ..transport.sockets import run_blocking
+from .tools import AnyTool, OnCall, Prepared, ToolResult, in_thread, prepare, refuse_awaitable, run_call, tools_by_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 DEFAULT_MAX_ROUNDS = 10
+_NOT_APPROVED = "this call was not approved and did not run"
 
 AnyRun = TypeVar("AnyRun", "ToolRun", "AsyncToolRun")
 RunEvent = Union[StreamEvent, ToolResult]
@@ -30,6 +34,8 @@ RunEvent = Union[StreamEvent, ToolResult]
 class _BaseRun(Events[RunEvent, Any]):
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
+    `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
+    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`.
     `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first request only:
     `required` would never let the model stop calling tools.
     """
@@ -51,10 +57,15 @@ class _BaseRun(Events[RunEvent, Any]):
     ) -> None:
         super().__init__()
         check_count("max_rounds", max_rounds)
+        if on_call is not None and not callable(on_call):
+            raise TypeError(f"on_call is a function, not {on_call!r}")
+        if not isinstance(parallel, int) or parallel < 0:
+            raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         self._client = client
-        self._tools = Toolbox(tools, on_call, parallel, raise_errors, self._in_loop)
-        if self._tools.definitions and options.get("n", 1) not in (None, 1):
+        self._tools = tools_by_name(tools, self._in_loop)
+        if self._tools and options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
+        self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
         self._n_left = self._max_rounds = max_rounds
         self._on_done = _on_done
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
@@ -96,7 +107,7 @@ class _BaseRun(Events[RunEvent, Any]):
             self._options.pop("tool_choice", None)
             self._ready.append(result)
         elif self._stream is None:
-            self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
+            self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.values())
             self._reply = None
             self._n_left -= 1
         else:
@@ -114,7 +125,7 @@ class _BaseRun(Events[RunEvent, Any]):
             check_complete(reply, self._request)
         self._reply = reply
         self.messages.append(reply.message)
-        self.done = not (reply.tool_calls and self._tools.definitions)  # Without functions there is nothing to run.
+        self.done = not (reply.tool_calls and self._tools)  # Without functions there is nothing to run.
         if self.done and self._on_done is not None:
             self._on_done(self)
 
@@ -126,7 +137,54 @@ class _BaseRun(Events[RunEvent, Any]):
             still = f"the model still calls {names} after {self._max_rounds} rounds"
             raise TooManyRounds(f"{still}: raise max_rounds if it needs more", partial=self.reply)
         if not self._is_done:
-            self._results = self._tools.run_calls(calls, lambda: self._is_closed)
+            self._results = self._run_calls(calls)
+
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolResult, None]:
+        """Run the calls, and yield their results in the same order."""
+        ready = []
+        for call in calls:
+            function = prepare(call, self._tools)
+            if self._on_call is not None and callable(function):
+                approval = self._on_call(call)
+                approval = await approval if self._in_loop and inspect.isawaitable(approval) else approval
+                refuse_awaitable(approval, "await on_call")
+                reason = approval if isinstance(approval, str) and approval else _NOT_APPROVED
+                function = function if approval is True else reason
+            ready.append((call, function))
+
+        async def run(call: ToolCall, function: Prepared) -> ToolResult:
+            function = "the run was closed" if self._is_closed else function
+            return await run_call(call, function, self._raise_errors, self._in_loop)
+
+        workers = len(ready) if self._parallel is True else self._parallel
+        if not workers or len(ready) < 2:
+            for item in ready:
+                yield await run(*item)
+        elif self._in_loop:
+            import asyncio  # Imported here: the import takes longer than that of the whole client.
+
+            gate = asyncio.Semaphore(workers)
+
+            async def run_gated(call: ToolCall, function: Prepared) -> ToolResult:
+                async with gate:
+                    return await run(call, function)
+
+            tasks = [asyncio.ensure_future(run_gated(*item)) for item in ready]
+            try:
+                for task in tasks:
+                    yield await task
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
+
+            with ThreadPoolExecutor(workers, "localchat-tool") as pool:
+                # Each call sees the context variables of the caller; threads may not share one context.
+                contexts = [contextvars.copy_context() for _ in ready]
+                for result in pool.map(lambda context, item: context.run(run_blocking, run(*item)), contexts, ready):
+                    yield result
 
     async def _close(self) -> None:
         self._is_closed = True
