@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .client import BaseClient, Format
+from .client import BaseClient
 from .events import Reply, Value
 from .request.completion import Prompt, TextPrompt
 from .request.models import Model
@@ -49,27 +49,50 @@ class AsyncClient(BaseClient):
         self._pool.close()
         await asyncio.sleep(0)  # The connections are closed in the next iteration of the loop.
 
+    @overload
     async def chat(
-        self, prompt: Prompt | None = None, *, response_format: Format[Value] = None, **options: Unpack[ChatOptions]
-    ) -> Reply[Value]:
-        """Send a prompt and return the complete reply; see Client.chat."""
-        return await self._run(self._chat, prompt, {**options, "response_format": response_format})
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[ChatOptions]
+    ) -> Reply[Value]: ...
 
+    @overload
+    async def chat(
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatOptions]
+    ) -> Reply[Any]: ...
+
+    async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
+        """Send a prompt and return the complete reply; see Client.chat."""
+        return await self._run(self._chat, prompt, options)
+
+    @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: Format[Value] = None, **options: Unpack[StreamOptions]
-    ) -> AsyncStream[Value]:
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[StreamOptions]
+    ) -> AsyncStream[Value]: ...
+
+    @overload
+    def stream(
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamOptions]
+    ) -> AsyncStream[Any]: ...
+
+    def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        given = {**options, "response_format": response_format}
-        request = self._chat_request(prompt, given, StreamOptions, "stream")
+        request = self._chat_request(prompt, options, StreamOptions, "stream")
         return AsyncStream(self._call(AsyncDriver(), request), request)
 
+    @overload
     async def map(
-        self, prompts: Iterable[Prompt], /, *, response_format: Format[Value] = None, **options: Unpack[MapOptions]
-    ) -> list[Reply[Value]]:
+        self, prompts: Iterable[Prompt], /, *, response_format: type[Value], **options: Unpack[MapOptions]
+    ) -> list[Reply[Value]]: ...
+
+    @overload
+    async def map(
+        self, prompts: Iterable[Prompt], /, *, response_format: object = None, **options: Unpack[MapOptions]
+    ) -> list[Reply[Any]]: ...
+
+    async def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
         """Send many prompts and return their replies in the same order; see Client.map."""
         from .many_prompts import ManyPrompts
 
-        return await ManyPrompts(self, prompts, {**options, "response_format": response_format}).map_async()
+        return await ManyPrompts(self, prompts, options).map_async()
 
     async def models(self) -> list[Model]:
         """The models that the server lists; see Client.models."""

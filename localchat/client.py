@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Union, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
@@ -36,15 +36,28 @@ if TYPE_CHECKING:
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
-# The type of an argument `response_format`: a class, which is then that of `reply.parsed`, or anything else.
-Format = Union[type[Value], object]
+    class _OneCall(ChatOptions, total=False):  # The options of the function `chat`.
+        base_url: str | None
+        api_key: str | None
+
+
+# The options of each method, which `help` shows.
+_OPTIONS_OF: dict[str, Any] = {
+    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
+    "chat": ChatOptions,
+    "stream": StreamOptions,
+    "map": MapOptions,
+    "complete": CompletionOptions,
+    "embed": EmbeddingOptions,
+    "request": RequestOptions,
+}
 
 
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
 
     def __init_subclass__(cls) -> None:
-        describe_options(vars(cls).values())  # For `help`.
+        describe_options({name: vars(cls)[name] for name in _OPTIONS_OF if name in vars(cls)}, _OPTIONS_OF)
 
     def __init__(
         self,
@@ -171,9 +184,17 @@ class Client(BaseClient):
         """Close the idle connections. The client can still be used."""
         self._pool.close()
 
+    @overload
     def chat(
-        self, prompt: Prompt | None = None, *, response_format: Format[Value] = None, **options: Unpack[ChatOptions]
-    ) -> Reply[Value]:
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[ChatOptions]
+    ) -> Reply[Value]: ...
+
+    @overload
+    def chat(
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatOptions]
+    ) -> Reply[Any]: ...
+
+    def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply.
 
         Args:
@@ -188,11 +209,19 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return self._run(self._chat, prompt, {**options, "response_format": response_format})
+        return self._run(self._chat, prompt, options)
 
+    @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: Format[Value] = None, **options: Unpack[StreamOptions]
-    ) -> Stream[Value]:
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[StreamOptions]
+    ) -> Stream[Value]: ...
+
+    @overload
+    def stream(
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamOptions]
+    ) -> Stream[Any]: ...
+
+    def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
         """Send a prompt and return the response as a stream of events.
 
         Args:
@@ -204,13 +233,20 @@ class Client(BaseClient):
                 content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
                 headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
         """
-        given = {**options, "response_format": response_format}
-        request = self._chat_request(prompt, given, StreamOptions, "stream")
+        request = self._chat_request(prompt, options, StreamOptions, "stream")
         return Stream(self._call(Driver(), request), request)
 
+    @overload
     def map(
-        self, prompts: Iterable[Prompt], /, *, response_format: Format[Value] = None, **options: Unpack[MapOptions]
-    ) -> list[Reply[Value]]:
+        self, prompts: Iterable[Prompt], /, *, response_format: type[Value], **options: Unpack[MapOptions]
+    ) -> list[Reply[Value]]: ...
+
+    @overload
+    def map(
+        self, prompts: Iterable[Prompt], /, *, response_format: object = None, **options: Unpack[MapOptions]
+    ) -> list[Reply[Any]]: ...
+
+    def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
         """Send many prompts and return their replies in the same order. That of a failed request has its `error`.
 
         Args:
@@ -220,7 +256,7 @@ class Client(BaseClient):
         """
         from .many_prompts import ManyPrompts
 
-        return ManyPrompts(self, prompts, {**options, "response_format": response_format}).map()
+        return ManyPrompts(self, prompts, options).map()
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
@@ -299,14 +335,21 @@ class Client(BaseClient):
         return run_blocking(method(Driver(), *arguments))
 
 
+@overload
 def chat(
-    prompt: Prompt | None = None,
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    response_format: Format[Value] = None,
-    **options: Unpack[ChatOptions],
-) -> Reply[Value]:
+    prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[_OneCall]
+) -> Reply[Value]: ...
+
+
+@overload
+def chat(
+    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_OneCall]
+) -> Reply[Any]: ...
+
+
+def chat(
+    prompt: Prompt | None = None, *, base_url: str | None = None, api_key: str | None = None, **options: Any
+) -> Reply[Any]:
     """Send a prompt with a new client and return the complete reply; see Client.chat."""
     with Client(base_url, api_key) as client:
-        return client.chat(prompt, response_format=response_format, **options)
+        return client.chat(prompt, **options)

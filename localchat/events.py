@@ -370,4 +370,4 @@ class Reply(Frozen, Generic[Value]):
 
 
 # A property has priority over the field of its name. It is set here, since the class body has the default of the field.
-Reply.parsed = property(lambda reply: reply._received("parsed"))  # type: ignore[assignment]
+Reply.parsed = property(lambda reply: reply._received("parsed"))  # type: ignore[misc]

@@ -186,7 +186,7 @@ def check_options(given: Mapping[str, Any], known: Any, what: str) -> None:
     """Raise TypeError for a name that is not in the TypedDict `known` of the method `what`, and for a wrong type."""
     names = known.__annotations__
     for name, value in given.items():
-        # The methods declare `response_format` themselves, for its type.
+        # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
         if name not in names and not (name == "response_format" and "tools" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
         types = _TYPES.get(name, (object,))
@@ -201,13 +201,12 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{name} is a whole number of at least {least}, not {value!r}")
 
 
-def describe_options(methods: Iterable[Any]) -> None:
-    """Add the names and types of the options to the docstrings of methods that have **options: Unpack[...]."""
-    for method in methods:
-        known = globals().get(getattr(method, "__annotations__", {}).get("options", "")[len("Unpack[") : -1])
-        if known is not None and method.__doc__:  # Python was not started with -OO.
+def describe_options(methods: Mapping[str, Any], described: Mapping[str, Any]) -> None:
+    """Add the names and types of the options to the docstrings of these methods."""
+    for name, known in described.items():
+        if methods[name].__doc__:  # Python was not started with -OO.
             lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
-            method.__doc__ += f"\n\nOptions:{''.join(lines)}"
+            methods[name].__doc__ += f"\n\nOptions:{''.join(lines)}"
 
 
 def _hint(name: str, known: Any) -> str:
