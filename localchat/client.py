@@ -265,9 +265,8 @@ class Client(BaseClient):
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
 
-        The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is sent as
-        the body; None sends no body. Returns the parsed JSON of the response, its text if it is not JSON, None if it is
-        empty.
+        The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is the body
+        unless it is None. Returns the parsed JSON of the response, its text if it is not JSON, None if it is empty.
         """
         return self._run(self._request, method, path, json, options)
 

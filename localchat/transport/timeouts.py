@@ -23,8 +23,7 @@ _DEFAULT: Any = object()
 class Timeout(Frozen):
     """Timeouts in seconds; None means no limit.
 
-    `Timeout(30)` sets all; limits given by name have priority. Raises ValueError for a value that is no finite number
-    above zero.
+    `Timeout(30)` sets all; limits given by name have priority. Raises ValueError for a value that is not above zero.
     """
 
     connect: float | None = 5.0  # For making the connection.
