@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .events import *  # noqa: F403
     from .reply.assembly import *  # noqa: F403
     from .request.completion import *  # noqa: F403
-    from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
@@ -42,8 +41,7 @@ _NAMES = {
     "events": "Annotations Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta "
     "RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "reply.assembly": "Accumulator",
-    "request.completion": "Prompt",
-    "request.models": "Model",
+    "request.completion": "Model Prompt",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
     "sse": "ServerSentEvent SSEDecoder SSEError",

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .client import BaseClient
 from .events import Reply, Value
-from .request.completion import Prompt, TextPrompt
-from .request.models import Model
+from .request.completion import Model, Prompt, TextPrompt
 from .request.options import (
     ChatOptions,
     CompletionOptions,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
-from .request.models import Model, fetch_models
+from .request.completion import CHAT_PATH, Arguments, Completion, Model, Prompt, TextPrompt, fetch_models
 from .request.options import (
     ChatOptions,
     ClientOptions,

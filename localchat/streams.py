@@ -318,8 +318,8 @@ class BaseStream(Events[StreamEvent, Value]):
 class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
 
-    Entering the `with` block, or else the first iteration, sends the request. `reply` is the reply received so far, also
-    after an error; `finish` reads to the end and returns it. A stream without references closes its connection.
+    Entering the `with` block, or else the first iteration, sends the request. `reply` is the reply received so far,
+    also after an error; `finish` reads to the end and returns it. A stream without references closes its connection.
     """
 
 
