@@ -156,17 +156,37 @@ def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again
         assert text_of(call(server, "/v1/chat/completions", body))
 
 
+VECTOR = {"input": "What is your name?"}
+
+
 @needs_rpc
-def test_a_stopped_worker_ends_its_requests_after_the_limit(workers: Workers):
-    with server_on(workers, "--rpc-timeout", "5") as server, ThreadPoolExecutor(8) as threads:
-        one = threads.submit(stream, server)
-        wait_until_busy(server, 1)
+@pytest.mark.parametrize(("path", "body"), [("chat/completions", chat("Hello")), ("embeddings", VECTOR)])
+@pytest.mark.parametrize("has_context", [True, False], ids=["step", "first request"])
+def test_a_stopped_worker_ends_its_requests_after_the_limit(
+    workers: Workers, path: str, body: dict[str, Any], has_context: bool
+):
+    with server_on(workers, "--rpc-timeout", "5") as server:
+        if has_context:
+            assert call(server, f"/v1/{path}", body)[0] == 200
         workers.processes[0].send_signal(signal.SIGSTOP)
-        text = one.result(DEADLINE_S)
-        assert f"the worker {workers.endpoints[0]} of --rpc does not respond" in text
+        status, error = call(server, f"/v1/{path}", body)
+        assert status == 500
+        assert f"the worker {workers.endpoints[0]} of --rpc does not respond" in error["error"]["message"]
         workers.processes[0].send_signal(signal.SIGCONT)
         workers.wait()
-        assert text_of(call(server, "/v1/chat/completions", chat("Hello")))
+        assert call(server, f"/v1/{path}", body)[0] == 200
+
+
+@needs_rpc
+def test_vectors_beside_texts_on_workers_are_those_alone(workers: Workers):
+    with server_on(workers) as server, ThreadPoolExecutor(8) as threads:
+        (alone,) = call(server, "/v1/embeddings", VECTOR)[1]["data"]
+        text = text_of(call(server, "/v1/chat/completions", chat(QUESTIONS[0])))
+        texts = [threads.submit(call, server, "/v1/chat/completions", chat(QUESTIONS[0])) for _ in range(4)]
+        vectors = [threads.submit(call, server, "/v1/embeddings", VECTOR) for _ in range(20)]
+        assert [text_of(one.result(DEADLINE_S)) for one in texts] == [text] * 4
+        for one in vectors:
+            assert one.result(DEADLINE_S)[1]["data"][0]["embedding"] == pytest.approx(alone["embedding"], abs=1e-4)
 
 
 @needs_rpc

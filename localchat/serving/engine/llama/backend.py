@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..protocols import DecodeFailed, NoFreeCells
 from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
+from .rpc import Limit
 from .sampler import Sampler
 from .threads import ThreadCount
 from .vocabulary import Vocabulary
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 _MAX_GAP = 4
 # The limit of rows of a batch in which threads mostly wait for memory and each other.
 _SHORT_BATCH = 32
-
-
-Limit = Callable[[], "contextlib.AbstractContextManager[None]"]
 
 
 class LlamaBackend:
@@ -49,8 +47,8 @@ class LlamaBackend:
         adapts_threads: bool,
         limit: Limit = contextlib.nullcontext,
     ):
-        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. The computation
-        of a batch runs within `limit()`."""
+        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. What computes
+        on workers runs within `limit()`."""
         self.facts = facts
         # Encodes images and sounds; None: the model takes only text. It is closed by its user.
         self.projector = projector
@@ -249,7 +247,8 @@ class LlamaBackend:
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         with self._embedding_lock:
             if self._embedding is None:
-                self._embedding = LlamaEmbedding(self._model, self.facts, L.llama_n_threads(self._context))
+                n_threads = L.llama_n_threads(self._context)
+                self._embedding = LlamaEmbedding(self._model, self.facts, n_threads, self._limit)
             return self._embedding.embed(inputs)
 
     def pair_tokens(self, query: str, document: str) -> list[int]:

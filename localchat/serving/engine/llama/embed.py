@@ -18,6 +18,7 @@ import numpy as np
 from ...core.errors import ContextLengthExceeded
 from ..values import EngineError, ModelFacts, check_tokens
 from .library import BatchRows, L, Model, last_errors
+from .rpc import Limit
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -40,8 +41,9 @@ Piece = tuple[int, int, int]
 class LlamaEmbedding:
     """A context that computes vectors of tokens, for one thread at a time. It is as large as fits into memory."""
 
-    def __init__(self, model: Model, facts: ModelFacts, n_threads: int):
-        """
+    def __init__(self, model: Model, facts: ModelFacts, n_threads: int, limit: Limit):
+        """What computes on workers runs within `limit()`.
+
         Raises:
             EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
         """
@@ -50,7 +52,8 @@ class LlamaEmbedding:
         n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
         while True:
             params = _params(model, facts, n_ctx, is_whole, n_threads)
-            context = L.llama_init_from_model(model.pointer, params)
+            with limit():
+                context = L.llama_init_from_model(model.pointer, params)
             if context is not None:
                 break
             if n_ctx <= _MIN_INPUT:
@@ -61,6 +64,7 @@ class LlamaEmbedding:
         self._n_step: int = params.n_batch
         self._n_inputs: int = params.n_seq_max
         self._model = model  # The context needs it.
+        self._limit = limit
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
@@ -83,7 +87,8 @@ class LlamaEmbedding:
             L.llama_memory_clear(self._memory, False)  # A call that failed has left cells.
         vectors: dict[int, Any] = {}
         for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
-            self._compute(inputs, step, vectors)
+            with self._limit():
+                self._compute(inputs, step, vectors)
         return [array("f", vectors[i].tolist()) for i in range(len(inputs))]
 
     def _compute(self, inputs: Sequence[Sequence[int]], step: list[Piece], vectors: dict[int, Any]) -> None:

@@ -24,11 +24,11 @@ from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts
-from .backend import Limit, LlamaBackend
+from .backend import LlamaBackend
 from .devices import Device, built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, Model, last_errors, layer_devices
 from .placement import KV_TYPES, placed, projector_bytes, set_placement
-from .rpc import add_workers, limited
+from .rpc import Limit, add_workers, limited
 from .threads import default_threads
 from .vocabulary import Vocabulary
 
