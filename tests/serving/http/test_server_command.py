@@ -55,7 +55,7 @@ ORIGINS = ["*", "null", "http://localhost:3000", "https://example.org/", "http:/
         ("--allow-chat-template", "allow_template", True),
         ("--default top_k=1 --default seed=2", "defaults", {"top_k": 1, "seed": 2}),
         *((f"--cors {origin}", "cors", [origin]) for origin in ORIGINS),
-        pytest.param("--draft=~/small.gguf", "draft_path", str(Path.home() / "small.gguf"), id="home folder"),
+        pytest.param("--mmproj=~/a.gguf", "mmproj", str(Path.home() / "a.gguf"), id="home folder"),
         pytest.param("--tls-cert=~/a.pem", "tls_cert", Path.home() / "a.pem", id="home folder of a path"),
     ],
 )

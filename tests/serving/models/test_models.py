@@ -255,7 +255,7 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
         ),
         ('{"a": {"path": "x.gguf", "adapters": ["f"]}}', "'a.adapters' must be an object"),
         ('{"a": "\\u0000"}', "null character"),
-        ('{"a": {"path": "x.gguf", "draft": "\\ud800"}}', "surrogates not allowed"),
+        ('{"a": {"path": "x.gguf", "mmproj": "\\ud800"}}', "surrogates not allowed"),
         ("[" * 100_000, "recursion"),
         ('{"a": ', "line 1 column"),
         ("[]", "must be an object of names"),

@@ -102,26 +102,6 @@ def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] |
     )
 
 
-def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
-    """Load a draft model for a loaded model.
-
-    Raises:
-        EngineError: It has another vocabulary, or a KV cache that cannot be truncated; and as `load_backend`.
-    """
-    options = replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True, mmproj=None, adapters=())
-    if options.workers:  # Each of its steps would wait for the network.
-        options = replace(options, workers=(), n_gpu_layers=0)
-    backend = load_backend(path, options)
-    problem = "the state of a recurrent model cannot be truncated" if not backend.limits.can_truncate else ""
-    difference = target.vocabulary.difference(backend.vocabulary)
-    if difference:
-        problem = f"it has another vocabulary than the model for which it would draft: {difference}"
-    if problem:
-        backend.close()
-        raise EngineError(f"{path!r} cannot draft: {problem}")
-    return backend
-
-
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Model:
     params = L.llama_model_default_params()
     kept = set_placement(params, options)

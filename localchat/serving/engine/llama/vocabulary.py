@@ -95,18 +95,6 @@ class Vocabulary:
         ids: list[int] = np.flatnonzero(self._attributes & attributes).tolist()
         return ids
 
-    def difference(self, other: Vocabulary) -> str:
-        """A description of the first difference between two vocabularies; "" if they have the same tokens.
-
-        Unused tokens at the end do not count: models of one family pad their vocabularies to different sizes.
-        """
-        if abs(self.n_tokens - other.n_tokens) > 256:
-            return f"{self.n_tokens} tokens and {other.n_tokens}"
-        if self.add_bos != other.add_bos or self.bos != other.bos:
-            return f"a text begins with {self.bos!r} and {other.bos!r}"
-        pairs = enumerate(zip(self.all_pieces, other.all_pieces))
-        return next((f"token {id} is {one!r} and {two!r}" for id, (one, two) in pairs if one != two), "")
-
     def _read_pieces(self) -> list[bytes]:
         # Each piece is written into a row of its own.
         ids, rows = range(self.n_tokens), (ctypes.c_char * _ROW_BYTES * self.n_tokens)()
