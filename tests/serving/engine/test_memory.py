@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
+from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.context import (
     LARGEST_SHARE,
     STEP,
@@ -20,7 +21,6 @@ from localchat.serving.engine.llama.context import (
     context_size,
     warn_of_context,
 )
-from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
