@@ -108,27 +108,24 @@ class LlamaBackend:
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
-        with self._limit():
-            self._decode(batch)
-
-    def _decode(self, batch: Batch) -> None:
         # llama.cpp stores the logits in the order of the rows.
         rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
         self._outputs = {row: i for i, row in enumerate(rows)}
         assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
-        self._set_adapters(batch.adapters)
         span = batch.chunks[0].span
         fillers = self._fillers(batch) if span is None else {}
-        if span is None:
-            code = self._compute(self._llama_batch(batch, fillers))
-        else:
-            code = self._compute_span(batch.chunks[0], span)
+        with self._limit():
+            self._set_adapters(batch.adapters)
+            if span is None:
+                code = self._compute(self._llama_batch(batch, fillers))
+            else:
+                code = self._compute_span(batch.chunks[0], span)
+            if code == 0 and self._outputs:
+                shape = (len(self._outputs), self.vocabulary.n_tokens)
+                self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
         for slot, position in fillers.items():
             L.llama_memory_seq_rm(self._memory, slot, position, -1)
         if code == 0:
-            if self._outputs:
-                shape = (len(self._outputs), self.vocabulary.n_tokens)
-                self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
             return
         for chunk in batch.chunks if span is None else ():
             position = chunk.sequence.position_of(chunk.sequence.n_computed)
@@ -179,9 +176,7 @@ class LlamaBackend:
 
     def _fillers(self, batch: Batch) -> dict[int, int]:
         """The slots of unused rows, which close gaps between the slots of a batch, and the position of each row.
-
-        llama.cpp computes streams in one pass only if their numbers are consecutive.
-        """
+        llama.cpp computes streams in one pass only if their numbers are consecutive."""
         fillers: dict[int, int] = {}
         if self.limits.is_unified:
             return fillers

@@ -100,15 +100,10 @@ def context_size(
     n_weight_bytes: int,
     has_streams: bool = False,
 ) -> ContextSize:
-    """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
-
-    With `has_streams` the sequences have their own cells if the default size holds a whole context for each running
-    sequence and one for an idle prefix.
-
-    Raises:
-        NotEnoughMemory: The size in the options does not fit into memory, or the default limit of a request would be
-            larger without the idle models.
-    """
+    """The size of the context for a model that was trained on texts of `n_ctx_train` tokens. With `has_streams` the
+    sequences have their own cells if the default size holds a whole context for each running one and one for an idle
+    prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the default limit of a request would
+    be larger without the idle models."""
     n_requested, tightest = options.n_cells or options.n_ctx, min(memories, key=CacheMemory.n_tokens)
     if n_requested > (n_largest := tightest.n_tokens()):
         n_bytes, n_free = tightest.n_bytes(n_requested), tightest.n_free or 0
@@ -178,10 +173,8 @@ class LoadedModel:
         self.n_pass = _PASS
 
     def cache_memories(self, free: int | None) -> list[CacheMemory]:
-        """The memory in which the KV cache is allocated: that of the machine, of the GPUs, or both.
-
-        `free` is the free memory of the machine before the model was loaded.
-        """
+        """The memory in which the KV cache is allocated: that of the machine, which had `free` bytes before the model
+        was loaded, of the GPUs, or both."""
         kv_bytes, state_bytes = self._measured_cache()
         # The attention mask has 16 bits for each row and token, in each memory.
         mask_bytes = 2 * self.n_pass if kv_bytes else 0

@@ -42,11 +42,8 @@ class LlamaEmbedding:
     """A context that computes vectors of tokens, for one thread at a time. It is as large as fits into memory."""
 
     def __init__(self, model: Model, facts: ModelFacts, n_threads: int, limit: Limit):
-        """What computes on workers runs within `limit()`.
-
-        Raises:
-            EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
-        """
+        """What computes on workers runs within `limit()`. Raises EngineError if not even a context of `_MIN_INPUT`
+        tokens fits into memory."""
         is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
         # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
         n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
@@ -148,10 +145,8 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 
 
 def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
-    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order.
-
-    Only an input that is longer than a step is split.
-    """
+    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order. Only an input that is
+    longer than a step is split."""
     step: list[Piece] = []
     n_left = n_step
     for index, length in enumerate(lengths):

@@ -41,14 +41,9 @@ _SAMPLER_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
 
 
 def load_backend(path: str, options: LoadOptions, progress: Callable[[float], None] | None = None) -> LlamaBackend:
-    """Load a GGUF file and create a context for it.
-
-    `progress` is called with numbers from 0 to 1 while the weights load.
-
-    Raises:
-        NotEnoughMemory: It does not fit into the free memory, or would fit better without the idle models.
-        EngineError: The file cannot be loaded, or does not generate text.
-    """
+    """Load a GGUF file and create a context for it. `progress` is called with the loaded share of the weights, 0 to 1.
+    Raises EngineError if the file cannot be loaded or does not generate text; NotEnoughMemory if it does not fit, or
+    would fit better without the idle models."""
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
     if options.workers:

@@ -63,11 +63,8 @@ class Masks:
                 self._tokenizer = LLTokenizer(TokenizerWrapper(self), n_vocab=n_vocab, eos_token=ends)
 
     def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
-        """A matcher at the start of an output.
-
-        Raises:
-            BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
-        """
+        """A matcher at the start of an output. Raises BadRequest if the grammar is malformed, needs text that the model
+        has no tokens for, or takes too much work."""
         self.prepare()
         shown = frozenset(visible)
         is_shown = ~self._vocabulary.is_control

@@ -29,15 +29,9 @@ _EXPERTS = rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Device]) -> LoadOptions:
-    """The options with the number of layers on the GPUs.
-
-    Args:
-        free: The free bytes of the machine; None if they are not known.
-        gpus: The GPUs that may take layers.
-
-    Raises:
-        NotEnoughMemory: The weights do not fit, or more layers would be on the GPUs without the idle models.
-    """
+    """The options with the number of layers on the GPUs: `gpus` are those that may take layers, `free` are the free
+    bytes of the machine, None if not known. Raises NotEnoughMemory if the weights do not fit, or if more layers would
+    be on the GPUs without the idle models."""
     n_bytes, beside = weight_bytes(path), ""
     if options.mmproj:  # It is loaded after the weights.
         beside = " beside its projector"

@@ -97,12 +97,8 @@ class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
-        """The prompt of the request has token ids alone.
-
-        Raises:
-            BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
-            EngineError: llama.cpp refuses a sampling step.
-        """
+        """The prompt of the request has token ids alone. Raises what `Masks.matcher` raises, and EngineError if
+        llama.cpp refuses a sampling step."""
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)

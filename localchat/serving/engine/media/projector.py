@@ -32,10 +32,7 @@ class LlamaProjector:
     """A loaded projector. `count` runs on any thread, `encode` on one."""
 
     def __init__(self, path: str, model: Model, *, n_threads: int, use_gpu: bool) -> None:
-        """
-        Raises:
-            EngineError: The file is no projector for this model, or one image and one sound cannot be encoded.
-        """
+        """Raises EngineError if the file is no projector for this model, or cannot encode an image and a sound."""
         if not os.path.isfile(path):
             raise EngineError(f"there is no projector {path!r}: check --mmproj")
         library = self._library = mtmd()
