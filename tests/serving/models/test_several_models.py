@@ -81,6 +81,7 @@ class Running:
     """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
 
     service: Service
+    options: Options
     loads: Loads
     http_server: ChatServer
     later: Callable[..., Future[Any]]  # Calls a function on a thread.
@@ -121,7 +122,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
     service = Service(ModelFile(DEMO_PATH, "demo"), options, catalog=catalog, load=loads)
     with ThreadPoolExecutor() as threads, served(service, options) as (found, _):
         try:
-            yield Running(service, loads, found, threads.submit)
+            yield Running(service, options, loads, found, threads.submit)
         finally:
             loads.gate.release(1000)
     assert loads.n_open == 0
@@ -210,7 +211,7 @@ def test_mixed_requests_to_more_models_than_may_be_loaded_are_all_served(server)
     asked = {f"{i}.": random_.choice(NAMES) for i in range(60)}
     calls = [partial(server.chat, name, messages=[{"role": "user", "content": text}]) for text, name in asked.items()]
     assert [body["choices"][0]["message"]["content"] for _, body in together(calls)] == [*asked]
-    assert server.loads.most_at_once == server.service.options.max_models
+    assert server.loads.most_at_once == server.options.max_models
 
 
 @started_with({"max_models": 2})
@@ -367,7 +368,7 @@ def test_model_that_is_not_loaded_is_shown_with_what_it_is_loaded_with(server, t
     (tmp_path / "own.jinja").write_text("{{ tools }}")
     (tmp_path / "models.json").write_text('{"own": {"path": "two.gguf", "ctx": 512, "template": "own.jinja"}}')
     for name, own in (("one", None), ("own", 512)):
-        chosen = server.service.options.n_ctx or own
+        chosen = server.options.n_ctx or own
         shown = server.post("/api/show", model=name)[1]
         assert shown["model_info"]["llama.context_length"] == (chosen or 4096)
         assert (shown["template"] == "{{ tools }}") == (name == "own")
