@@ -29,7 +29,6 @@ _IDLE_S = 0.5
 def load(
     path: str,
     options: LoadOptions,
-    *,
     progress: Callable[[float], None] | None = None,
     after_step: Callable[[bool], None] = lambda is_due: None,
 ) -> Engine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Union
@@ -99,8 +99,6 @@ class Submitted(NamedTuple):
     """The number of prompt tokens of each sequence."""
     prompts: Sequence[Sequence[int]]
     """The prompt tokens of each sequence; empty without `returns_prompt`."""
-    cancel: Callable[[int], None]
-    """Ends a sequence, by its id, before the next step. Its end is then the error Cancelled."""
 
 
 Top = list[tuple[int, float]]

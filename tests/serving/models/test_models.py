@@ -610,7 +610,7 @@ def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason
 @pytest.mark.parametrize(("term", "shown"), [("xterm", "\rloading demo ["), ("dumb", "")])
 def test_progress_is_a_bar_unless_the_terminal_is_dumb(term: str, shown: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(loading, "Front", mock.Mock())
+    monkeypatch.setattr(loading, "EngineProcess", mock.Mock())
     monkeypatch.setattr(sys, "stderr", mock.Mock(wraps=io.StringIO(), isatty=lambda: True, closed=False))
     start = loading._Start(ModelFile(DEMO_PATH, "demo"), LoadOptions(), has_bar=True)
     start._show(0.5)
