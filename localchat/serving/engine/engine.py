@@ -8,7 +8,6 @@ every path: a stop, a cancel, a failed step, a closed engine. The engine uses th
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import threading
 import time
@@ -145,7 +144,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
-        self.post(_close)
+        self.stop()
         if self._thread is None:
             self.run()
         else:
@@ -164,7 +163,7 @@ class Engine:
         """Queues the sequences of one request, all or none.
 
         `deliver` is called on the engine thread with what a step produced for one of the sequences, also before this
-        returns. `check` is for the front of an engine, which calls it several times a second while it waits for this;
+        returns. `check` is for an EngineProcess, which calls it several times a second while it waits for this;
         it may raise an error to stop waiting.
 
         Raises:
@@ -178,16 +177,20 @@ class Engine:
         check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
-        for request in requests:
-            if id(request.prompt) not in prompts:
-                prompts[id(request.prompt)] = self._inputs.prompt_of(request)
-        found = [prompts[id(request.prompt)] for request in requests]
-        tokens = [own for own, _ in found]
-        # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
-        sequences = [
-            self._sequence(replace(request, prompt=tuple(own)), own, chunks, index, deliver)
-            for index, (request, (own, chunks)) in enumerate(zip(requests, found))
-        ]
+        sequences: list[Sequence] = []
+        for index, given in enumerate(requests):
+            if id(given.prompt) not in prompts:
+                prompts[id(given.prompt)] = self._inputs.prompt_of(given)
+            prompt, chunks = prompts[id(given.prompt)]
+            request = replace(given, prompt=tuple(prompt))
+            max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
+            # Even with a limit of 0 one token is sampled, so that the prompt is computed.
+            limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
+            # On this thread, since parsing a large grammar would delay the engine thread.
+            sampler = self.backend.new_sampler(request)
+            sequences.append(
+                Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+            )
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
@@ -199,36 +202,21 @@ class Engine:
                 self._open[sequence.id] = sequence
             # One command, so that the choices of a request always start in the same step.
             self.post(partial(self._scheduler.add, *sequences))
-        ids = [sequence.id for sequence in sequences]
+        tokens = [prompts[id(request.prompt)][0] for request in requests]
         # Media have no token ids.
         returned = [[max(id, -1) for id in own] if one.returns_prompt else () for one, own in zip(requests, tokens)]
-        return Submitted(ids, [len(own) for own in tokens], returned, self.cancel)
-
-    def _sequence(
-        self,
-        request: GenerationRequest,
-        prompt: list[int],
-        chunks: Many[MediaChunk],
-        index: int,
-        deliver: Callable[[StepOutput], None],
-    ) -> Sequence:
-        """The sequence of a request, without an id, with its length limited by the request and the context."""
-        max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
-        # Even with a limit of 0 one token is sampled, so that the prompt is computed.
-        limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
-        sampler = self.backend.new_sampler(request)
-        return Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+        return Submitted([sequence.id for sequence in sequences], list(map(len, tokens)), returned)
 
     def cancel(self, id: int) -> None:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""
         self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
 
     def stop(self) -> None:
-        """Ends all sequences with EngineStopped before the next step."""
-        self.post(self._end_all)
+        """Ends the engine before the next step, all sequences with EngineStopped. Does not wait."""
+        self.post(_close)
 
     def stats(self, timeout_s: float = 0) -> EngineStats:
-        """`timeout_s` is for the front of an engine; this returns at once."""
+        """`timeout_s` is for an EngineProcess; this returns at once."""
         n_active, n_idle = self._cache.n_cells()
         return replace(
             self._stats,
@@ -236,7 +224,6 @@ class Engine:
             n_waiting=len(self._scheduler.waiting),
             n_cells_active=n_active,
             n_cells_idle=n_idle,
-            first_token_s=copy.deepcopy(self._stats.first_token_s),
         )
 
     def forget(self) -> None:
@@ -389,10 +376,6 @@ class Engine:
         if medium.error is not None:
             for sequence in [one for one in self._scheduler.waiting if medium in one.missing_media(0)]:
                 self._end(sequence.id, medium.error)
-
-    def _end_all(self) -> None:
-        for id in list(self._open):
-            self._end(id, EngineStopped())
 
     def _stop(self, error: BaseException) -> None:
         """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of
