@@ -342,17 +342,8 @@ class Engine:
             *tokens, last = tokens
         elif run.end == "length" and sequence.request.params.max_tokens == 0:
             tokens = []  # One token was sampled to compute the prompt.
-        output: dict[str, Any] = {
-            "tokens": tokens,
-            "last": last,
-            "progress": progress,
-            "n_drafted": len(chunk.draft),
-            "n_draft_accepted": n_accepted,
-        }
-        if run.end is None:
-            sequence.deliver(**output)
-        else:
-            self._end(sequence.id, run.end, **output)
+        deliver: Callable[..., None] = sequence.deliver if run.end is None else partial(self._end, sequence.id, run.end)
+        deliver(tokens=tokens, last=last, progress=progress, n_drafted=len(chunk.draft), n_draft_accepted=n_accepted)
 
     def _end(self, id: int, end: End, *, keep: bool = True, **output: Any) -> None:
         """Ends a sequence, unless it has ended. With `keep` its tokens stay cached for other requests. `output` has

@@ -44,17 +44,16 @@ class Inputs:
         for part in self._prepared(parts):
             if isinstance(part, int):
                 tokens.append(part)
-                continue
-            if not isinstance(part, tuple):
+            elif not isinstance(part, tuple):
                 tokens += part.cells
-                continue
-            text, parse_special = part
-            n_left = None if limit is None else limit - len(tokens)
-            try:
-                tokens += self._backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
-            except ContextLengthExceeded as error:
-                raise _too_long(len(tokens) + error.n_tokens, self._backend.facts.n_ctx, "at least ") from error
-            add_bos = False
+            else:
+                text, parse_special = part
+                n_left = None if limit is None else limit - len(tokens)
+                try:
+                    tokens += self._backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
+                except ContextLengthExceeded as error:
+                    raise _too_long(len(tokens) + error.n_tokens, self._backend.facts.n_ctx, "at least ") from error
+                add_bos = False
         return tokens
 
     def _prepared(

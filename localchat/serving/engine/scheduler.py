@@ -103,7 +103,7 @@ class Scheduler:
             return newest
         self.running.remove(newest)
         self._cache.release(newest, keep=True)
-        self.waiting = sorted([*self.waiting, newest], key=_arrival)
+        self.waiting = sorted([*self.waiting, newest], key=lambda one: one.id)
         self._is_full = True
         return None
 
@@ -130,7 +130,7 @@ class Scheduler:
                 return
             self.waiting.remove(sequence)
             self._cache.acquire(sequence, match)
-            self.running = sorted([*self.running, sequence], key=_arrival)
+            self.running = sorted([*self.running, sequence], key=lambda one: one.id)
             sequence.n_shared = n_shared
             if sequence.n_cached is None:
                 sequence.n_cached = sequence.n_computed
@@ -261,7 +261,3 @@ class Scheduler:
 def _length_of_prompt(sequence: Sequence) -> int:
     """The number of prompt tokens that were not cached."""
     return sequence.n_prompt - (sequence.n_cached or 0)
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.id

@@ -131,14 +131,6 @@ class StepOutput(NamedTuple):
         """Whether a client waits for it: it has the first token, an end, or the progress of the prompt."""
         return self.progress is not None or self.end is not None
 
-    def followed_by(self, later: StepOutput) -> StepOutput:
-        """The output of these steps and of `later` ones, of the same sequence, which have no progress."""
-        return later._replace(
-            tokens=[*self.tokens, *later.tokens],
-            n_drafted=self.n_drafted + later.n_drafted,
-            n_draft_accepted=self.n_draft_accepted + later.n_draft_accepted,
-        )
-
 
 class TokenTexts:
     """The bytes of all tokens of a model, and which tokens are special."""

@@ -87,10 +87,8 @@ class Loader:
                 self.on_failure()
             else:
                 log.error("cannot load %s", reason)
-            if isinstance(error, WorkerMissing):
-                raise WorkerMissing(reason) from error
-            if isinstance(error, EngineDied):
-                raise EngineDied(reason, error.killed_by) from error
+            if isinstance(error, (EngineDied, WorkerMissing)):  # They are transient, so the service loads again.
+                raise type(error)(reason) from error
             raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
         finally:
             self._loading = None
