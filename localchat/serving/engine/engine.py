@@ -59,15 +59,10 @@ class Engine:
         encoder: MediaEncoder | None = None,
         after_step: Callable[[bool], None] = lambda is_due: None,
     ):
-        """The engine owns the backend and closes it.
-
-        Args:
-            max_queue: The limit of waiting sequences; further ones get QueueFull.
-            encoder: Encodes images and sounds, if the model has a projector. The engine starts and closes it.
-            after_step: Called on the engine thread when the output of a step has been delivered, before the next step
-                is decoded, which waits for it. It passes the output on, or keeps it until it is called with True:
-                before a step that takes long, and when nothing runs.
-        """
+        """The engine owns the backend and the encoder of images and sounds, and closes them. More than `max_queue`
+        waiting sequences get QueueFull. `after_step` is called on the engine thread when the output of a step has been
+        delivered, before the next step is decoded, which waits for it. It passes the output on, or keeps it until it is
+        called with True: before a step that takes long, and when nothing runs."""
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
@@ -160,19 +155,13 @@ class Engine:
         deliver: Callable[[StepOutput], None],
         check: Callable[[], None] = lambda: None,
     ) -> Submitted:
-        """Queues the sequences of one request, all or none.
+        """Queues the sequences of one request, all or none. `deliver` is called on the engine thread with what a step
+        produced for one of the sequences, also before this returns. `check` is for an EngineProcess, which calls it
+        several times a second while it waits for this; it may raise an error to stop waiting.
 
-        `deliver` is called on the engine thread with what a step produced for one of the sequences, also before this
-        returns. `check` is for an EngineProcess, which calls it several times a second while it waits for this;
-        it may raise an error to stop waiting.
-
-        Raises:
-            ContextLengthExceeded: A prompt leaves no space for one token of output.
-            BadRequest: A token id that the vocabulary does not have, an empty prompt, or an invalid grammar.
-            NotSupported: The model makes embeddings only.
-            QueueFull: Too many sequences wait.
-            EngineStopped: The engine is closed.
-            EngineGone: The engine has failed.
+        Raises ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty
+        prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes
+        embeddings only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed.
         """
         check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.

@@ -100,17 +100,11 @@ class Inputs:
         truncates: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> tuple[list[array[float]], int]:
-        """The vector of each input, not normalised, and the number of their tokens.
-
-        Args:
-            inputs: Texts or token ids; with `query` the documents that are compared with it.
-            field: The field of the request that has the inputs, for errors.
-            truncates: Whether an input that is longer than the context is cut. If not, it is an error.
-            check: Called between two groups of inputs. It may raise an error to end the call.
-
-        Raises:
-            BadRequest: An input is empty, too long, or has a token that the vocabulary does not have.
-        """
+        """The vector of each input, not normalised, and the number of their tokens. The inputs are texts or token ids;
+        with `query`, the documents that are compared with it. `field` is the field of the request that has them, for
+        errors. With `truncates`, an input that is longer than the context is cut. `check` is called between two groups
+        of inputs, and may raise an error to end the call. Raises BadRequest for an input that is empty, too long, or
+        has a token that the vocabulary does not have."""
         # The context for embeddings is created with the first request. It is never larger than this limit.
         limit = max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
         tokens: list[Many[int]] = []

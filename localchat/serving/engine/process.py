@@ -84,6 +84,7 @@ class EngineProcess:
 
     facts: ModelFacts
     texts: TokenTexts
+    max_open: int
 
     def __init__(
         self, path: str, options: LoadOptions, on_progress: Callable[[float], None] = lambda share: None
@@ -125,16 +126,11 @@ class EngineProcess:
                 thread.start()
             undoing.pop_all()
 
-    def __enter__(self) -> EngineProcess:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def wait_until_loaded(self) -> EngineProcess:
         """Raises what `load` raises, after the end of the process."""
         try:
             self.facts, self.texts = self._loaded.result()
+            self.max_open = self.facts.n_parallel + self._options.max_queue
         except BaseException:
             self.close()
             raise
@@ -162,10 +158,6 @@ class EngineProcess:
     def has_died(self) -> bool:
         """Whether the process has ended, so that the model must be loaded again."""
         return isinstance(self.death, EngineDied)
-
-    @property
-    def max_open(self) -> int:
-        return self.facts.n_parallel + self._options.max_queue
 
     @property
     def n_open(self) -> int:

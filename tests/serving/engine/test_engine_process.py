@@ -332,7 +332,7 @@ def test_close_waits_until_the_process_has_ended():
             threading.Timer(0.5, has_ended_late.set).start()
             has_ended_late.wait(DEADLINE_S)
 
-    with EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)) as engine:
+    with contextlib.closing(EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
         engine.wait_until_loaded().submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
     assert has_ended_late.is_set()
 
