@@ -1,8 +1,7 @@
-"""`python -m localchat.serving.engine NUMBER FILE`: an engine process, which the server starts; see process.py.
+"""`python -m localchat.serving.engine NUMBER`: an engine process, which the server starts; see process.py.
 
-NUMBER is that of the inherited connection to the server, FILE that of the open file whose offset both share. Calls run
-on their own threads, and the engine on another one, which sends the output of each step. The process ends with the
-connection, when the server ends.
+NUMBER is that of the inherited connection to the server. Calls run on their own threads, and the engine on another one,
+which sends the output of each step. The process ends with the connection, when the server ends.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class Calls:
         self._dropped: set[int] = set()
         self._delivery = Delivery(partial(self.send, "step"))
 
-    def serve(self, received: int) -> None:
+    def serve(self) -> None:
         """Run calls until the server ends."""
-        threads, n_received = ThreadPoolExecutor(_MAX_THREADS), 0
+        threads = ThreadPoolExecutor(_MAX_THREADS)
         while True:
             try:
                 call = self._connection.recv()
@@ -64,9 +63,7 @@ class Calls:
             engine = getattr(self, "engine", None)
             if engine is not None and engine.failure is not None:
                 continue  # The process is about to end, and has not taken this call: another process runs it.
-            n_received = max(n_received, call[0] + 1)
-            if sys.platform != "win32":
-                os.lseek(received, n_received, os.SEEK_SET)
+            self.send("received", call[0])
             try:
                 threads.submit(self.answer, *call)
             except RuntimeError as error:
@@ -153,7 +150,7 @@ class Calls:
         os._exit(1)
 
 
-def main(number: int, received: int) -> None:
+def main(number: int) -> None:
     # Signals of a terminal or of systemd reach all processes of the server, and only the server decides on the end.
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -171,7 +168,7 @@ def main(number: int, received: int) -> None:
         connection = Connection(number)
     calls = Calls(connection)
     try:
-        calls.serve(received)
+        calls.serve()
     except BaseException:
         traceback.print_exc()
         calls.fail()
@@ -180,4 +177,4 @@ def main(number: int, received: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]))

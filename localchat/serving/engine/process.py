@@ -7,6 +7,7 @@ Two threads belong to a process: one receives messages, one reads what the nativ
 process is a pickled call, `(id, method, arguments, options)`, of a method of `Engine` or of `Calls` in `__main__.py`;
 without a result if the id is None. From it come tuples whose first item is their kind:
 
+    ("received", id)                  a call has arrived
     ("result", id, value)             the result of a call
     ("error", id, error)              the error of a call
     ("step", outputs)                 what steps produced: (id, *fields of StepOutput), with the id of the
@@ -17,7 +18,6 @@ without a result if the id is None. From it come tuples whose first item is thei
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -76,6 +76,7 @@ class Call(Future[Any]):
     """A call of a method in the process, whose result is still to come."""
 
     id = -1
+    is_received = False
 
 
 class EngineProcess:
@@ -109,22 +110,20 @@ class EngineProcess:
         self._sending = threading.Lock()
         self._last_lines: deque[str] = deque(maxlen=30)
         self._connection, theirs = Pipe()
-        # Both processes share the offset of this open file: that one sets it to the number of calls it received.
-        self._received = os.open(__file__, os.O_RDONLY)
         self._threads = [
             threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
             for run in (self._read_output, self._read)
         ]
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
-        with contextlib.ExitStack() as undoing:
-            undoing.callback(os.close, self._received)
-            with theirs:
-                self._process = _started(theirs, self._received)
-            undoing.callback(self._process.kill)
+        with theirs:
+            self._process = _started(theirs)
+        try:
             self._loaded = self._call("load", path, options, levels)
             for thread in self._threads:
                 thread.start()
-            undoing.pop_all()
+        except BaseException:
+            self._process.kill()
+            raise
 
     def wait_until_loaded(self) -> EngineProcess:
         """Raises what `load` raises, after the end of the process."""
@@ -309,6 +308,8 @@ class EngineProcess:
                     if not running:
                         del self._requests[id]
                 deliver(output)
+        elif kind == "received":
+            self._calls[values[0]].is_received = True
         elif kind == "progress":
             self._on_progress(values[0])
         elif kind == "log":
@@ -336,17 +337,14 @@ class EngineProcess:
     def _end_calls(self, death: EngineDied | EngineStopped) -> None:
         with self._lock:
             self.death = death
-            calls, requests = dict(self._calls), list(self._requests.values())
+            calls, requests = list(self._calls.values()), list(self._requests.values())
         was_serving = self._loaded.done() and self._loaded.exception() is None
         if was_serving and isinstance(death, EngineDied):
             log.error("%s; %d requests were running", death, len(requests))
             for line in self._last_lines:
                 log.info("it wrote: %s", line)
-        n_received = os.lseek(self._received, 0, os.SEEK_CUR)
-        os.close(self._received)
-        for id, call in calls.items():
-            # Windows: there is no such file, so every call counts as received.
-            is_received = sys.platform == "win32" or id < n_received or isinstance(death, EngineStopped)
+        for call in calls:
+            is_received = call.is_received or isinstance(death, EngineStopped)
             call.set_exception(death if is_received else EngineGone(str(death)))
         for deliver, running in requests:
             for index in running:
@@ -385,7 +383,7 @@ def signal_name(status: int) -> str | None:
 COMMAND = [sys.executable, "-m", "localchat.serving.engine"]
 
 
-def _started(connection: Connection, received: int) -> subprocess.Popen[bytes]:
+def _started(connection: Connection) -> subprocess.Popen[bytes]:
     """A process that inherits a connection. It imports this copy of the package, wherever that is."""
     package_parent = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
@@ -396,9 +394,9 @@ def _started(connection: Connection, received: int) -> subprocess.Popen[bytes]:
         inherited["startupinfo"] = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [number]})
         inherited["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP  # without Ctrl-C
     else:
-        inherited["pass_fds"] = (number, received)
+        inherited["pass_fds"] = (number,)
     return subprocess.Popen(
-        [*COMMAND, str(number), str(received)],
+        [*COMMAND, str(number)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
