@@ -135,10 +135,10 @@ def test_gaps_between_running_sequences_do_not_change_idle_prefixes(engine: Engi
     ("options", "is_unified"),
     [
         (LoadOptions(n_parallel=2, n_ctx=512), False),
-        (LoadOptions(n_parallel=2, n_ctx=512, kv_unified=True), True),
+        (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
         (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
-    ids=["whole contexts fit", "unified requested", "too many sequences"],
+    ids=["whole contexts fit", "a requested number of cells", "too many sequences"],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch

@@ -228,8 +228,6 @@ class LoadOptions(ModelOptions):
 
     n_cells: int = 0
     """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
-    kv_unified: bool = False
-    """Whether all sequences share the cells of the KV cache even if memory holds a whole context for each."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     others: OtherModels = field(default_factory=OtherModels)

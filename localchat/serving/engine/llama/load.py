@@ -233,7 +233,7 @@ class _LoadedModel:
         """A context of the user's size or of a size that memory allows, its limit of one request, and is_unified."""
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
-        is_unified = options.kv_unified or bool(self.gpus) or not self.can_truncate or self.has_window
+        is_unified = bool(self.gpus) or not self.can_truncate or self.has_window
         size = context_size(
             options,
             n_ctx_train=self.n_ctx_train,
