@@ -36,10 +36,6 @@ log = logging.getLogger("localchat.server")
 
 _BAR_WIDTH = 30
 _LOG_PAUSE_S = 10.0  # Seconds between log lines of the progress, if stderr is not a terminal.
-_MATRIX_INSTRUCTIONS_OFF = (
-    "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
-    "for full speed rebuild it as docs/install.md says"
-)
 
 
 class Loader:
@@ -165,7 +161,11 @@ class _Start:
             if not (is_crash and self._options.use_extra_bufts and has_matrix_instructions()):
                 raise
             engine = self._loaded(replace(self._options, use_extra_bufts=False))
-            log.warning(_MATRIX_INSTRUCTIONS_OFF, error.killed_by)
+            log.warning(
+                "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
+                "for full speed rebuild it as docs/install.md says",
+                error.killed_by,
+            )
             return engine
 
     def _loaded(self, options: LoadOptions) -> EngineProcess:
