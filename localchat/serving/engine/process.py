@@ -183,7 +183,7 @@ class EngineProcess:
                 self.cancel(id)
 
     def cancel(self, id: int) -> None:
-        self._send((None, "cancel", (id,), {}))
+        self._send(pickle.dumps((None, "cancel", (id,), {})))
 
     def tokenize(self, text: str, **options: Any) -> list[int]:
         tokens: list[int] = self._result(self._call("tokenize", text, **options))
@@ -201,7 +201,7 @@ class EngineProcess:
             vectors: tuple[list[array[float]], int] = self._result(call, check)
         except BaseException:
             if not call.done():
-                self._send((None, "drop", (call.id,), {}))
+                self._send(pickle.dumps((None, "drop", (call.id,), {})))
             raise
         return vectors
 
@@ -234,20 +234,15 @@ class EngineProcess:
         """Call a method in the process. Its error may be EngineDied, or EngineGone if the process did not receive the
         call. `deliver` gets the output of a call of "submit"."""
         call = Call()
+        call.id = next(self._ids)
+        data = pickle.dumps((call.id, method, arguments, options))
         with self._lock:
             if self.death is not None:
                 raise self.death if isinstance(self.death, EngineStopped) else EngineGone(str(self.death))
-            call.id = next(self._ids)
             self._calls[call.id] = call
             if deliver is not None:
                 self._requests[call.id] = deliver, set(range(len(arguments[0])))
-        try:
-            self._send((call.id, method, arguments, options))
-        except BaseException:
-            with self._lock:
-                self._calls.pop(call.id, None)
-                self._requests.pop(call.id, None)
-            raise
+        self._send(data)
         return call
 
     def _result(self, call: Call, check: Callable[[], None] | None = None) -> Any:
@@ -263,10 +258,10 @@ class EngineProcess:
             self._join(_DEATH_S)  # An engine that has failed ends its process a moment later.
             raise
 
-    def _send(self, message: object) -> None:
+    def _send(self, message: bytes) -> None:
         try:
             with self._sending:
-                self._connection.send(message)
+                self._connection.send_bytes(message)
         except OSError as error:
             # The process has ended, or a part of the message may have been sent. The thread that receives messages ends
             # all calls and requests.
