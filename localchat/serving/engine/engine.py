@@ -226,10 +226,8 @@ class Engine:
     # The rest runs on the engine thread.
 
     def step(self, *, wait: bool = False) -> bool:
-        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
-
-        Every error ends in `_stop`, except those that end a single sequence.
-        """
+        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command. Every error
+        ends in `_stop`, except those that end a single sequence."""
         if self._stopped is not None:
             return False
         try:
@@ -259,10 +257,8 @@ class Engine:
         return True
 
     def _compute(self, batch: Batch) -> None:
-        """Decodes a batch and delivers what is sampled from it.
-
-        If there are no free cells, leaves out drafts, then preempts the newest sequence.
-        """
+        """Decodes a batch and delivers what is sampled from it. If there are no free cells, leaves out drafts, then
+        preempts the newest sequence."""
         try:
             self._cache.decode(batch)
         except NoFreeCells:

@@ -59,9 +59,7 @@ class KVCache:
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
-
-        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed.
-        """
+        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed."""
         while True:
             try:
                 self._backend.decode(batch)

@@ -136,10 +136,8 @@ class EngineProcess:
         return self
 
     def stop(self) -> None:
-        """End the process; do not wait. Its calls and requests end with EngineStopped.
-
-        It is killed, even if it is stopped or hangs: it has nothing to save.
-        """
+        """End the process; do not wait. Its calls and requests end with EngineStopped. It is killed, even if it is
+        stopped or hangs: it has nothing to save."""
         self._is_closing = True
         self._process.kill()
 
