@@ -114,7 +114,7 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
-            match = self._cache.find(sequence.reusable_tokens, sequence)
+            match = self._cache.find(sequence)
             if self._is_being_computed(sequence, match):
                 continue
             missing = sequence.missing_media(match.length if match else 0) if sequence.spans else ()
