@@ -153,26 +153,24 @@ class _Start:
     def _start(self) -> EngineProcess:
         """Start the process, and wait until the model is loaded. If the process crashes and this CPU announces matrix
         instructions, a second one is started without them. Raises what `load` raises, and OSError."""
-        try:
-            return self._loaded(self._options)
-        except EngineDied as error:
-            # SIGKILL ends a process that takes much memory.
-            is_crash = error.killed_by not in (None, "SIGKILL")
-            if not (is_crash and self._options.use_extra_bufts and has_matrix_instructions()):
-                raise
-            engine = self._loaded(replace(self._options, use_extra_bufts=False))
-            log.warning(
-                "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
-                "for full speed rebuild it as docs/install.md says",
-                error.killed_by,
-            )
-            return engine
-
-    def _loaded(self, options: LoadOptions) -> EngineProcess:
-        process = self._process = EngineProcess(str(self._file.path), options, self._show)
-        if self._is_closed:  # `close` was called meanwhile, before it could see this process.
-            process.stop()
-        return process.wait_until_loaded()
+        options = self._options
+        while True:
+            process = self._process = EngineProcess(str(self._file.path), options, self._show)
+            if self._is_closed:  # `close` was called meanwhile, before it could see this process.
+                process.stop()
+            try:
+                return process.wait_until_loaded()
+            except EngineDied as error:
+                # SIGKILL ends a process that takes much memory.
+                is_crash = error.killed_by not in (None, "SIGKILL")
+                if not (is_crash and options.use_extra_bufts and has_matrix_instructions()):
+                    raise
+                log.warning(
+                    "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
+                    "for full speed rebuild it as docs/install.md says",
+                    error.killed_by,
+                )
+                options = replace(options, use_extra_bufts=False)
 
     def close(self) -> None:
         """End the process, and wait until it has ended."""
