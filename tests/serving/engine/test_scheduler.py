@@ -257,6 +257,43 @@ def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_pla
         assert scheduler.cells.take_operations() == [operation]
 
 
+def running_in_streams(*n_prompts: int) -> SteppedScheduler:
+    """Sequences with prompts of these lengths, in slots of their own, of which each has sampled a token."""
+    scheduler = new_scheduler(20_000, len(n_prompts), 4000, is_unified=False)
+    sequences = [sequence(id, n_prompt) for id, n_prompt in enumerate(n_prompts)]
+    scheduler.add(*sequences)
+    while not all(one.n_sampled for one in sequences):
+        scheduler.step()
+    scheduler.cells.take_operations()
+    return scheduler
+
+
+def test_sequences_in_streams_close_the_gaps_between_them():
+    scheduler = running_in_streams(50, 50, 50, 50, 50)
+    for one, keep in zip(scheduler.running[1:4], (True, False, False)):
+        scheduler.remove(one, keep=keep)
+    n_before = len(scheduler.running[0].tokens)
+    for _ in range(3):
+        scheduler.step()
+    # The idle prefix that was there stays, and is continued where it is now.
+    assert [one for one in scheduler.cells.take_operations() if one[0] != "clear"] == [("swap", 4, 1)]
+    assert sorted(scheduler.cache.active) == [0, 1]
+    assert [len(one.tokens) - n_before for one in scheduler.running] == [3, 3]
+    scheduler.add(with_prompt(5, [*range(1000, 1050), 9]))
+    scheduler.step()
+    assert scheduler.running[-1].n_cached == 50
+
+
+def test_long_sequences_move_only_after_steps_that_cost_as_much():
+    scheduler = running_in_streams(3000, 10, 2500)
+    scheduler.remove(scheduler.running[1])
+    n_steps = 0
+    while not scheduler.cells.take_operations():
+        scheduler.step()
+        n_steps += 1
+    assert n_steps == 3, "a thousand tokens for each step"
+
+
 def test_choices_with_seeds_compute_whole_chunks_once():
     scheduler = new_scheduler(10_000, 4, 2048, is_unified=False)
     scheduler.add(*(with_prompt(id, LONG, **SEEDED) for id in (1, 2, 3)))
