@@ -48,11 +48,7 @@ class Vocabulary:
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
     ) -> list[int]:
-        """The tokens of a text.
-
-        Raises:
-            ContextLengthExceeded: There are more than `limit` or `MAX_TOKENS` tokens.
-        """
+        """The tokens of a text. Raises ContextLengthExceeded for more than `limit` or `MAX_TOKENS` tokens."""
         n_most = MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special, n_most)
 
