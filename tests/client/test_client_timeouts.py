@@ -55,6 +55,33 @@ from tests.support.raw_server import (
     with_tls,
 )
 
+
+@pytest.mark.parametrize(
+    ("timeout", "limits"),
+    [
+        (Timeout(), (5.0, 600.0, 120.0, 600.0, None)),
+        (Timeout(30), (30, 30, 30, 30, None)),
+        (Timeout(None), (None, None, None, None, None)),
+        (Timeout(30, connect=5, total=60), (5, 30, 30, 30, 60)),
+        (Timeout(first=None), (5.0, None, 120.0, 600.0, None)),
+    ],
+)
+def test_timeout_is_one_number_for_all_limits_or_one_for_each(timeout: Timeout, limits: Any):
+    assert (timeout.connect, timeout.first, timeout.idle, timeout.stall, timeout.total) == limits
+
+
+def test_none_is_no_timeout_and_the_default_is_another_value():
+    with Client(timeout=3) as client:
+        for options, expected in (
+            ({}, Timeout(3)),
+            ({"timeout": None}, Timeout(None)),
+            ({"timeout": Timeout()}, Timeout()),
+        ):
+            assert client.stream("hi", **options)._request.timeout == expected
+            assert client.with_options(**options)._settings.timeout == expected
+    assert Client()._settings.timeout == Timeout() != Timeout(None)
+
+
 ANNOUNCED = b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n"
 TIMEOUTS = {
     "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),

@@ -68,33 +68,6 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
 
 
-WRONG: dict[str, tuple[Any, str]] = {
-    "n": ({"n": 2, "tools": [add]}, "n must be 1"),
-    "max_rounds": ({"max_rounds": 0}, "at least 1, not 0"),
-    "text for max_rounds": ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
-    "no tools": ({"tools": None}, "tools is a list of functions, not None"),
-    "one function": ({"tools": add}, "tools is a list of functions, not <function add"),
-    "on_call": ({"on_call": True}, "on_call is a function, not True"),
-    "parallel": ({"parallel": -1}, "parallel is .* not -1"),
-    "think_tags": ({"think_tags": "on"}, "think_tags must be one of"),
-    "unknown name": ({"temprature": 0}, "no option 'temprature': is temperature meant"),
-    "on_done": ({"on_done": print}, "no option 'on_done'"),
-    "header": ({"extra_headers": {"a b": "c"}}, "a b"),
-    **{name: ({name: 5}, f"{name} is a .*, not a int") for name in ("extra_headers", "extra_body", "model")},
-    "schema": ({"response_format": complex}, "no counterpart"),
-    "retries": ({"max_retries": -1}, "max_retries is a whole number"),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_wrong_option_of_a_run_or_conversation_is_found_at_once(options: Any, message: str, kind: Any):
-    client = kind("http://127.0.0.1:1")
-    for call in (lambda **given: client.run_stream("x", **given), client.conversation):
-        with pytest.raises((ValueError, TypeError), match=message):
-            call(**options)
-
-
 # Messages that are sent back
 
 
