@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -15,10 +18,10 @@ import pytest
 
 import localchat.transport.addresses
 import localchat.transport.sockets
-from localchat import ConnectError
+from localchat import AsyncClient, ConnectError
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
-from tests.support.clients import failure, failure_at, make_client
+from tests.support.clients import failure, failure_at, make_client, run_async, until
 from tests.support.documents import run
 from tests.support.raw_server import (
     DEADLINE_S,
@@ -37,6 +40,7 @@ from tests.support.raw_server import (
     piece,
     responding_once,
     waiting,
+    with_length,
     with_tls,
 )
 
@@ -228,6 +232,65 @@ def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate, cli
 def test_tls_to_a_plain_server_is_named_in_the_error():
     with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
         failure_at(server.url.replace("http:", "https:"), ConnectError, "does not use TLS")
+
+
+# Event loops
+
+
+async def chat_text(client: AsyncClient) -> str:
+    return (await client.chat("hi")).text
+
+
+def test_idle_connection_with_unread_bytes_is_not_reused():
+    """The server sends a 408 and closes the connection while it is idle."""
+    left = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO, with_length(b"idle for too long", "408 Request Timeout", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        left.set()
+        peer.request()
+
+    async def twice(client: AsyncClient) -> str:
+        text = await chat_text(client)
+        await until(left)
+        await asyncio.sleep(0.01)
+        return text + await chat_text(client)
+
+    with Server(handle) as server:
+        assert run_async(server.url, twice) == "HelloHello"
+
+
+def test_client_in_a_second_event_loop():
+    async def call() -> str:
+        text = await chat_text(client)
+        await client.close()
+        return text
+
+    with always(HELLO) as server:
+        client = AsyncClient(server.url, model="m")
+        assert [asyncio.run(call()) for _ in range(2)] == ["Hello"] * 2
+
+
+# asyncio before Python 3.11 warns of the transport of each handshake that was cancelled.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
+    """If a socket were closed while asyncio watches it, a new socket could get its file number."""
+
+    async def call(client: AsyncClient, chance: random.Random) -> None:
+        for _ in range(40):
+            task = asyncio.ensure_future(chat_text(client))
+            await asyncio.wait([task], timeout=chance.random() * 0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert await task == "Hello"
+
+    async def call_all(client: AsyncClient) -> None:
+        await asyncio.gather(*(call(client, random.Random(seed)) for seed in range(6)))
+
+    with with_tls(always(HELLO), certificate) as server:
+        run_async(server.url, call_all, verify=False)
 
 
 # Proxies

@@ -27,7 +27,7 @@ from localchat import (
 from localchat.terminal import ask, printing
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
-from tests.support.clients import failure, failure_at, make_client
+from tests.support.clients import failure, failure_at, make_client, run_async, until
 from tests.support.raw_server import (
     DEADLINE_S,
     DONE,
@@ -131,6 +131,25 @@ def test_timeout_for_the_end_of_a_response_is_cancelled_if_text_follows_and_neve
         left.append(deadlines.left()[0] or 0)
     assert left[0] <= 5 < left[1] <= 60
     assert left[2] <= 60
+
+
+def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call():
+    """The end of the first response is received in the same iteration of the loop in which its timeout expires."""
+    late = threading.Event()
+
+    def be_busy() -> None:
+        late.set()
+        time.sleep(2 * call.DRAIN_S)
+
+    async def twice(client: AsyncClient) -> str:
+        async with client.stream("hi") as stream:
+            async for event in stream:
+                if event.type == "usage":
+                    asyncio.get_running_loop().call_later(0.001, be_busy)
+        return stream.reply.text + (await client.chat("hi")).text
+
+    with interrupted(late, HELLO[:-5], HELLO[-5:]) as server:
+        assert run_async(server.url, twice) == "HelloHello"
 
 
 def test_timeout_expires_on_https(certificate):
@@ -247,21 +266,15 @@ def close_in_a_thread(waits: threading.Event, url: str, prompt: str = "hi", **op
 def close_in_a_task(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
     """Close a stream in another task when `waits` is set."""
 
-    async def close(stream: Any) -> None:
-        while not waits.is_set():
-            await asyncio.sleep(0.001)
+    async def read_and_close(client: AsyncClient) -> None:
+        stream = client.stream(prompt)
+        reading = asyncio.ensure_future(stream.finish())
+        await until(waits)
         await stream.close()
+        with pytest.raises(Cancelled):
+            await reading
 
-    async def main() -> None:
-        async with AsyncClient(url, **options) as client:
-            stream = client.stream(prompt)
-            closing = asyncio.ensure_future(close(stream))
-            with pytest.raises(Cancelled):
-                async for _ in stream:
-                    pass
-            await closing
-
-    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+    run_async(url, read_and_close, **options)
 
 
 @pytest.fixture(params=[close_in_a_thread, close_in_a_task])
@@ -321,6 +334,25 @@ def test_close_while_the_request_is_sent(close_when):
 
 def test_close_while_the_resolver_hangs(hanging_resolver, close_when):
     close_when(hanging_resolver, "http://h.example/v1", timeout=Timeout(connect=None))
+
+
+@pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-response", "in-the-response"])
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
+    server = with_tls(waiting(*parts), certificate) if tls else waiting(*parts)
+
+    async def cancel(client: AsyncClient) -> None:
+        task = asyncio.ensure_future(client.chat("hi"))
+        await until(server.sent)
+        task.cancel()
+        start = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(server.left)
+        assert time.monotonic() - start < 0.5  # A millisecond on an idle machine.
+
+    with server:
+        run_async(server.url, cancel, verify=False)
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

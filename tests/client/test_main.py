@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -58,30 +59,60 @@ CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}
 OTHERS = chunked(
     delta("tool_calls", 1, reasoning_content="hm", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS
 )
-# The response of the server and the options, then stdout, a part of stderr, and the exit code.
-OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
-    "answer": (HELLO, [], "Hello\n", "", 0),
-    "models": (HELLO, ["--models"], "first\n", "", 0),
-    "usage": (HELLO, ["--usage"], "Hello\n", "3 tokens in, 2 out, first after ", 0),
-    "reasoning": (REASONING, [], "Hello\n", "", 0),
-    "reasoning on demand": (REASONING, ["--show-reasoning"], "Hello\n", "hm\n", 0),
-    "call": (chunked(delta("tool_calls", tool_calls=[CALL]), DONE), [], 'f({"q":1})\n', "", 0),
-    "first of several choices": (OTHERS, ["-o", "n=3", "--show-reasoning"], "Hello\n", "", 0),
-    "status": (with_length(b'{"error": "bad luck"}', "400 Bad"), [], "", "bad luck", 1),
-    "error in the stream": (chunked(piece("Hel"), sse({"error": "bad luck"})), [], "Hel\n", "bad luck", 1),
-    "cut": (chunked(piece("Hel")), [], "Hel\n", "cut after 3 characters", 3),
-    "cut by a limit": (chunked(piece("Hel", "length"), DONE), [], "Hel\n", "length", 3),
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FIELDS = '{"model": "m", "text": "Hello", "finish_reason": "stop", "usage": {"input_tokens": 3, "output_tokens": 2}}'
+
+
+def in_two(text: str, finish: str) -> bytes:
+    return chunked(piece(text[:3]), piece(text[3:], finish), DONE)
+
+
+WRONG_OPTIONS = {
+    'images=["no.png"]': "no.png",
+    "response_format=5": "5",
+    "timeout=[]": "timeout is a number",
+    "api_key=sk-1": "no field",
+    "extra_body=x": "extra_body is a Mapping, not a str",
 }
+WRONG_FILES = ("--file none.txt", "--file latin.txt", "--image none", "--audio a.gif")
+WRONG_USAGES = ("", "--nonsense", "-o novalue hi", "--timeout 0", "--timeout nan", "--retries -1", "--json")
+# The arguments and the response of the server, then stdout, a part of stderr, and the exit code.
+OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
+    ("hi", HELLO, "Hello\n", "", 0),
+    ("--models", HELLO, "first\n", "", 0),
+    ("--usage hi", HELLO, "Hello\n", "3 tokens in, 2 out, first after ", 0),
+    ("hi", REASONING, "Hello\n", "", 0),
+    ("--show-reasoning hi", REASONING, "Hello\n", "hm\n", 0),
+    ("hi", chunked(delta("tool_calls", tool_calls=[CALL]), DONE), 'f({"q":1})\n', "", 0),
+    ("-o n=3 --show-reasoning hi", OTHERS, "Hello\n", "", 0),
+    ("hi", with_length(b'{"error": "bad luck"}', "400 Bad"), "", "bad luck", 1),
+    ("hi", chunked(piece("Hel"), sse({"error": "bad luck"})), "Hel\n", "bad luck", 1),
+    ("hi", chunked(piece("Hel")), "Hel\n", "cut after 3 characters", 3),
+    ("hi", in_two("Hello", "length"), "Hello\n", "length", 3),
+    ("--json hi", HELLO, f"{FIELDS}\n", "", 0),
+    ("--schema s.json hi", in_two('{"a": 1}', "stop"), '{"a": 1}\n', "", 0),
+    ("--schema s.json hi", in_two('{"a": "x"}', "stop"), "", "does not fit", 1),
+    ("--schema s.json hi", in_two('{"a": 1', "length"), "", "does not fit", 3),
+    *((f"-o {option} hi", HELLO, "", words, 1) for option, words in WRONG_OPTIONS.items()),
+    *((f"{file} hi", HELLO, "", "", 1) for file in WRONG_FILES),
+    *((arguments, HELLO, "", "usage:", 2) for arguments in (*WRONG_USAGES, "--schema s.json")),
+]
 
 
-@pytest.mark.parametrize(("raw", "options", "out", "errors", "code"), OUTPUTS.values(), ids=OUTPUTS)
-def test_output_and_exit_code(raw, options, out, errors, code):
+@pytest.mark.parametrize(("arguments", "raw", "out", "errors", "code"), OUTPUTS, ids=[row[0] for row in OUTPUTS])
+def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
     with always(raw) as server:
-        done = run(server, "-m", "m", *options, "hi")
+        done = run(server, "-m", "m", *arguments.split(), cwd=tmp_path)
     assert (done.stdout, done.returncode) == (out, code)
     assert errors in done.stderr
-    assert bool(done.stderr) == bool(errors)
+    assert bool(done.stderr) == bool(errors or code)
+    assert done.stderr.startswith("localchat: ") or code != 1
     assert "Traceback" not in done.stderr
+    if code != 2 and "--schema" in arguments:
+        assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
 def test_options_become_fields_of_the_request():
@@ -147,23 +178,6 @@ def test_content_begins_a_new_line_after_reasoning():
     with always(chunked(*reasoning, piece("", "length"), DONE)) as server:
         done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
         assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ('images=["no.png"]', "no.png"),
-        ("response_format=5", "5"),
-        ("timeout=[]", "timeout is a number"),
-        ("api_key=sk-1", "no field"),
-        ("extra_body=x", "extra_body is a Mapping, not a str"),
-    ],
-)
-def test_wrong_value_of_an_option_is_reported(option, words):
-    done = run(None, "-o", option, "hi")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("localchat: ")
-    assert words in done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")

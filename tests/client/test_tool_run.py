@@ -12,6 +12,7 @@ import pytest
 
 from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, ToolRun, TooManyRounds
 from tests.client.test_tools import Place, add
+from tests.support.clients import until
 from tests.support.raw_server import DEADLINE_S, OPEN, Server, waiting
 from tests.support.scripted import calls, chunk, playing, scripted, text
 
@@ -122,8 +123,7 @@ def test_stream_or_run_without_references_closes_its_connection(asynchronous: bo
     async def start(server: Server) -> None:
         async for _ in getattr(AsyncClient(server.url, model="m"), method)("x").text:
             break
-        while not server.left.is_set():
-            await asyncio.sleep(0.01)
+        await until(server.left)
 
     gc.disable()  # The collector would delete a run that is part of a reference cycle.
     try:
