@@ -12,7 +12,7 @@ import pytest
 import localchat.client
 import localchat.sse
 import localchat.streams
-from localchat import ConnectError, IncompleteStream, ProtocolError, StatusError, StreamError
+from localchat import IncompleteStream, ProtocolError, StatusError, StreamError
 from localchat.transport.settings import Settings
 from tests.support.clients import failure, make_client
 from tests.support.raw_server import (
@@ -212,31 +212,14 @@ def test_response_that_is_no_whole_chat_completion_is_an_error(body, kind, words
     assert failure(always(raw), kind, words).partial is not None
 
 
-# A response in each framing, and its bytes after the finish reason.
-CUT = {
-    "chunked": (HELLO, len(HELLO) - HELLO.index(STOP.strip()) - len(STOP.strip())),
-    "length": (FORMATS["length"], len(b"\n\n" + USAGE + DONE)),
-    "until-close": (FORMATS["until-close"], len(b"\n\n" + USAGE + DONE)),
-    "json": (FORMATS["whole-json"], 0),
-    "pretty-json-until-close": (until_close(PRETTY_JSON), 0),
-}
-
-
-@pytest.mark.parametrize(("raw", "n_after"), CUT.values(), ids=CUT)
-def test_response_that_is_cut_anywhere_is_incomplete(raw, n_after, client_class):
-    """Unless it is cut after the finish reason."""
-    pieces = [raw[:end] for end in range(len(raw))]
-    left = iter(pieces)
-    server = Server(lambda peer, server: (peer.request(), peer.send(next(left))))
-    with server, make_client(server, client_class) as client:
-        for piece in pieces:
-            if len(piece) >= len(raw) - n_after:
-                assert client.chat("hi").text == "Hello"
-                continue
-            with pytest.raises(IncompleteStream if piece else ConnectError) as caught:
-                client.chat("hi")
-            if b'"lo"' in piece:
-                assert caught.value.partial.text.startswith("Hel")
+@pytest.mark.parametrize("framing", ["chunked", "length", "until-close"])
+def test_response_that_is_cut_is_incomplete_unless_it_has_its_finish_reason(framing, client_class):
+    raw = FORMATS[framing]
+    error = failure(responding_once(raw[: raw.index(b'"lo"')]), IncompleteStream, client_class=client_class)
+    assert error.partial.text == "Hel"
+    for end in (raw.index(USAGE) - 2, len(raw) - 1):
+        with responding_once(raw[:end]) as server, make_client(server, client_class) as client:
+            assert client.chat("hi").text == "Hello"
 
 
 ENDINGS = {

@@ -163,8 +163,6 @@ def test_what_the_server_requires_back_survives_the_conversion():
     choice = Choice(reasoning="Hm.", tool_calls=tuple(calls), reasoning_field="reasoning", extra=extra)
     assert to_openai({"role": "assistant", **vars(stack_reply(choice))}) == choice.message
     assert stack_calls(choice.message["tool_calls"])[0].extra == signed
-    nothing = {"role": "assistant", "content": None, "tool_calls": STACK_ASSISTANT["tool_calls"]}
-    assert to_openai(nothing)["content"] is None
 
 
 # Messages
@@ -173,43 +171,36 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{
 STACK_CALL = {"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}
 ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 STACK_ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [STACK_CALL]}
+HI = {"type": "text", "text": "hi"}
 IMAGE_PARTS = [
-    {"type": "text", "text": "see"},
+    HI,
     {"type": "image_url", "image_url": {"url": "https://host/a.png"}},
     {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
 ]
-STACK_ITEMS = [
-    {"type": "text", "text": "see"},
-    {"type": "image", "image": {"url": {"uri": "https://host/a.png"}}},
-    {"type": "image", "image": {"data": PNG}},
-]
+STACK_IMAGES = [{"url": {"uri": "https://host/a.png"}}, {"data": PNG}]
+STACK_ITEMS = [HI, *({"type": "image", "image": image} for image in STACK_IMAGES)]
+# The name of a built-in tool, and arguments without their text.
+SEARCH = {"call_id": "1", "tool_name": BuiltIn.SEARCH, "arguments": {"q": "é"}}
+SEARCHED = {"id": "1", "type": "function", "function": {"name": "brave_search", "arguments": json.dumps({"q": "é"})}}
 
 
 @pytest.mark.parametrize(
     ("stack", "openai"),
     [
         ({"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}),
+        ({"role": "user", "content": None}, {"role": "user", "content": ""}),
+        ({"role": "developer", "content": ["hi"]}, {"role": "system", "content": [HI]}),
+        (SimpleNamespace(role="user", content=SimpleNamespace(**HI)), {"role": "user", "content": [HI]}),
         ({"role": "user", "content": STACK_ITEMS}, {"role": "user", "content": IMAGE_PARTS}),
         (STACK_ASSISTANT, ASSISTANT),
+        ({**STACK_ASSISTANT, "tool_calls": [SEARCH]}, {**ASSISTANT, "tool_calls": [SEARCHED]}),
+        ({**STACK_ASSISTANT, "content": None}, {**ASSISTANT, "content": None}),
         ({"role": "assistant", "content": "ok", "tool_calls": []}, {"role": "assistant", "content": "ok"}),
         ({"role": "tool", "call_id": "1", "content": "42"}, {"role": "tool", "tool_call_id": "1", "content": "42"}),
     ],
 )
 def test_l28_l29_messages(stack: Any, openai: Any):
     assert to_openai(stack) == openai
-
-
-def test_l28_typed_message_and_lone_part():
-    typed = to_openai(SimpleNamespace(role="user", content=SimpleNamespace(type="text", text="hi")))
-    assert typed == {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-    assert to_openai({"role": "developer", "content": ["a", "b"]})["role"] == "system"
-    assert to_openai({"role": "user", "content": None})["content"] == ""
-
-
-def test_l29_names_of_built_in_tools_and_arguments_without_their_text():
-    call = {"call_id": "1", "tool_name": BuiltIn.SEARCH, "arguments": {"q": "é"}}
-    function = to_openai({"role": "assistant", "content": "", "tool_calls": [call]})["tool_calls"][0]["function"]
-    assert (function["name"], json.loads(function["arguments"])) == ("brave_search", {"q": "é"})
 
 
 @pytest.mark.parametrize(
