@@ -40,8 +40,6 @@ from tests.support.raw_server import (
 )
 from tests.support.scripted import playing
 
-# Requests
-
 
 def test_chat_returns_the_reply(client_class):
     with always(HELLO) as server, make_client(server, client_class) as client:
@@ -161,9 +159,6 @@ def test_halves_of_characters_in_a_prompt_are_sent_as_json():
         client.chat("a\ud83d \udce9")
         assert server.requests[0].body.isascii()
         assert server.requests[0].json["messages"][0]["content"] == "a\ud83d \udce9"
-
-
-# Formats of a response
 
 
 EVENTS = b"".join(HELLO_EVENTS)

@@ -44,8 +44,6 @@ from tests.support.raw_server import (
     with_tls,
 )
 
-# Connections
-
 
 def test_threads_share_a_client_and_its_connections():
     with always(HELLO) as server, make_client(server) as client:
@@ -234,9 +232,6 @@ def test_tls_to_a_plain_server_is_named_in_the_error():
         failure_at(server.url.replace("http:", "https:"), ConnectError, "does not use TLS")
 
 
-# Event loops
-
-
 async def chat_text(client: AsyncClient) -> str:
     return (await client.chat("hi")).text
 
@@ -291,9 +286,6 @@ def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
 
     with with_tls(always(HELLO), certificate) as server:
         run_async(server.url, call_all, verify=False)
-
-
-# Proxies
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost", "0.0.0.0", "[::]"])

@@ -54,8 +54,6 @@ from tests.support.raw_server import (
 )
 from tests.support.scripted import playing, text
 
-# Statuses and retries
-
 
 STATUSES = {
     "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
@@ -185,9 +183,6 @@ def test_delay_grows_to_a_limit_with_jitter():
         assert 0.75 * longest <= delay <= longest
 
 
-# The key
-
-
 def test_key_is_in_no_error(no_delay, client_class):
     echo = f'{{"error": "wrong key {KEY}"}}'.encode()
     for words, raw in (
@@ -260,9 +255,6 @@ def test_client_neither_shows_its_key_nor_can_be_pickled():
 ZIPPED = "Content-Encoding: gzip\r\n"
 
 
-# Compressed bodies
-
-
 def test_all_members_are_inflated_however_they_are_cut():
     texts = [f"text {number} ".encode() * 5 for number in range(3)]
     packed = b"".join(map(gzip.compress, texts))
@@ -330,9 +322,6 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
     assert time.process_time() - start < 5
 
 
-# Text that is not UTF-8
-
-
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
@@ -361,9 +350,6 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
         assert script.requests[0]["messages"][0]["content"][0]["type"] == "image_url"
     assert len(readers) == 1
     assert readers != [threading.get_ident()]
-
-
-# Secrets
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,6 @@ def test_wrong_prompt_or_messages_are_found_at_once():
         conversation.stream("a", temprature=0)
 
 
-# Files
-
-
 def test_save_and_load_give_the_same_messages(tmp_path: Path):
     path = tmp_path / "saved.json"
     with started(text("Grüße \ud83d\ude00"), system="be brief") as (conversation, _):

@@ -38,9 +38,6 @@ from tests.support.scripted import chunk
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
-# K7 and sampling
-
-
 REASONS = {
     "end_of_turn": "stop eos eos_token content_filter another",
     "end_of_message": "eom tool_calls function_call tool_use",
@@ -77,9 +74,6 @@ def test_l2_l3_sampling_options(params: Any, options: Any):
         sampling_options({"strategy": {"type": "beam"}})
 
 
-# Log probabilities
-
-
 @pytest.mark.parametrize(
     ("logprobs", "maps"),
     [
@@ -98,9 +92,6 @@ def test_l33_chat_logprobs_hold_the_chosen_token_too():
     item = {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": -0.5}]}
     assert chat_logprobs([item, {"token": "c", "logprob": -2.0}]) == [{"b": -0.5, "a": -1.0}, {"c": -2.0}]
     assert chat_logprobs(None) is None
-
-
-# Tools
 
 
 TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "string": "string", "list": "array"}
@@ -165,8 +156,6 @@ def test_what_the_server_requires_back_survives_the_conversion():
     assert stack_calls(choice.message["tool_calls"])[0].extra == signed
 
 
-# Messages
-
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 STACK_CALL = {"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}
 ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [CALL]}
@@ -219,9 +208,6 @@ def test_l28_wrong_message_is_a_value_error(message: Any):
         to_openai(message)
 
 
-# Replies
-
-
 @pytest.mark.parametrize(
     ("text", "finish", "content", "reason"),
     [
@@ -241,9 +227,6 @@ def test_l10_l11_unparseable_call_does_not_affect_the_others():
     reply = stack_reply(Choice(text="so", tool_calls=calls, finish_reason="tool_calls", finish_reason_raw="stop"))
     assert reply.tool_calls == (StackCall("1", "f", {}, "{}"), UnparseableToolCall("2", "g", "{"))
     assert (reply.content, reply.stop_reason) == ("so", "end_of_message")
-
-
-# Streams
 
 
 def events_of(*chunks: Any, done: bool = False) -> List[StreamEvent]:

@@ -16,8 +16,6 @@ from tests.support.clients import until
 from tests.support.raw_server import DEADLINE_S, OPEN, Server, waiting
 from tests.support.scripted import calls, chunk, playing, scripted, text
 
-# Rounds
-
 
 def test_run_calls_the_function_and_returns_the_final_reply():
     with playing(calls(("add", '{"a": 1, "b": 2}')), text("It is ", "3.")) as (client, script):
@@ -69,9 +67,6 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
 
 
-# Messages that are sent back
-
-
 def test_calls_of_a_reply_that_was_cut_are_not_run():
     with playing([*calls(("add", '{"a": 1, "b": 2}'))[:-1], chunk("length")]) as (client, script):
         with pytest.raises(IncompleteReply):
@@ -112,9 +107,6 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
     assert "name" not in script.requests[-1]["messages"][-1]
     urls = {"http://10.0.0.1/v1": True, "https://127.0.0.1/v1": True, "https://api.example.com/v1": False}
     assert {url: Client(url)._settings.takes_tool_names for url in urls} == urls
-
-
-# Ends
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

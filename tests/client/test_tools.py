@@ -59,9 +59,6 @@ def results(script: Script) -> List[str]:
     return [message["content"] for message in script.requests[-1]["messages"] if message["role"] == "tool"]
 
 
-# Definitions
-
-
 class Forecast:
     def __call__(self, days: int) -> str:
         """The weather later.
@@ -136,9 +133,6 @@ def test_values_that_cannot_be_tools_are_refused():
 )
 def test_result_is_text_for_the_model(value: Any, shown: str):
     assert result_text(value) == shown
-
-
-# Calls
 
 
 @pytest.mark.parametrize(
@@ -249,8 +243,6 @@ def test_asynchronous_generator_needs_an_async_client():
         Client("http://127.0.0.1:1").run_stream("x", [stepwise])
 
 
-# Approval
-
 REFUSED = "Error: this call was not approved and did not run"
 
 
@@ -287,9 +279,6 @@ def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_er
         with pytest.raises(KeyError):  # An error of the hook ends the run as well.
             client.run("x", tools=[add], on_call=lambda call: {}["enough"])
         assert len(script.requests) == 2
-
-
-# Parallel calls
 
 
 def test_parallel_calls_run_together_and_keep_their_order():
