@@ -54,7 +54,6 @@ from tests.support.raw_server import (
 )
 from tests.support.scripted import playing, text
 
-
 STATUSES = {
     "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
     "401": (401, b'{"error": "no key"}', AuthenticationError, "set OPENAI_API_KEY"),

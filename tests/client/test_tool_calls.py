@@ -11,6 +11,7 @@ import pytest
 
 from localchat.events import ToolCall
 from localchat.reply.assembly import Accumulator
+from tests.support.scripted import chunk
 
 
 def delta(name: str | None = None, arguments: Any = None, index: Any = None, id: str | None = None) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def assembled(*deltas: dict[str, Any], tool_names: Collection[str] = ()) -> tupl
     accumulator = Accumulator(tool_names=tool_names)
     events = []
     for call in deltas:
-        events += accumulator.add({"choices": [{"delta": {"tool_calls": [call]}}]})
+        events += accumulator.add(chunk(tool_calls=[call]))
     events += accumulator.finish(done=True)
     calls = accumulator.reply().tool_calls
     assert [event for event in events if event.type == "tool_call"] == list(calls)
@@ -104,6 +105,8 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
     "arguments as JSON in a JSON string": ([delta("f", json.dumps('{"a": 1}'), 0, "x")], [("f", {"a": 1})]),
     "line ends in strings": ([delta("f", '{\n"text": "a\n\tb"\n}', 0, "x")], [("f", {"text": "a\n\tb"})]),
     "escapes outside of strings": ([delta("f", '{"text": \\"a\\"}', 0, "x")], [("f", None)]),
+    # json.loads accepts these numbers, but a server refuses them in the next request.
+    **{name: ([delta("f", f'{{"a": {name}}}', 0, "x")], [("f", None)]) for name in ("NaN", "Infinity", "-Infinity")},
 }
 
 
@@ -203,3 +206,25 @@ def test_equal_calls_of_one_payload_are_two(arguments):
     accumulator.add({"choices": [{"message": {"tool_calls": [entry, entry]}, "finish_reason": "stop"}]})
     accumulator.finish(done=True)
     assert [(call.arguments, call.error) for call in accumulator.reply().tool_calls] == [(arguments, None)] * 2
+
+
+def test_pieces_of_arguments_are_joined_under_an_id_that_stays_until_the_server_sends_one():
+    accumulator, made = Accumulator(), set()
+    for text in ('{"q": "', "Hi \ud83d", "\ude00!", '"}'):
+        accumulator.add(chunk(tool_calls=[delta("f", text, 0)]))
+        made.add(accumulator.reply().tool_calls[0].id)
+    assert len(made) == 1
+    accumulator.add(chunk(tool_calls=[delta(index=0, id="late")]))
+    (call,) = accumulator.reply().tool_calls
+    assert (call.id, call.arguments) == ("late", {"q": "Hi \N{GRINNING FACE}!"})
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_call_that_is_cut_before_its_arguments_has_an_error(finish):
+    """Without the error, the function would be called with its defaults."""
+    accumulator = Accumulator()
+    accumulator.add(chunk(finish, tool_calls=[delta("clean", "", 0, "c0"), delta("clean", "", 1, "c1")]))
+    accumulator.finish()
+    first, second = accumulator.reply().tool_calls
+    assert (first.arguments, first.error) == ({}, None)
+    assert (second.arguments, second.error) == (None, "the response was cut before the arguments")
