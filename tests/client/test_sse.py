@@ -56,10 +56,7 @@ WPT = {
         b"data:msg\ndata:msg\n\n:\nfalsefield:msg\n\nfalsefield:msg\nData:data\n\ndata\n\ndata:end\n\n",
         [event("msg\nmsg"), event(""), event("end")],
     ),
-    "format-bom": (
-        BOM + b"data:1\n\n" + BOM + b"data:2\n\ndata:3\n\n",
-        [event("1"), event("3")],
-    ),
+    "format-bom": (BOM + b"data:1\n\n" + BOM + b"data:2\n\ndata:3\n\n", [event("1"), event("3")]),
     "format-bom-2": (BOM + BOM + b"data:1\n\ndata:2\n\ndata:3\n\n", [event("2"), event("3")]),
     "format-comments": (
         b"data:1\r:\0\n:\r\ndata:2\n:" + b"x" * 64 + b"\rdata:3\n:data:fail\r:" + b"x" * 64 + b"\ndata:4\n\n",

@@ -38,10 +38,7 @@ F1, F2, G1 = ("f", {"a": 1}), ("f", {"a": 2}), ("g", {"a": 1})
 # Deltas that servers send, each with name, arguments, index and id, and the calls with their arguments; an error is
 # shown as None (C6). Other clients failed with some, by public reports.
 SENT: dict[str, tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]] = {
-    "same name and id": (
-        [("f", "", 0, "x"), ("f", ONE[:7], None, "x"), ("f", "}", 0, "x"), ("f", "", 0, "x")],
-        [F1],
-    ),
+    "same name and id": ([("f", "", 0, "x"), ("f", ONE[:7], None, "x"), ("f", "}", 0, "x"), ("f", "", 0, "x")], [F1]),
     "name again at the end, no labels": ([("f", ONE), ("f", "")], [F1]),
     "empty object first": ([("f", "{}", 0, "x"), (None, '{"a"', 0), (None, ": 1}", 0)], [F1]),
     "Gemini, the same function twice": ([("f", ONE), ("f", TWO), ("f", TWO)], [F1, F2, F2]),
