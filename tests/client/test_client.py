@@ -106,22 +106,18 @@ def test_request_is_repeated_without_stream_options_if_they_are_refused(client_c
             assert ["stream_options" in request.json for request in server.requests] == sent
 
 
-@pytest.mark.parametrize(
-    ("method", "body", "length", "kind"),
-    [
-        ("POST", None, "0", None),
-        ("PUT", {}, "2", "application/json"),
-        ("GET", None, None, None),
-        ("DELETE", None, None, None),
-    ],
-)
-def test_request_without_a_body_says_so(method, body, length, kind, client_class):
+def test_request_without_a_body_says_so(client_class):
     with serving(lambda request, number: HELLO) as server, make_client(server, client_class) as client:
-        client.request(method, "x", body)
-        client.request(method, "x", body, extra_headers={"Content-Type": "text/mine"})
-        (first, second) = (request.headers for request in server.requests)
-        assert (first.get("content-length"), first.get("content-type")) == (length, kind)
-        assert second["content-type"] == "text/mine"
+        for method, body, sent in (
+            ("POST", None, ("0", None)),
+            ("PUT", {}, ("2", "application/json")),
+            ("GET", None, (None, None)),
+        ):
+            client.request(method, "x", body)
+            client.request(method, "x", body, extra_headers={"Content-Type": "text/mine"})
+            first, second = (request.headers for request in server.requests[-2:])
+            assert (first.get("content-length"), first.get("content-type")) == sent
+            assert second["content-type"] == "text/mine"
 
 
 BASE_URLS = {
@@ -142,17 +138,6 @@ def test_base_url(url, scheme, host, port, path):
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
-WRONG_URLS = (
-    "ftp://h/v1 http:// http://user:pass@h/v1 http://h:99999/v1 http://h:0 http://h:x http://[::1 http://\u00fc..b"
-)
-
-
-@pytest.mark.parametrize("url", [*WRONG_URLS.split(), "http://a b/v1"])
-def test_base_url_that_cannot_be_used(url, client_class):
-    with pytest.raises(ValueError, match="the base URL"):
-        client_class(url)
-
-
 def test_halves_of_characters_in_a_prompt_are_sent_as_json():
     """Python reads invalid bytes of files and arguments as such halves."""
     with always(HELLO) as server, make_client(server) as client:
@@ -168,6 +153,7 @@ FORMATS = {
     "length": with_length(EVENTS, headers="Content-Type: text/event-stream\r\n"),
     "until-close": until_close(*HELLO_EVENTS),
     "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENTS,
+    "body-after-the-end": chunked(*HELLO_EVENTS, piece("more")),
     "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
     "whole-json": with_length(HELLO_JSON),
     "json-without-finish-reason": with_length(HELLO_JSON.replace(b"finish_reason", b"other")),
@@ -294,11 +280,6 @@ def test_error_that_is_nested_too_deeply_is_a_typed_error(field, client_class):
         server, errors = always(HELLO, with_length(body)), (ProtocolError, StreamError)
         with server, make_client(server, client_class) as client, pytest.raises(errors):
             client.models()
-
-
-def test_body_after_done_is_ignored(client_class):
-    with always(chunked(piece("a"), DONE, piece("b"))) as server, make_client(server, client_class) as client:
-        assert client.chat("hi").text == "a"
 
 
 @pytest.mark.parametrize("server_kind", [waiting, pinging])

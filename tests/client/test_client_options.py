@@ -118,6 +118,19 @@ def test_wrong_prompt_or_option_is_refused_and_nothing_is_sent(method, arguments
 
 NOT_SECONDS: Any = (0, -1, "60", [], True, (5, 10), math.nan)
 NO_TIMEOUT = "timeout is a number of seconds above 0, or None for no limit, not "
+WRONG_URLS = (
+    *[
+        "ftp://h/v1",
+        "http://",
+        "http://user:pass@h/v1",
+        "http://h:99999/v1",
+        "http://h:0",
+        "http://h:x",
+        "http://[::1",
+        "http://ü..b",
+    ],
+    "http://a b/v1",
+)
 # Values that are secret have the letters zqz.
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     *(({"timeout": wrong}, f"{NO_TIMEOUT}{re.escape(repr(wrong))}") for wrong in NOT_SECONDS),
@@ -129,6 +142,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"headers": [("a", "b")]}, "headers is a Mapping, not a list"),
     *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
     *(({"api_key": f"zqz{end}"}, "is the API key right") for end in ("\nb", "\r\nX: y", "\0b", "k\u00e9y")),
+    *(({"base_url": url}, "the base URL") for url in WRONG_URLS),
     ({"max_bytes": 0}, "max_bytes is a whole number of at least 1, not 0"),
     ({"proxy": "socks5://h:1"}, "only http:// proxies are supported, not socks5://"),
     *(
