@@ -15,30 +15,22 @@ import localchat.streams
 from localchat import IncompleteStream, ProtocolError, StatusError, StreamError
 from localchat.transport.settings import Settings
 from tests.support.clients import failure, make_client
-from tests.support.raw_server import (
+from tests.support.raw_responses import (
     DONE,
     HELLO,
     HELLO_EVENTS,
     HELLO_JSON,
-    KEY,
     STOP,
     USAGE,
-    Peer,
-    Request,
-    Server,
-    always,
     chunked,
-    ends_the_connection,
     piece,
-    pinging,
-    responding_once,
-    serving,
     sse,
     until_close,
-    waiting,
     with_length,
 )
+from tests.support.raw_server import KEY, Peer, Request, Server, always, ends_the_connection, serving
 from tests.support.scripted import playing
+from tests.support.slow_servers import pinging, responding_once, waiting
 
 
 def test_chat_returns_the_reply(client_class):

@@ -23,26 +23,9 @@ from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.support.clients import failure, failure_at, make_client, run_async, until
 from tests.support.documents import run
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    KEY,
-    MODELS,
-    OPEN,
-    STOP,
-    Peer,
-    Server,
-    always,
-    at_unix_socket,
-    chunks,
-    interrupted,
-    piece,
-    responding_once,
-    waiting,
-    with_length,
-    with_tls,
-)
+from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, STOP, chunks, piece, with_length
+from tests.support.raw_server import DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.slow_servers import interrupted, responding_once, waiting
 
 
 def test_threads_share_a_client_and_its_connections():

@@ -15,72 +15,50 @@ import pytest
 
 import localchat.transport.call
 import localchat.transport.failures
-from localchat import (
-    Accumulator,
-    AsyncClient,
-    AuthenticationError,
-    BadRequestError,
-    Client,
-    ConnectError,
-    ProtocolError,
-    RateLimitError,
-    ServerError,
-    StatusError,
-    Timeout,
-)
+from localchat import Accumulator, AsyncClient, Client, Timeout
+from localchat.errors import AuthenticationError, ConnectError, ProtocolError, RateLimitError, ServerError, StatusError
 from localchat.request import media
 from localchat.transport.http1 import Inflate
 from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
-from tests.support.raw_server import (
+from tests.support.raw_responses import (
     DONE,
     HELLO,
     HELLO_JSON,
-    KEY,
     OPEN,
     STOP,
-    Peer,
-    Request,
-    Server,
-    always,
-    choice,
     chunked,
     chunks,
-    dripping,
+    delta,
     piece,
-    serving,
     sse,
     with_length,
 )
+from tests.support.raw_server import KEY, Peer, Request, Server, always, serving
 from tests.support.scripted import playing, text
+from tests.support.slow_servers import dripping
 
 STATUSES = {
-    "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
-    "401": (401, b'{"error": "no key"}', AuthenticationError, "set OPENAI_API_KEY"),
-    "429": (429, b"slow down", RateLimitError, "slow down"),
-    "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
-    "empty": (500, b"", ServerError, "no reason given"),
-    "letters": (400, '{"error": {"grund": "größe"}}'.encode(), BadRequestError, "größe"),
-    "other fields": (
-        500,
-        b'{"success": false, "error": {"code": "E", "message": "try later"}}',
-        ServerError,
-        "try later",
-    ),
+    "400": (400, '{"error": {"message": "bad x", "param": "x", "code": "c"}}', "bad x"),
+    "401": (401, '{"error": "no key"}', "set OPENAI_API_KEY"),
+    "429": (429, "slow down", "slow down"),
+    "302": (302, "", "redirects to http://elsewhere/v1"),
+    "empty": (500, "", "no reason given"),
+    "letters": (400, '{"error": {"grund": "größe"}}', "größe"),
+    "other fields": (500, '{"success": false, "error": {"code": "E", "message": "try later"}}', "try later"),
 }
 
 
-@pytest.mark.parametrize(("status", "body", "kind", "words"), STATUSES.values(), ids=STATUSES)
-def test_status_becomes_its_error(status, body, kind, words):
+@pytest.mark.parametrize(("status", "body", "words"), STATUSES.values(), ids=STATUSES)
+def test_status_becomes_its_error(status, body, words):
     headers = "Location: http://elsewhere/v1\r\nX-Request-Id: r1\r\nRetry-After: 3\r\n"
-    raw = with_length(body, f"{status} Reason", headers)
-    with always(raw) as server, make_client(server) as client:
+    with always(with_length(body.encode(), f"{status} Reason", headers)) as server, make_client(server) as client:
         for _ in range(2):
-            with pytest.raises(kind, match=words) as caught:
+            with pytest.raises(StatusError, match=words) as caught:
                 client.chat("hi")
         error = caught.value
-        assert (error.status, error.request_id, error.retry_after) == (status, "r1", 3.0)
-        assert error.body == body.decode()
+        assert (error.status, error.request_id, error.retry_after, error.body) == (status, "r1", 3.0, body)
+        assert type(error) is StatusError.class_for(status)
         assert server.connections == 1
 
 
@@ -235,7 +213,6 @@ def test_header_replaces_another_in_any_case():
         client.chat("hi", extra_headers={"authorization": "theirs"})
         assert [request.headers["authorization"] for request in server.requests] == ["mine", "theirs"]
         assert server.requests[0].headers["content-type"] == "text/json"
-        assert max(request.n_headers - len(request.headers) for request in server.requests) == 0
 
 
 def test_client_neither_shows_its_key_nor_can_be_pickled():
@@ -303,8 +280,8 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
     assert not accumulator.complete
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
-    calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
-    parts = [piece("Hello"), *(sse({"choices": [item]}) for item in calls)]
+    calls = (delta(tool_calls=[{**call, "index": index, "id": f"a{index}"}]) for index in range(1001))
+    parts = [piece("Hello"), *calls]
     error = failure(always(chunked(*parts)), ProtocolError, "more than 1000 tool calls", client_class)
     assert error.partial.text == "Hello"
     with always(chunked(*parts[:-1], DONE)) as server, make_client(server, client_class) as client:
@@ -369,5 +346,5 @@ def test_key_of_the_environment_is_sent_only_to_allowed_servers(url, named, sent
 def test_error_401_explains_that_the_key_was_not_sent(monkeypatch):
     with always(with_length(b"", "401 No")) as server, make_client(server) as client:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        with pytest.raises(localchat.AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
+        with pytest.raises(AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
             client.chat("hi")

@@ -10,18 +10,8 @@ import pytest
 
 from localchat import Client, StatusError
 from tests.support.clients import make_client
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    OPEN,
-    Request,
-    always,
-    chunked,
-    piece,
-    serving,
-    with_length,
-)
+from tests.support.raw_responses import DONE, HELLO, OPEN, chunked, piece, with_length
+from tests.support.raw_server import DEADLINE_S, Request, always, serving
 from tests.support.scripted import Json, playing, refusal, text
 
 PROMPTS = [f"{number}" for number in range(20)]

@@ -12,24 +12,12 @@ from typing import Any
 
 import pytest
 
-from localchat import (
-    AsyncClient,
-    ChatOptions,
-    Choice,
-    Client,
-    DoesNotFit,
-    IncompleteReply,
-    NotFoundError,
-    ProtocolError,
-    Reply,
-    StreamError,
-    Timeout,
-    Tool,
-    chat,
-)
+from localchat import AsyncClient, ChatOptions, Choice, Client, Reply, Timeout, Tool, chat
+from localchat.errors import DoesNotFit, IncompleteReply, NotFoundError, ProtocolError, StreamError
 from localchat.reply.assembly import check_complete
 from tests.support.clients import failure, make_client
-from tests.support.raw_server import DEADLINE_S, DONE, HELLO, HELLO_JSON, always, chunked, piece, serving, with_length
+from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, chunked, piece, with_length
+from tests.support.raw_server import DEADLINE_S, always, serving
 
 
 def find(name: str) -> str:

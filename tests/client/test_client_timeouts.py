@@ -12,47 +12,23 @@ from typing import Any
 import pytest
 
 import localchat.streams
-from localchat import (
-    AsyncClient,
-    Cancelled,
-    Client,
-    DoesNotFit,
-    IncompleteStream,
-    ProtocolError,
-    ServerError,
-    StreamError,
-    TimedOut,
-    Timeout,
-)
+from localchat import AsyncClient, Client, Timeout
+from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
 from localchat.terminal import ask, printing
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
 from tests.support.clients import failure, failure_at, make_client, run_async, until
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    OPEN,
-    STOP,
-    Peer,
-    Server,
-    always,
-    at_unix_socket,
-    chunked,
-    chunks,
+from tests.support.raw_responses import DONE, HELLO, OPEN, STOP, chunked, chunks, piece, sse, until_close, with_length
+from tests.support.raw_server import DEADLINE_S, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.slow_servers import (
     dripping,
     dripping_letters,
     full_listener,
     interrupted,
-    piece,
     pinging,
     responding_once,
     silent_server,
-    sse,
-    until_close,
     waiting,
-    with_length,
-    with_tls,
 )
 
 

@@ -18,23 +18,9 @@ from localchat.__main__ import main
 from localchat.terminal import ask, printing
 from tests.support import documents
 from tests.support.documents import ROOT
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    HELLO_EVENTS,
-    OPEN,
-    Server,
-    always,
-    chunked,
-    chunks,
-    delta,
-    interrupted,
-    piece,
-    sse,
-    waiting,
-    with_length,
-)
+from tests.support.raw_responses import DONE, HELLO, HELLO_EVENTS, OPEN, chunked, chunks, delta, piece, sse, with_length
+from tests.support.raw_server import DEADLINE_S, Server, always
+from tests.support.slow_servers import interrupted, waiting
 
 PROGRAM = [sys.executable, "-m", "localchat"]
 OUTPUT = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}

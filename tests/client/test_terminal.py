@@ -21,21 +21,8 @@ from tests.client import test_main
 from tests.client.test_main import PROGRAM, environment
 from tests.client.test_model_list import listing
 from tests.support.documents import ROOT
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    MODELS,
-    OPEN,
-    Server,
-    always,
-    chunked,
-    delta,
-    piece,
-    serving,
-    sse,
-    with_length,
-)
+from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, delta, piece, sse, with_length
+from tests.support.raw_server import DEADLINE_S, Server, always, serving
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 

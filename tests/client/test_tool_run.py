@@ -13,8 +13,10 @@ import pytest
 from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, ToolRun, TooManyRounds
 from tests.client.test_tools import Place, add
 from tests.support.clients import until
-from tests.support.raw_server import DEADLINE_S, OPEN, Server, waiting
+from tests.support.raw_responses import OPEN
+from tests.support.raw_server import DEADLINE_S, Server
 from tests.support.scripted import calls, chunk, playing, scripted, text
+from tests.support.slow_servers import waiting
 
 
 def test_run_calls_the_function_and_returns_the_final_reply():

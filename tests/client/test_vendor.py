@@ -12,7 +12,8 @@ import pytest
 
 from tests.install.__main__ import interpreter
 from tests.support.documents import ROOT, run
-from tests.support.raw_server import DONE, HELLO, MODELS, OPEN, Server, always, chunked, piece, serving
+from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, piece
+from tests.support.raw_server import Server, always, serving
 from tools import vendor
 
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
