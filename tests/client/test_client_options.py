@@ -288,7 +288,10 @@ def test_c21_prompt_and_messages_are_names_of_the_prompt(client_class):
             assert client.chat(**options).text == "Hello"
             assert [event.type for event in client.stream(**options)][-1] == "message_stop"
             assert client.run(**options).text == "Hello"
-        assert chat(base_url=server.url, model="m", messages=messages).text == "Hello"
+        options = {"base_url": server.url, "api_key": "sk-1", "model": "m", "max_retries": 0}
+        assert chat(**options, messages=messages).text == "Hello"
+        assert server.requests[-1].headers["authorization"] == "Bearer sk-1"
+        assert b"sk-1" not in server.requests[-1].body
         assert all(request.json["messages"] == messages for request in server.requests)
 
 

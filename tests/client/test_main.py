@@ -200,7 +200,6 @@ def child(server: Server) -> subprocess.Popen[bytes]:
     """The program, which has printed the first character of the response."""
     pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = subprocess.Popen([*PROGRAM, "-m", "m", "hi"], env={**os.environ, **environment(server.url)}, **pipes)
-    assert started.stdout is not None
     assert started.stdout.read(1) == b"a"
     return started
 
@@ -220,8 +219,6 @@ def test_closed_output_causes_no_message():
     """For example of `python -m localchat ... | head -c 1`."""
     closed = threading.Event()
     with interrupted(closed, OPEN, chunks(*HELLO_EVENTS)) as server, child(server) as program:
-        assert program.stdout is not None
-        assert program.stderr is not None
         program.stdout.close()
         closed.set()
         assert program.stderr.read() == b""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, ModelNotNamed, ProtocolError, chat
+from localchat import Client, ModelNotNamed, ProtocolError
 from localchat.embeddings import DEFAULT_BATCH_SIZE, parse_embeddings
 from tests.support.clients import make_client
 from tests.support.raw_responses import HELLO, with_length
@@ -147,11 +147,3 @@ def test_vectors_are_decoded_from_base64_if_requested():
     for wrong, words in (("AAA=", "base64 of 32-bit floats"), ("", "list of numbers"), ("AADAfw==", "NaN")):
         with pytest.raises(ProtocolError, match=words):
             parse_embeddings(body_of(wrong), 1, base64=True)
-
-
-def test_function_takes_the_options_of_the_client():
-    """They are not fields of the request."""
-    with always(HELLO) as server:
-        assert chat("hi", base_url=server.url, api_key="sk-1", model="m", max_retries=0).text == "Hello"
-    assert server.requests[0].headers["authorization"] == "Bearer sk-1"
-    assert b"sk-1" not in server.requests[0].body
