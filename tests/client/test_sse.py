@@ -9,6 +9,7 @@ import pytest
 from localchat.serving.http.stream import encode as encode_chunk
 from localchat.serving.http.stream import encode_named
 from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
+from tests.support.fuzz_sse import cuts
 
 BOM = b"\xef\xbb\xbf"
 
@@ -21,12 +22,6 @@ def decode(chunks: list[bytes], flush: bool = False, **options: object) -> list[
     decoder = SSEDecoder(**options)  # type: ignore[arg-type]  # Options come from the tables below.
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
     return events + decoder.flush() if flush else events
-
-
-def cuts(raw: bytes) -> list[list[bytes]]:
-    """The whole stream, its single bytes, and every cut in two."""
-    singles = [raw[i : i + 1] for i in range(len(raw))]
-    return [[raw], singles] + [[raw[:i], raw[i:]] for i in range(1, len(raw))]
 
 
 def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **options: object) -> None:

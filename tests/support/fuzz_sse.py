@@ -25,6 +25,11 @@ def pieces_of(raw: bytes, chance: random.Random) -> list[bytes]:
     return [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)])]
 
 
+def cuts(raw: bytes) -> list[list[bytes]]:
+    """The whole stream, its single bytes, and every cut in two."""
+    return [[raw], [raw[i : i + 1] for i in range(len(raw))], *([raw[:i], raw[i:]] for i in range(1, len(raw)))]
+
+
 def reference(raw: bytes) -> list[tuple[str, str, str]]:
     """The events of a whole stream, by the rules of the standard."""
     text = raw.decode("utf-8-sig", "replace") if raw.startswith(b"\xef\xbb\xbf") else raw.decode("utf-8", "replace")
