@@ -97,6 +97,7 @@ def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
         assert vectors == [[float(text)] for text in texts]
         assert [len(request["input"]) for request in script.requests] == [4, 4, 2]
         assert (vectors.model, vectors.usage.input_tokens) == ("m-1", 10)
+        assert DEFAULT_BATCH_SIZE == 256
         assert client.embed(texts[:2], batch_size=1) == [[0.0], [1.0]]
         assert [len(request["input"]) for request in script.requests[3:]] == [1, 1]
         one = client.embed("7")
@@ -113,10 +114,6 @@ def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
 def body_of(*vectors: Any, indexes: Any = None) -> dict[str, Any]:
     indexes = range(len(vectors)) if indexes is None else indexes
     return {"data": [{"index": index, "embedding": vector} for index, vector in zip(indexes, vectors)]}
-
-
-def test_a_batch_has_256_texts():
-    assert DEFAULT_BATCH_SIZE == 256
 
 
 PACKED = base64.b64encode(struct.pack("<2f", 0.5, -1)).decode()

@@ -73,8 +73,8 @@ class Peer:
 class Server:
     """Accepts connections within the `with` block, and handles each connection in its own thread."""
 
-    def __init__(self, handle: Callable[[Peer, Server], object], listener: socket.socket | None = None) -> None:
-        self.listener = listener or socket.create_server(("127.0.0.1", 0))
+    def __init__(self, handle: Callable[[Peer, Server], object]) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
         self.tls: ssl.SSLContext | None = None
         self.handle = handle
         self.requests: list[Request] = []
@@ -136,18 +136,15 @@ class Server:
             peer.close()
 
 
-def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection.
-
-    After `OPEN`, the server waits until the client disconnects.
+def serving(respond: Callable[[Request, int], bytes]) -> Server:
+    """A keep-alive server: `respond(request, number)` returns the response. After `OPEN`, the server waits until the
+    client disconnects.
     """
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
             server.requests.append(request)
             raw = respond(request, len(server.requests))
-            if raw is None:
-                return
             peer.send(raw)
             if raw == OPEN:
                 assert peer.is_disconnected()
