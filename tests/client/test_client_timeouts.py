@@ -89,10 +89,10 @@ def test_timeouts_do_not_run_between_reads():
     """A program may take long between two events, for example to read the text aloud."""
     done = threading.Event()
     server = interrupted(done, OPEN, chunks(piece("b"), STOP, DONE))
-    with server, make_client(server, timeout=Timeout(stall=0.5)) as client:
+    with server, make_client(server, timeout=Timeout(stall=0.3)) as client:
         texts = client.stream("hi").text
         assert next(texts) == "a"
-        time.sleep(0.7)  # Longer than the timeout.
+        time.sleep(0.4)  # Longer than the timeout.
         done.set()
         assert list(texts) == ["b"]
 
@@ -157,7 +157,7 @@ def test_first_event_timeout_applies_while_the_request_is_sent():
     """The server reads nothing, and the request is larger than any buffer."""
     with silent_server() as port:
         url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(first=0.1)
-        assert failure_at(url, TimedOut, prompt="x" * 30_000_000, timeout=timeout).kind == "first"
+        assert failure_at(url, TimedOut, prompt="x" * 10_000_000, timeout=timeout).kind == "first"
 
 
 def test_timeout_of_a_call_applies_to_its_list_of_models():
@@ -196,10 +196,10 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         peer.send(chunked(end=False))
         while True:
             peer.send(chunks(sse(payload), end=False))
-            time.sleep(0.02)  # The pace of the payloads; nothing waits for it.
+            time.sleep(0.01)  # The pace of the payloads; nothing waits for it.
 
     payload: dict[str, Any] = {"id": "1", "choices": []}
-    timeout = Timeout(idle=5, stall=0.4, total=1.2)
+    timeout = Timeout(idle=5, stall=0.25, total=0.6)
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
     payload = {"prompt_progress": {"processed": 8}}
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"
@@ -305,7 +305,7 @@ def test_close_while_it_connects(scheme, listening, close_when):
 
 def test_close_while_the_request_is_sent(close_when):
     with silent_server() as port:
-        close_when(set_after(0.3), f"http://127.0.0.1:{port}/v1", prompt="x" * 30_000_000)
+        close_when(set_after(0.3), f"http://127.0.0.1:{port}/v1", prompt="x" * 10_000_000)
 
 
 def test_close_while_the_resolver_hangs(hanging_resolver, close_when):
