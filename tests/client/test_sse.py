@@ -31,7 +31,7 @@ def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **op
 
 # Characters at which str.splitlines splits, and this format does not.
 NO_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-# Rules of the WHATWG format that neither the web-platform-tests below nor the streams of fuzz_sse.py show.
+# Rules of the WHATWG format that the web-platform-tests below do not show.
 RULES = {
     "2-cut-character": (b"data: \xe2\x82\ndata: x\n\n", [event("\ufffd\nx")]),
     "2-surrogate-bytes": (b"data: \xed\xa0\x80\n\n", [event("\ufffd\ufffd\ufffd")]),
