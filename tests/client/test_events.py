@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from localchat import errors, events
+from localchat import ToolResult, errors, events
 from localchat.errors import LocalChatError, StatusError
-from localchat.events import Choice, Reply, StreamEvent, ToolCall, ToolResult, Usage
+from localchat.events import Choice, Reply, StreamEvent, ToolCall, Usage
 
 CALL = ToolCall("call_1", "f", {"a": 1}, '{"a": 1}')
 EXAMPLES = {
