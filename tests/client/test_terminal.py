@@ -232,7 +232,7 @@ CALLS = [{"index": 0, "id": TITLE, "function": {"name": TITLE, "arguments": TITL
 # A response with an escape sequence in each place that the terminal shows, and the arguments of the program.
 ESCAPES: dict[str, tuple[bytes, list[str]]] = {
     "error": (with_length(json.dumps({"error": {"message": TITLE}}).encode(), "400 Bad"), ["hi"]),
-    "text of a status": (with_length(TITLE.encode(), "503 Bad"), ["--retries", "1", "hi"]),
+    "text of a status": (with_length(TITLE.encode(), "503 Bad", "Retry-After: 0\r\n"), ["--retries", "1", "hi"]),
     "head of a response": (with_length(TITLE.encode()), ["hi"]),
     "redirect": (with_length(b"", "302 Found", f"Location: /{TITLE}\r\n"), ["hi"]),
     "error in the stream": (chunked(sse({"error": TITLE})), ["hi"]),

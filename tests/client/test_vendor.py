@@ -12,7 +12,7 @@ import pytest
 
 from tests.install.__main__ import interpreter
 from tests.support.documents import ROOT, run
-from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, piece
+from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, piece, with_length
 from tests.support.raw_server import Server, always, serving
 from tools import vendor
 
@@ -107,18 +107,15 @@ PROGRAM = {
     "piped": (["and?"], "text", HELLO, (0, "Hello\n", "")),
     "cut": (["hi"], "", chunked(piece("Hel", "length"), DONE), (3, "Hel\n", "localchat: the server cut the answer")),
     "no prompt": ([], " ", HELLO, (2, "", "usage: python FILE.py")),
-    "server is down": (["hi"], "", None, (1, "", "localchat: nothing listens on 127.0.0.1:")),
+    "refused": (["hi"], "", with_length(b"no luck", "400 Bad"), (1, "", "localchat: 400 from ")),
 }
 
 
 @pytest.mark.parametrize(("words", "piped", "raw", "expected"), PROGRAM.values(), ids=PROGRAM)
 def test_one_file_as_a_program(words, piped, raw, expected, one_file):
-    with always(raw or HELLO) as server:
-        url = server.url
-        if raw is None:
-            server.__exit__()
+    with always(raw) as server:
         command = [sys.executable, "-I", "-S", one_file, *words]
-        done = run(command, piped=piped, OPENAI_BASE_URL=url, LOCALCHAT_MODEL="m")
+        done = run(command, piped=piped, OPENAI_BASE_URL=server.url, LOCALCHAT_MODEL="m")
     code, out, errors = expected
     assert (done.returncode, done.stdout) == (code, out)
     assert done.stderr.startswith(errors)
