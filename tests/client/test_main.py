@@ -31,6 +31,14 @@ def run(server: Server | None, *arguments: str, **options: Any) -> subprocess.Co
     return documents.run([*PROGRAM, *arguments], **{**environment(server.url if server else ""), **options})
 
 
+def exit_code(*arguments: str) -> Any:
+    """Run the program in this process."""
+    try:
+        return main(arguments)
+    except SystemExit as ended:  # Of its parser.
+        return ended.code
+
+
 def run_shell(command: str, url: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command that begins with the arguments of the program."""
     return documents.run(["sh", "-c", f"{' '.join(PROGRAM)} {command}"], **environment(url))
@@ -54,13 +62,11 @@ def in_two(text: str, finish: str) -> bytes:
 
 
 WRONG_OPTIONS = {
-    'images=["no.png"]': "no.png",
     "response_format=5": "5",
     "timeout=[]": "timeout is a number",
     "api_key=sk-1": "no field",
     "extra_body=x": "extra_body is a Mapping, not a str",
 }
-WRONG_FILES = ("--file none.txt", "--file latin.txt", "--image none", "--audio a.gif")
 WRONG_USAGES = ("", "--nonsense", "-o novalue hi", "--timeout 0", "--timeout nan", "--retries -1", "--json")
 # The arguments and the response of the server, then stdout, a part of stderr, and the exit code.
 OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
@@ -80,25 +86,36 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("--schema s.json hi", in_two('{"a": "x"}', "stop"), "", "does not fit", 1),
     ("--schema s.json hi", in_two('{"a": 1', "length"), "", "does not fit", 3),
     *((f"-o {option} hi", HELLO, "", words, 1) for option, words in WRONG_OPTIONS.items()),
-    *((f"{file} hi", HELLO, "", "", 1) for file in WRONG_FILES),
     *((arguments, HELLO, "", "usage:", 2) for arguments in (*WRONG_USAGES, "--schema s.json")),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "raw", "out", "errors", "code"), OUTPUTS, ids=[row[0] for row in OUTPUTS])
-def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path):
+def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path, monkeypatch, capsys):
+    """In this process: most of the time of a program is its start."""
     (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     with always(raw) as server:
-        done = run(server, "-m", "m", *arguments.split(), cwd=tmp_path)
-    assert (done.stdout, done.returncode) == (out, code)
-    assert errors in done.stderr
-    assert bool(done.stderr) == bool(errors or code)
-    assert done.stderr.startswith("localchat: ") or code != 1
-    assert "Traceback" not in done.stderr
+        assert exit_code("-b", server.url, "-m", "m", *arguments.split()) == code
+    shown = capsys.readouterr()
+    assert shown.out == out
+    assert errors in shown.err
+    assert bool(shown.err) == bool(errors or code)
+    assert shown.err.startswith("localchat: ") or code != 1
     if code != 2 and "--schema" in arguments:
         assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "file", ["--file no.txt", "--file latin.txt", "--image no", "--audio a.gif", '-o images=["no"]']
+)
+def test_file_that_cannot_be_read_is_reported(file, tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    done = run(None, *file.split(), "hi", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("localchat: ")
 
 
 def test_options_become_fields_of_the_request():

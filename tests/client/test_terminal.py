@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from localchat import Client
+from localchat.__main__ import main
 from localchat.agent.conversation import read_messages
 from localchat.terminal.chat import greeting
 from tests.client import test_main
@@ -87,6 +90,18 @@ class Terminal:
         self.raw += data
         self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
         return bool(data)
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str, **variables: str) -> bytes:
+    """What the program, which runs in this process, writes to a pseudo-terminal."""
+    for name, value in {"TERM": "xterm", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    own, other = pty.openpty()
+    with os.fdopen(own, "rb", buffering=0) as shown, os.fdopen(other, "w") as terminal:
+        with contextlib.redirect_stdout(terminal), contextlib.redirect_stderr(terminal):
+            main(arguments)
+        return shown.read(65536).replace(b"\r\n", b"\n")
 
 
 def numbered() -> Server:
@@ -247,13 +262,12 @@ ESCAPES: dict[str, tuple[bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize(("raw", "arguments"), ESCAPES.values(), ids=ESCAPES)
-def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path):
+def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, monkeypatch):
     names = [TITLE, f"{TITLE}2"] if not raw else ["m"]
     with always(raw, listing(*names)) as server:
-        terminal = Terminal(tmp_path, server.url, *arguments, NO_COLOR="1")
-        _, shown = terminal.close()
-    assert "title" in shown
-    assert not {*terminal.raw} & {*range(9), *range(14, 32), 127, 0x9B}, terminal.raw
+        shown = on_terminal(monkeypatch, "-b", server.url, *arguments, NO_COLOR="1")
+    assert b"title" in shown
+    assert not {*shown} & {*range(9), *range(14, 32), 127, 0x9B}, shown
 
 
 def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
@@ -269,11 +283,11 @@ def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "has_styles"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_reasoning_has_a_style_only_where_it_is_wanted(variables, has_styles, tmp_path):
+def test_reasoning_has_a_style_only_where_it_is_wanted(variables, has_styles, monkeypatch):
     with always(chunked(delta(reasoning="hm"), piece("a", "stop"), DONE)) as server:
-        terminal = Terminal(tmp_path, server.url, "--show-reasoning", "hi", **variables)
-        assert terminal.close() == (0, "hm\na\n")
-    assert (b"\x1b" in terminal.raw) == has_styles
+        shown = on_terminal(monkeypatch, "-b", server.url, "--show-reasoning", "hi", **variables)
+    assert STYLES.sub("", shown.decode()) == "hm\na\n"
+    assert (b"\x1b" in shown) == has_styles
 
 
 @pytest.mark.parametrize("options", [[], ["--no-save"]], ids=["saves", "does not save"])
