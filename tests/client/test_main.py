@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -132,14 +133,15 @@ def test_options_become_fields_of_the_request():
         assert request.json["messages"][0] == {"role": "system", "content": "be brief"}
 
 
-def test_piped_input_comes_before_the_text():
+def test_piped_input_comes_before_the_text(monkeypatch):
     with always(HELLO) as server:
         for piped, words, prompt in (
             ("text\n", "explain", "text\n\nexplain"),
             ("text", "", "text"),
             ("", "a b", "a b"),
         ):
-            run(server, *words.split(), piped=piped)
+            monkeypatch.setattr(sys, "stdin", io.StringIO(piped))
+            assert exit_code("-b", server.url, *words.split()) == 0
             assert server.requests[-1].json["messages"][0]["content"] == prompt
 
 
@@ -173,14 +175,17 @@ def test_input_that_is_no_utf8_is_reported(errors):
         assert "not UTF-8" in done.stderr
 
 
-def test_content_begins_a_new_line_after_reasoning():
+def test_content_begins_a_new_line_after_reasoning(monkeypatch):
     reasoning = [delta(reasoning_content=text) for text in ("h", "m")]
-    with always(chunked(*reasoning, *HELLO_EVENTS)) as server:
-        done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
-        assert done.stdout == "hm\nHello\n"
-    with always(chunked(*reasoning, piece("", "length"), DONE)) as server:
-        done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
-        assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    for rest, shown in (
+        (HELLO_EVENTS, "hm\nHello\n"),
+        ((piece("", "length"), DONE), "hm\nlocalchat: the server cut the answer: length\n"),
+    ):
+        server, out = always(chunked(*reasoning, *rest)), io.StringIO()
+        with server, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            exit_code("-b", server.url, "--show-reasoning", "hi")
+        assert out.getvalue() == shown
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
