@@ -98,10 +98,14 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str, **variables: s
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     own, other = pty.openpty()
-    with os.fdopen(own, "rb", buffering=0) as shown, os.fdopen(other, "w") as terminal:
-        with contextlib.redirect_stdout(terminal), contextlib.redirect_stderr(terminal):
-            main(arguments)
-        return shown.read(65536).replace(b"\r\n", b"\n")
+    with os.fdopen(other, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        main(arguments)
+    shown = b""
+    with contextlib.suppress(OSError):  # The end of a pseudo-terminal, on Linux.
+        while data := os.read(own, 65536):
+            shown += data
+    os.close(own)
+    return shown.replace(b"\r\n", b"\n")
 
 
 def numbered() -> Server:
