@@ -12,8 +12,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +62,6 @@ def engines(server: ServerProcess) -> list[int]:
 def chat(server: ServerProcess, model: str, **fields: object) -> int:
     body = {"model": model, "messages": HI, "max_tokens": 4, **fields}
     return ask(server.port, "/v1/chat/completions", body)[0]
-
-
-def test_none_of_60_mixed_requests_is_lost(server: ServerProcess):
-    names = ["llama-tiny", "mamba-tiny", "sliding-tiny"] * 20
-    with ThreadPoolExecutor(12) as pool:
-        assert [*pool.map(partial(chat, server), names, timeout=60)] == [200] * 60
-
-
-def test_models_that_are_asked_for_at_once_take_turns(folder: Path):
-    """Each would otherwise be ended for the other one before its request has begun."""
-    with running_process("--models-dir", str(folder), "--max-models", "1") as server, ThreadPoolExecutor() as pool:
-        assert [*pool.map(partial(chat, server), ["mamba-tiny", "llama-tiny"], timeout=30)] == [200] * 2
 
 
 def test_models_of_three_families_are_served_by_name(server: ServerProcess):
