@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import ROOT
-from tests.support.raw_server import silent_server
+from tests.support.slow_servers import silent_server
 from tools.accelerator import GPU, backend_for, find_gpu, wheel_index
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
