@@ -152,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
     shape = shape_for(options.params, options.vocab, options.ctx)
     write_model(options.path, shape)
     if options.mmproj:
-        from tests.support.media_files import LARGE, write_projector
+        from tests.support.tiny_models import LARGE, write_projector
 
         write_projector(options.mmproj, "gemma3", width=shape.width, size=LARGE)
     print(f"{options.path}: {shape.n_params / 1e6:.1f}M parameters, {shape}")

@@ -17,12 +17,12 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import Adapters, LoadOptions
-from tests.support.adapter_files import write_adapter
 from tests.support.command import run_command
 from tests.support.demo_model import DEMO, GREEDY, chat
 from tests.support.engines import read, request_for, submit
 from tests.support.exchanges import ask
 from tests.support.live import running_process
+from tests.support.tiny_models import write_adapter
 
 NONE: Adapters = ()
 SETS: list[Adapters] = [NONE, ((0, 1.0),), ((1, 1.0),), ((0, 1.0), (1, 1.0))]

@@ -30,8 +30,8 @@ from tests.support.documents import run
 from tests.support.engines import Generation, request_for, submit
 from tests.support.exchanges import ask as ask_server
 from tests.support.live import running_server
-from tests.support.media_files import bmp, flac, gif, jpeg, mp3, png, wav, write_projector
-from tests.support.tiny_models import write_mrope, write_sliding
+from tests.support.media_files import bmp, flac, gif, jpeg, mp3, png, wav
+from tests.support.tiny_models import write_mrope, write_projector, write_sliding
 
 # Log probabilities of equal requests differ by less, those of a wrong position or attention by more.
 ROUNDING = 0.05

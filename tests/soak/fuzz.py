@@ -19,7 +19,7 @@ from tests.serving.core.test_media_files import GOOD, mutated
 from tests.serving.http.test_server_examples import EXAMPLES
 from tests.support.fuzz_wire import replace_value
 from tests.support.live import running_process
-from tests.support.media_files import write_projector
+from tests.support.tiny_models import write_projector
 
 from .target import DOCUMENTED, Broken, Target, counted, post, responses
 

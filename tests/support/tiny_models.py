@@ -1,35 +1,38 @@
-"""Writes small models with random weights: embedding models, rerankers, sliding windows, recurrent models."""
+"""Writes small models with random weights: of several architectures, projectors, and LoRA adapters."""
 
-from __future__ import annotations
-
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
 
 from bench import model as random_model
 
-WIDTH, N_FF, N_HEADS, N_CTX = 32, 64, 2, 64
-RECURRENT_WIDTH, N_RECURRENT_VOCAB = 64, 2000
+Shapes = Mapping[str, tuple[int, ...]]
+WIDTH, N_FF, N_CTX = 32, 64, 64
 WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
 QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
 # llama.cpp marks the beginning of a word in a WordPiece vocabulary.
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"▁{word}" for word in WORDS)]
+CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
 
 
-def _close(writer: gguf.GGUFWriter, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Write the tensors with random weights, and norms that change nothing."""
-    chance = np.random.default_rng(1)
-    for name, shape in shapes.items():
-        if name.endswith("ssm_a"):  # Negative values, else the state would grow without limit.
-            weights = -np.tile(np.arange(1, shape[1] + 1, dtype=np.float32), (shape[0], 1))
-        elif "norm" in name or name.endswith("ssm_d"):
-            weights = np.full(shape, not name.endswith("bias"), np.float32)
+def write_gguf(
+    path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Any], n_vocab: int = 0
+) -> None:
+    """Write a file. With `n_vocab` it has a vocabulary of so many tokens and a chat template."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    add: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    for name, value in values.items():
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            writer.add_array(name, value)
         else:
-            weights = (chance.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
+            add.get(type(value), writer.add_string)(name, value)
+    if n_vocab:
+        random_model.write_vocabulary(writer, n_vocab)
+    for name, weights in tensors.items():
         writer.add_tensor(name, weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -37,142 +40,240 @@ def _close(writer: gguf.GGUFWriter, shapes: Mapping[str, tuple[int, ...]]) -> No
     writer.close()
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, model: str, tokens: Sequence[str], types: Sequence[Any]) -> None:
-    writer.add_tokenizer_model(model)
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
+def _prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
-def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFWriter, random_model.Shape]:
-    """A writer of a file that has its sizes and its vocabulary, and the shape of the model."""
-    shape = random_model.shape_for(n_parameters, n_vocab=2000, n_ctx=2048)
-    writer = gguf.GGUFWriter(str(path), architecture)
-    random_model.write_sizes(writer, shape)
-    random_model.write_vocabulary(writer, shape.n_vocab)
-    writer.add_key_length(random_model.HEAD_SIZE)
-    writer.add_value_length(random_model.HEAD_SIZE)
-    return writer, shape
+def _in_layers(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return {name: shape for i in range(SHAPE.n_layers) for name, shape in _prefixed(f"blk.{i}", shapes).items()}
 
 
-def _tensors(shape: random_model.Shape, norms: Mapping[str, int] | None = None) -> dict[str, tuple[int, ...]]:
-    """The tensors of a model, with further norms in each layer, by their widths."""
-    sizes = {name: (columns,) if rows == 1 else (rows, columns) for name, rows, columns in random_model.tensors(shape)}
-    layers = range(shape.n_layers)
-    return {**sizes, **{f"blk.{i}.{name}.weight": (n,) for i in layers for name, n in (norms or {}).items()}}
+def _random(shapes: Shapes) -> dict[str, Any]:
+    """Tensors with random weights, and norms that change nothing."""
+    chance = np.random.default_rng(1)
+    tensors = {}
+    for name, shape in shapes.items():
+        if name.endswith("ssm_a"):  # Negative values, else the state would grow without limit.
+            tensors[name] = -np.tile(np.arange(1, shape[1] + 1, dtype=np.float32), (shape[0], 1))
+        elif "norm" in name or name.endswith("ssm_d"):
+            tensors[name] = np.full(shape, not name.endswith("bias"), np.float32)
+        else:
+            tensors[name] = (chance.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+    return tensors
 
 
-QK_NORMS = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.HEAD_SIZE}
+# --- decoders ---
+
+SHAPE = random_model.shape_for(200_000, n_vocab=2000, n_ctx=2048)
+HEAD_SIZE = random_model.HEAD_SIZE
+SIZES = {"context_length": SHAPE.n_ctx, "embedding_length": SHAPE.width, "block_count": SHAPE.n_layers}
+QK_NORMS = {f"attn_{name}_norm.weight": (HEAD_SIZE,) for name in "qk"}
 
 
-def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
-    """An encoder of a few kilobytes; with the pooling RANK a reranker."""
-    writer = gguf.GGUFWriter(str(path), "bert")
-    writer.add_name("tiny bert")
-    writer.add_context_length(N_CTX)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(N_HEADS)
-    writer.add_layer_norm_eps(1e-12)
-    writer.add_causal_attention(False)
-    writer.add_pooling_type(pooling)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    types = [gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * len(WORDS)
-    _add_vocabulary(writer, "bert", TOKENS, types)
-    writer.add_tokenizer_pre("jina-v2-en")
-    writer.add_token_type_count(2)
-    writer.add_pad_token_id(0)
-    writer.add_unk_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_sep_token_id(3)
-    writer.add_eos_token_id(3)
-    square = (WIDTH, WIDTH)
-    block: dict[str, tuple[int, ...]] = {f"attn_{name}": square for name in ("q", "k", "v", "output")}
-    block.update(attn_output_norm=(WIDTH,), ffn_up=(N_FF, WIDTH), ffn_down=(WIDTH, N_FF), layer_output_norm=(WIDTH,))
-    layers = {"token_embd_norm": (WIDTH,), **{f"blk.0.{name}": shape for name, shape in block.items()}}
-    if pooling == gguf.PoolingType.RANK:
-        layers.update({"cls": square, "cls.output": (1, WIDTH)})
-    sizes = {"token_embd": (len(TOKENS), WIDTH), "position_embd": (N_CTX, WIDTH), "token_types": (2, WIDTH), **layers}
-    biases = {f"{name}.bias": shape[:1] for name, shape in layers.items()}
-    _close(writer, {**{f"{name}.weight": shape for name, shape in sizes.items()}, **biases})
+def _write_decoder(path: Path, architecture: str, values: Mapping[str, Any], shapes: Shapes) -> None:
+    """A model of SHAPE with further values and tensors."""
+    attention = {
+        "head_count": SHAPE.n_heads, "head_count_kv": SHAPE.n_kv_heads, "layer_norm_rms_epsilon": 1e-5,
+        "key_length": HEAD_SIZE, "value_length": HEAD_SIZE,
+    }  # fmt: skip
+    sizes = {**SIZES, "feed_forward_length": SHAPE.n_ff, "rope.dimension_count": HEAD_SIZE}
+    own = _prefixed(architecture, {**sizes, **_prefixed("attention", attention)})
+    usual = {name: (columns,) if rows == 1 else (rows, columns) for name, rows, columns in random_model.tensors(SHAPE)}
+    write_gguf(path, architecture, {**own, **values}, _random({**usual, **shapes}), SHAPE.n_vocab)
 
 
 def write_qwen_reranker(path: Path) -> None:
     """A decoder that scores pairs by the last token."""
-    writer, shape = _small(path, "qwen3", 200_000)
-    writer.add_pooling_type(gguf.PoolingType.RANK)
-    writer.add_array("qwen3.classifier.output_labels", ["yes", "no"])
-    writer.add_string("tokenizer.chat_template.rerank", QWEN_PAIR)
-    _close(writer, {**_tensors(shape, QK_NORMS), "cls.output.weight": (2, shape.width)})
+    values = {
+        "qwen3.pooling_type": int(gguf.PoolingType.RANK), "qwen3.classifier.output_labels": ["yes", "no"],
+        "tokenizer.chat_template.rerank": QWEN_PAIR,
+    }  # fmt: skip
+    _write_decoder(path, "qwen3", values, {**_in_layers(QK_NORMS), "cls.output.weight": (2, SHAPE.width)})
 
 
 def write_sliding(path: Path, n_window: int) -> None:
     """A model with a sliding window of `n_window` tokens in every layer."""
-    writer, shape = _small(path, "gemma3", 300_000)
-    writer.add_sliding_window(n_window)
-    _close(writer, _tensors(shape, {**QK_NORMS, "post_attention_norm": shape.width, "post_ffw_norm": shape.width}))
+    norms = {f"post_{name}_norm.weight": (SHAPE.width,) for name in ("attention", "ffw")}
+    _write_decoder(path, "gemma3", {"gemma3.attention.sliding_window": n_window}, _in_layers({**QK_NORMS, **norms}))
 
 
 def write_mrope(path: Path) -> None:
     """A model whose positions have four sections (M-RoPE), as those of Qwen-VL."""
-    writer, shape = _small(path, "qwen2vl", 300_000)
-    writer.add_rope_dimension_sections([8, 12, 12, 0])
-    writer.add_rope_freq_base(1e6)
-    tensors, n_kv = _tensors(shape), shape.n_kv_heads * random_model.HEAD_SIZE
-    widths = {"attn_q": shape.width, "attn_k": n_kv, "attn_v": n_kv}
-    biases = {f"blk.{i}.{name}.bias": (n,) for i in range(shape.n_layers) for name, n in widths.items()}
-    _close(writer, {**tensors, **biases})
+    n_kv = SHAPE.n_kv_heads * HEAD_SIZE
+    biases = {"attn_q.bias": (SHAPE.width,), "attn_k.bias": (n_kv,), "attn_v.bias": (n_kv,)}
+    rope = {"qwen2vl.rope.dimension_sections": [8, 12, 12, 0], "qwen2vl.rope.freq_base": 1e6}
+    _write_decoder(path, "qwen2vl", rope, _in_layers(biases))
 
 
 def write_fim(path: Path) -> dict[str, int]:
     """A model with FIM tokens; returns their ids by llama.cpp's names."""
-    writer, shape = _small(path, "llama", 200_000)
-    tokens = {name: shape.n_vocab - 10 + n for n, name in enumerate(("pre", "suf", "mid", "sep", "rep"))}
-    for name, token in tokens.items():
-        writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
-    _close(writer, _tensors(shape))
+    tokens = {name: SHAPE.n_vocab - 10 + n for n, name in enumerate(("pre", "suf", "mid", "sep", "rep"))}
+    _write_decoder(path, "llama", {f"tokenizer.ggml.fim_{name}_token_id": token for name, token in tokens.items()}, {})
     return tokens
+
+
+# --- other models ---
+
+
+def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
+    """An encoder of a few kilobytes; with the pooling RANK a reranker."""
+    sizes = {
+        "context_length": N_CTX, "embedding_length": WIDTH, "block_count": 1, "feed_forward_length": N_FF,
+        "attention.head_count": 2, "attention.layer_norm_epsilon": 1e-12, "attention.causal": False,
+        "pooling_type": int(pooling),
+    }  # fmt: skip
+    vocabulary = {
+        "model": "bert", "pre": "jina-v2-en", "tokens": TOKENS, "token_type": [CONTROL] * 4 + [NORMAL] * len(WORDS),
+        "token_type_count": 2, "padding_token_id": 0, "unknown_token_id": 1, "bos_token_id": 2,
+        "seperator_token_id": 3, "eos_token_id": 3,
+    }  # fmt: skip
+    square = (WIDTH, WIDTH)
+    block: dict[str, tuple[int, ...]] = {f"attn_{name}": square for name in ("q", "k", "v", "output")}
+    block.update(attn_output_norm=(WIDTH,), ffn_up=(N_FF, WIDTH), ffn_down=(WIDTH, N_FF), layer_output_norm=(WIDTH,))
+    layers = {"token_embd_norm": (WIDTH,), **_prefixed("blk.0", block)}
+    if pooling == gguf.PoolingType.RANK:
+        layers.update({"cls": square, "cls.output": (1, WIDTH)})
+    shapes = {"token_embd": (len(TOKENS), WIDTH), "position_embd": (N_CTX, WIDTH), "token_types": (2, WIDTH), **layers}
+    weights = {f"{name}.weight": shape for name, shape in shapes.items()}
+    biases = {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    values = {**_prefixed("bert", sizes), **_prefixed("tokenizer.ggml", vocabulary)}
+    write_gguf(path, "bert", values, _random({**weights, **biases}))
 
 
 def write_sentencepiece(path: Path) -> None:
     """A vocabulary without weights, of the kind that puts a space before every text."""
     words = ["▁", "▁<", "▁{", "▁see", *map(chr, range(33, 127))]
     others = ["<unk>", "<s>", "</s>", "[CALL]", *(f"<0x{byte:02X}>" for byte in range(256))]
-    writer = gguf.GGUFWriter(str(path), "llama")
-    types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.BYTE] * 256
-    _add_vocabulary(writer, "llama", [*others, *words], [*types, *[gguf.TokenType.NORMAL] * len(words)])
-    writer.add_token_scores([0.0] * len(others) + [float(len(word)) for word in words])
-    _close(writer, {})
+    types = [gguf.TokenType.UNKNOWN] + [CONTROL] * 3 + [gguf.TokenType.BYTE] * 256 + [NORMAL] * len(words)
+    scores = [0.0] * len(others) + [float(len(word)) for word in words]
+    vocabulary = {"model": "llama", "tokens": [*others, *words], "token_type": types, "scores": scores}
+    write_gguf(path, "llama", _prefixed("tokenizer.ggml", vocabulary), {})
 
 
 def write_mamba(path: Path) -> None:
     """A recurrent model, whose state cannot be truncated."""
-    n_layers, n_inner, n_state, n_rank, n_conv = 2, 2 * RECURRENT_WIDTH, 16, 4, 4
-    writer = gguf.GGUFWriter(str(path), "mamba")
-    writer.add_name("tiny mamba")
-    writer.add_context_length(2048)
-    writer.add_embedding_length(RECURRENT_WIDTH)
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
-    writer.add_block_count(n_layers)
-    writer.add_ssm_conv_kernel(n_conv)
-    writer.add_ssm_inner_size(n_inner)
-    writer.add_ssm_state_size(n_state)
-    writer.add_ssm_time_step_rank(n_rank)
-    writer.add_layer_norm_rms_eps(1e-5)
-    random_model.write_vocabulary(writer, N_RECURRENT_VOCAB)
-    block: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (RECURRENT_WIDTH,),
-        "ssm_in.weight": (2 * n_inner, RECURRENT_WIDTH),
-        "ssm_conv1d.weight": (n_inner, n_conv),
-        "ssm_conv1d.bias": (n_inner,),
-        "ssm_x.weight": (n_rank + 2 * n_state, n_inner),
-        "ssm_dt.weight": (n_inner, n_rank),
-        "ssm_dt.bias": (n_inner,),
-        "ssm_a": (n_inner, n_state),
-        "ssm_d": (n_inner,),
-        "ssm_out.weight": (RECURRENT_WIDTH, n_inner),
-    }
-    layers = {f"blk.{i}.{name}": shape for i in range(n_layers) for name, shape in block.items()}
-    vocabulary = {"token_embd.weight": (N_RECURRENT_VOCAB, RECURRENT_WIDTH), "output_norm.weight": (RECURRENT_WIDTH,)}
-    _close(writer, {**vocabulary, **layers})
+    width, n_inner, n_state, n_rank, n_conv = SHAPE.width, 2 * SHAPE.width, 16, 4, 4
+    sizes = {
+        **SIZES, "feed_forward_length": 0, "attention.head_count": 0, "attention.layer_norm_rms_epsilon": 1e-5,
+        "ssm.conv_kernel": n_conv, "ssm.inner_size": n_inner, "ssm.state_size": n_state, "ssm.time_step_rank": n_rank,
+    }  # fmt: skip
+    layer = {
+        "attn_norm.weight": (width,), "ssm_in.weight": (2 * n_inner, width), "ssm_conv1d.weight": (n_inner, n_conv),
+        "ssm_conv1d.bias": (n_inner,), "ssm_x.weight": (n_rank + 2 * n_state, n_inner),
+        "ssm_dt.weight": (n_inner, n_rank), "ssm_dt.bias": (n_inner,), "ssm_a": (n_inner, n_state), "ssm_d": (n_inner,),
+        "ssm_out.weight": (width, n_inner),
+    }  # fmt: skip
+    shapes = {"token_embd.weight": (SHAPE.n_vocab, width), "output_norm.weight": (width,), **_in_layers(layer)}
+    write_gguf(path, "mamba", _prefixed("mamba", sizes), _random(shapes), SHAPE.n_vocab)
+
+
+# --- projectors ---
+
+
+class Size(NamedTuple):
+    """The sizes of an encoder, and the side of an image."""
+
+    width: int
+    n_ff: int
+    n_layers: int
+    n_heads: int
+    image: int
+
+
+SMALL, LARGE = Size(32, 48, 2, 2, 56), Size(768, 3072, 8, 12, 224)
+_PATCH, _N_MEL = 14, 80
+
+
+def write_projector(path: Path, *kinds: str, width: int, seed: int = 0, size: Size = SMALL) -> None:
+    """A projector with random weights for models of a width: of gemma3 (not causal), qwen2vl_merger (for M-RoPE) or
+    ultravox (audio), or of an image and a sound."""
+    chance = np.random.default_rng(seed)
+    tensors: dict[str, Any] = {}
+
+    def random_weights(*shape: int) -> Any:
+        return (chance.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+    def add(name: str, *shape: int, bias: int | None = None) -> None:
+        tensors[f"{name}.weight"] = random_weights(*shape)
+        if bias is not None:
+            tensors[f"{name}.bias"] = np.zeros(bias, np.float32)
+
+    def add_norm(name: str, n: int, has_bias: bool = True) -> None:
+        tensors[f"{name}.weight"] = np.ones(n, np.float32)
+        if has_bias:
+            tensors[f"{name}.bias"] = np.zeros(n, np.float32)
+
+    values: dict[str, Any] = {"clip.use_gelu": True, "general.type": "mmproj", "general.file_type": 0}
+    for kind in kinds:
+        part = "audio" if kind == "ultravox" else "vision"
+        letter = part[0]
+        values["clip.projector_type" if len(kinds) == 1 else f"clip.{part}.projector_type"] = kind
+        values[f"clip.has_{part}_encoder"] = True
+        sizes = {
+            "embedding_length": size.width, "feed_forward_length": size.n_ff, "block_count": size.n_layers,
+            "projection_dim": width, "attention.head_count": size.n_heads, "attention.layer_norm_epsilon": 1e-6,
+        }  # fmt: skip
+        values.update({f"clip.{part}.{name}": value for name, value in sizes.items()})
+        for i in range(size.n_layers):
+            block = f"{letter}.blk.{i}"
+            for name in ("q", "k", "v", "out"):
+                has_bias = not (name == "k" and part == "audio")
+                add(f"{block}.attn_{name}", size.width, size.width, bias=size.width if has_bias else None)
+            for name in ("ln1", "ln2"):
+                add_norm(f"{block}.{name}", size.width)
+            add(f"{block}.ffn_up", size.n_ff, size.width, bias=size.n_ff)
+            add(f"{block}.ffn_down", size.width, size.n_ff, bias=size.width)
+        add_norm(f"{letter}.post_ln", size.width)
+        if part == "audio":
+            values.update({"clip.audio.num_mel_bins": _N_MEL, "clip.audio.projector.stack_factor": 4})
+            for i, n in ((1, _N_MEL), (2, size.width)):
+                tensors[f"a.conv1d.{i}.weight"] = random_weights(size.width, n, 3).astype(np.float16)
+                tensors[f"a.conv1d.{i}.bias"] = np.zeros((size.width, 1), np.float32)
+            add("a.position_embd", 1500, size.width)
+            add_norm("mm.a.norm_pre", 4 * size.width, has_bias=False)
+            add_norm("mm.a.norm_mid", size.n_ff, has_bias=False)
+            add("mm.a.mlp.1", 2 * size.n_ff, 4 * size.width)
+            add("mm.a.mlp.2", width, size.n_ff)
+            continue
+        values.update({"clip.vision.image_size": size.image, "clip.vision.patch_size": _PATCH})
+        values.update({f"clip.vision.image_{name}": [0.5, 0.5, 0.5] for name in ("mean", "std")})
+        add("v.patch_embd", size.width, 3, _PATCH, _PATCH)
+        if kind == "gemma3":
+            values["clip.vision.projector.scale_factor"] = 2
+            tensors["v.patch_embd.bias"] = np.zeros(size.width, np.float32)
+            add("v.position_embd", (size.image // _PATCH) ** 2, size.width)
+            add("mm.input_projection", size.width, width)
+            add_norm("mm.soft_emb_norm", size.width, has_bias=False)
+        else:
+            tensors["v.patch_embd.weight.1"] = random_weights(size.width, 3, _PATCH, _PATCH)
+            add("mm.0", 4 * size.width, 4 * size.width, bias=4 * size.width)
+            add("mm.2", width, 4 * size.width, bias=width)
+    write_gguf(path, "clip", values, tensors)
+
+
+# --- adapters ---
+
+# The matrices that an adapter changes, by the ends of their names.
+ADAPTED = ("attn_q.weight", "attn_v.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
+
+
+def write_adapter(
+    path: Path, model: str, seed: int, *, rank: int = 4, n_more: int = 0, architecture: str = "llama"
+) -> str:
+    """An adapter for a model, which changes its logits by several units; returns its path. Its matrices are `n_more`
+    wider than those of the model."""
+    chance = np.random.default_rng(seed)
+    tensors: dict[str, Any] = {}
+    for tensor in gguf.GGUFReader(model).tensors:
+        if tensor.name.endswith(ADAPTED):
+            n_in, n_out = map(int, tensor.shape[:2])
+            for letter, shape in (("a", (rank, n_in + n_more)), ("b", (n_out, rank))):
+                weights = chance.standard_normal(shape) * shape[1] ** -0.5
+                tensors[f"{tensor.name}.lora_{letter}"] = weights.astype(np.float32)
+    values = {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 16.0}
+    write_gguf(path, architecture, values, tensors)
+    return str(path)
+
+
+if __name__ == "__main__":  # python -m tests.support.tiny_models FILE MODEL SEED
+    print(write_adapter(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), rank=16))

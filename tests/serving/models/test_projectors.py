@@ -12,7 +12,7 @@ from localchat.server import chosen_model, main, read_options
 from localchat.serving.loading.loader import load_options
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import ModelFile, projector_of, summary_of
-from tests.support.media_files import write_gguf
+from tests.support.tiny_models import write_gguf
 
 WIDTH = 64
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}
