@@ -69,8 +69,8 @@ def base_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def port(engine: Any) -> Iterator[int]:
-    """The port of a server with this engine."""
+    """The port of a server with this engine, which takes templates of requests."""
     from tests.support.serving import serving_demo
 
-    with serving_demo(engine) as port:
+    with serving_demo(engine, allow_template=True) as port:
         yield port

@@ -1,16 +1,11 @@
 """LoRA adapters on llama.cpp: random ones for the built-in model, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
-pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.core.model_options import Adapter
 from localchat.serving.core.params import SamplingParams

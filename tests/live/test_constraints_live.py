@@ -3,8 +3,6 @@
 LOCALCHAT_ANSWERS sets the number of outputs for the main constraints. The other constraints get half as many.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import load
-from localchat.serving.engine.values import LoadOptions
-from tests.support.demo_model import DEMO
 from tests.support.exchanges import ask
 from tests.support.json_validator import is_valid
-from tests.support.serving import serving_demo
 
 N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
 # The number of choices of a request. Each choice has its own seed.
@@ -48,15 +42,6 @@ SCHEMAS = {
     "greet": PERSON,
 }
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
-NAMED = {"type": "function", "function": {"name": "greet"}}
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    options = LoadOptions(n_parallel=N_CHOICES)
-    with load(DEMO, options) as engine, serving_demo(engine, allow_template=True) as port:
-        yield port
 
 
 def post(port: int, path: str = "/v1/chat/completions", **fields: Any) -> Any:
@@ -115,7 +100,7 @@ LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
 CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
     "required": ({"tools": TOOLS, "tool_choice": "required"}, is_calls),
     "named": (
-        {"tools": TOOLS, "tool_choice": NAMED},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "greet"}}},
         lambda output: is_calls(output) and {call["name"] for call in output["calls"]} == {"greet"},
     ),
     "json_schema": ({"response_format": JSON_SCHEMA}, IS_PERSON),

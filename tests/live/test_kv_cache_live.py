@@ -1,15 +1,10 @@
 """The KV cache of llama.cpp: streams of sequences, sliding windows, and recurrent states that cannot be truncated."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
-pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
@@ -18,15 +13,7 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
 from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
-from tests.support.demo_model import (
-    DEMO,
-    GREEDY,
-    assert_same_or_near_tie,
-    assert_together_as_alone,
-    chat,
-    conversation,
-    read,
-)
+from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
 from tests.support.engines import request_for, submit
 from tests.support.tiny_models import write_mamba, write_sliding
 
@@ -239,4 +226,4 @@ def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
 @pytest.mark.cpu_only
 def test_recurrent_streams_together_have_the_text_of_each_alone(recurrent: Engine):
     requests = [greedy_request(*recurrent.tokenize(LONG + text)) for text in ("one", "two, three", "four")]
-    assert_together_as_alone(recurrent, recurrent, requests * 2)
+    assert_as_alone(recurrent, recurrent, requests * 2)

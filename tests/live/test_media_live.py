@@ -1,7 +1,5 @@
 """Images and sound on llama.cpp, with random projectors beside the built-in model and a model with M-RoPE."""
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import sys
@@ -11,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
-pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.media import AUDIO, IMAGE, MediaFile

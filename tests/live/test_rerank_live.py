@@ -1,10 +1,10 @@
 """Embedding models and rerankers on the real engine: tiny random encoders and a decoder."""
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
+import gguf
 import pytest
 
 from localchat.serving.api.completions import parse_completion
@@ -17,11 +17,9 @@ from localchat.serving.core.fields import Fields
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import LoadOptions
+from tests.support import tiny_models
 from tests.support.engines import request_for, submit
 from tests.support.wire_schemas import validate
-
-gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
-tiny_models = importlib.import_module("tests.support.tiny_models")
 
 TEXTS = ["the cat sat", "a dog", "what is the mat " * 12, "b"]
 # The functions that write the models, with their arguments.
@@ -34,7 +32,6 @@ MODELS: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with contextlib.ExitStack() as stack:
         engines = {}
         for name, (write, *more) in MODELS.items():

@@ -22,8 +22,6 @@ from tests.support.exchanges import ask, exchange, opened
 from tests.support.live import running_process
 from tests.support.serving import raw_request, reset, wait_for, wait_until_idle
 
-pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-
 DEADLINE_S = 60
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
 ENDS = ("stop", "length")
@@ -102,7 +100,7 @@ PAGE = "https://page.example"
 OPTIONS = f"""
     --alias Tiny --any-name --strict --allow-chat-template --keep-tools --thought-field --cors {PAGE} --api-key secret
     --default temperature=0 --default seed=7 --max-tokens 3 --reasoning-budget 0 --reasoning-budget-message Enough.
-    --ctx 300 --parallel 2 --queue 1 --threads 1
+    --ctx 300 --parallel 2 --queue 1 --threads 1 --no-speculation
 """
 
 
@@ -127,6 +125,7 @@ def test_options_of_the_command_take_effect():
         shown = post("/apply-template", tools=[tool], tool_choice="none")
         rendered = post("/apply-template", chat_template="<{{ messages[0].content }}>")
         with_thought = post(CHAT, **continued)
+        looped = post(CHAT, logit_bias={"42": 100}, max_tokens=60)
     assert response.getheader("Access-Control-Allow-Origin") == PAGE
     assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
     assert str(DEMO_PATH.parent) not in json.dumps(props)
@@ -138,6 +137,7 @@ def test_options_of_the_command_take_effect():
     assert "look_at_this" in shown["prompt"]
     assert rendered["prompt"] == "<Count from 1 to 9.>"
     assert with_thought["thought"] == "Enough."
+    assert (looped["usage"]["completion_tokens"], "draft_n" in looped["timings"]) == (60, False)
 
 
 def free_port() -> int:

@@ -1,9 +1,6 @@
 """Several models of one server as real engine processes: three families by name, kills, memory, and the client."""
 
-from __future__ import annotations
-
 import contextlib
-import importlib
 import json
 import os
 import re
@@ -26,14 +23,12 @@ from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH
 from tests.soak.faults import engines_of
+from tests.support import tiny_models
 from tests.support.engine_programs import LIMITED
 from tests.support.exchanges import ask
 from tests.support.live import ServerProcess, running_process
 from tests.support.serving import served, wait_for
 
-pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
-tiny_models = importlib.import_module("tests.support.tiny_models")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the engine processes by Linux's means")
 
 HI = [{"role": "user", "content": "hello"}]
@@ -59,40 +54,34 @@ def engines(server: ServerProcess) -> list[int]:
     return engines_of(server.process.pid)
 
 
-def chat(server: ServerProcess, model: str, **fields: object) -> int:
-    body = {"model": model, "messages": HI, "max_tokens": 4, **fields}
-    return ask(server.port, "/v1/chat/completions", body)[0]
+def complete(port: int, model: str) -> tuple[int, Any]:
+    return ask(port, "/v1/chat/completions", {"model": model, "messages": HI, "max_tokens": 2})
 
 
 def test_models_of_three_families_are_served_by_name(server: ServerProcess):
     for model in ("llama-tiny", "mamba-tiny", "other", "Llama-Tiny", "demo"):
-        assert chat(server, model) == 200
+        assert complete(server.port, model)[0] == 200
         assert len(engines(server)) <= 2
     models = Client(server.url).models()
-    assert {str(model): model.state for model in models} == {
-        "demo": "loaded",
-        "llama-tiny": "loaded",
-        "mamba-tiny": "unloaded",
-        "other": "unloaded",
-    }
+    states = {"demo": "loaded", "llama-tiny": "loaded", "mamba-tiny": "unloaded", "other": "unloaded"}
+    assert {str(model): model.state for model in models} == states
     assert Client(server.url, model="mamba-tiny").chat("hello", max_tokens=3).model == "mamba-tiny"
     settings = next(model for model in Client(server.url).models() if model == "mamba-tiny")
     assert (settings.state, settings.context_length is not None) == ("loaded", True)
-    assert chat(server, "other") == 200
+    assert complete(server.port, "other")[0] == 200
     assert next(m for m in Client(server.url).models() if m == "other").context_length == 512
 
 
 def test_kill_of_one_engine_leaves_the_streams_of_the_other(server: ServerProcess):
-    assert chat(server, "demo") == 200
+    assert complete(server.port, "demo")[0] == 200
     before = set(engines(server))
-    assert chat(server, "mamba-tiny") == 200
+    assert complete(server.port, "mamba-tiny")[0] == 200
     (killed,) = set(engines(server)) - before
     lengths: list[int] = []
 
     def stream() -> None:
-        reply = Client(server.url, model="demo").chat(
-            "hello", max_tokens=600, extra_body={"ignore_eos": True}, allow_truncated=True
-        )
+        options = {"max_tokens": 300, "extra_body": {"ignore_eos": True}, "allow_truncated": True}
+        reply = Client(server.url, model="demo").chat("hello", **options)
         lengths.append(reply.usage.output_tokens if reply.usage else 0)
 
     threads = [threading.Thread(target=stream) for _ in range(4)]
@@ -101,8 +90,8 @@ def test_kill_of_one_engine_leaves_the_streams_of_the_other(server: ServerProces
     os.kill(killed, signal.SIGKILL)
     for thread in threads:
         thread.join(60)
-    assert lengths == [600] * 4
-    assert chat(server, "mamba-tiny") == 200
+    assert lengths == [300] * 4
+    assert complete(server.port, "mamba-tiny")[0] == 200
 
 
 def resident_kb(server: ServerProcess) -> int:
@@ -113,7 +102,7 @@ def resident_kb(server: ServerProcess) -> int:
 
 def test_unloaded_model_gives_its_memory_back(server: ServerProcess):
     for model in ("demo", "llama-tiny"):
-        assert chat(server, model) == 200
+        assert complete(server.port, model)[0] == 200
     n_engines, loaded_kb = len(engines(server)), resident_kb(server)
     assert ask(server.port, "/models/unload", {"model": "llama-tiny"})[0] == 200
     wait_for(lambda: len(engines(server)) == n_engines - 1)
@@ -146,10 +135,6 @@ def limited(
             yield service, server.server_port
 
 
-def complete(port: int, model: str) -> tuple[int, Any]:
-    return ask(port, "/v1/chat/completions", {"model": model, "messages": HI, "max_tokens": 2})
-
-
 def test_idle_model_is_ended_for_a_context_that_does_not_fit_beside_it(tmp_path, monkeypatch):
     """A token takes 4.6 kB, of which 3.6 are in the KV cache, and a process 30 MB."""
     contexts = {"one": 20_000, "two": 20_000, "three": 30_000, "huge": 100_000_000}
@@ -159,10 +144,8 @@ def test_idle_model_is_ended_for_a_context_that_does_not_fit_beside_it(tmp_path,
         assert [state_of(service.find(name)) for name in contexts] == ["loaded", "unloaded", "loaded", "unloaded"]
         status, body = complete(port, "huge")
         assert status == 500
-        assert re.search(
-            r"100000000 tokens takes \d+\.\d GB, and \d+ MB are free.*: the largest that fits is --ctx \d+",
-            body["error"]["message"],
-        )
+        reason = r"100000000 tokens takes \d+\.\d GB, and \d+ MB are free.*: the largest that fits is --ctx \d+"
+        assert re.search(reason, body["error"]["message"])
         assert [served.file.name for served in service.loaded()] == ["one", "three"]
 
 

@@ -1,7 +1,5 @@
 """A model on two workers of llama.cpp's RPC, each a process on this machine. Skipped where llama.cpp has no RPC."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -15,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("llama_cpp", reason="workers need llama-cpp-python")
 
 from localchat.serving.engine.llama import rpc
 from localchat.serving.engine.values import EngineError

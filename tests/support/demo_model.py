@@ -1,7 +1,5 @@
 """Prompts for the built-in model on llama.cpp, and comparisons of outputs that may differ by rounding."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -74,7 +72,7 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
         assert went_on.logprob - max(top.logprob for top in went_on.top if not top.piece) < NEAR_TIE
 
 
-def assert_together_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
+def assert_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
     """One engine generates the same tokens for each request alone as another one for all at once."""
     expected = [read(alone, request)[1] for request in requests]
     generations = [submit(together, request) for request in requests]

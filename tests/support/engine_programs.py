@@ -1,16 +1,10 @@
 """Programs for the engine process, which crash at certain moments."""
 
-_PROGRAM = """
-import os, signal, sys, threading, time
-from localchat.serving.engine import __main__ as program
-{}
-program.main(*map(int, sys.argv[1:]))
-"""
-
 
 def _program(changes: str) -> str:
     """The program of an engine process, with these changes."""
-    return _PROGRAM.replace("{}", changes)
+    modules = "import os, signal, sys, threading, time\nfrom localchat.serving.engine import __main__ as program\n"
+    return f"{modules}{changes}program.main(*map(int, sys.argv[1:]))"
 
 
 # As on a machine whose matrix instructions fault: the process crashes while it loads a model with `use_extra_bufts`.
@@ -68,7 +62,7 @@ def failing(path, options, *others):
     engine = load(path, options, *others)
     def fail(*arguments):
         raise SystemExit("a fault of the test")
-    Scheduler.schedule = Engine._stop = fail
+    Scheduler.schedule = STOP = fail
     return engine
 program.load = failing
 """)

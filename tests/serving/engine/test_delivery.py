@@ -1,7 +1,5 @@
 """When an engine process sends what its steps produce, and how the outputs of several steps are read."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

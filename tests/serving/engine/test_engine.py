@@ -1,7 +1,5 @@
 """The engine on a fake backend: output, ends, log probabilities, cancelling, failing decodes, full caches, drafts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

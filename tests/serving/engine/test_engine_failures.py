@@ -1,7 +1,5 @@
 """Errors of the engine thread at any place: every request ends, and the engine goes on or has stopped."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Images and sound in the engine, on a fake backend and a fake projector: cells, positions, prefixes, the encoder."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Iterator

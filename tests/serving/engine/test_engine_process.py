@@ -1,7 +1,5 @@
 """The engine process: its death at every moment, its start again, and its end with the server."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import http.client
@@ -26,17 +24,9 @@ import pytest
 
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.engine import process
+from localchat.serving.engine import process, values
 from localchat.serving.engine.process import EngineProcess
-from localchat.serving.engine.values import (
-    EngineDied,
-    EngineError,
-    EngineStopped,
-    GenerationRequest,
-    LoadOptions,
-    StepOutput,
-    invalid_grammar,
-)
+from localchat.serving.engine.values import GenerationRequest, LoadOptions, StepOutput
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import Loader
 from localchat.serving.loading.options import Options
@@ -45,19 +35,11 @@ from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.serving.models.test_several_models import together
 from tests.soak.faults import engine_of
-from tests.support import exchanges
-from tests.support.engine_programs import (
-    ABORTS,
-    CRASHES_AT_AMX,
-    CRASHES_AT_SUBMIT,
-    FAILS,
-    FAILS_AT_SUBMIT,
-    WITHOUT_THREADS,
-)
+from tests.support import engine_programs as programs
+from tests.support.exchanges import ask, exchange, opened
 from tests.support.live import ServerProcess, running_process, started
 from tests.support.serving import served, wait_for
 
-pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes by Linux's means")
 
 DEADLINE_S = 30
@@ -66,12 +48,13 @@ ERROR_S = 5.0
 # A request that generates for some seconds.
 LONG = {"max_tokens": 3000, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hello"}]
+CHAT = "/v1/chat/completions"
 COMMAND = [sys.executable, "-m", "localchat.server", "--port", "0"]
 
 
 def kill_engine(server: ServerProcess) -> int:
     if engine_of(server.process.pid) is None:
-        ask(server)  # The test before has killed it.
+        chat_at(server.port)  # The test before has killed it.
     pid = engine_of(server.process.pid)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -85,21 +68,17 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def ask(
-    server: ServerProcess, path: str = "/v1/chat/completions", fields: Any = None, method: str = "POST"
-) -> tuple[int, Any]:
-    fields = {"messages": MESSAGES, "max_tokens": 4} if fields is None and method == "POST" else fields
-    return exchanges.ask(server.port, path, fields, method)
+def chat_at(port: int, **fields: Any) -> tuple[int, Any]:
+    return ask(port, CHAT, {"messages": MESSAGES, "max_tokens": 4, **fields})
 
 
 def stream_of(port: int, **fields: Any) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
     """A stream that takes some seconds."""
-    body = {"messages": MESSAGES, **LONG, **fields, "stream": True}
-    return exchanges.opened(f"127.0.0.1:{port}", "/v1/chat/completions", body)
+    return opened(f"127.0.0.1:{port}", CHAT, {"messages": MESSAGES, **LONG, **fields, "stream": True})
 
 
-def n_busy(server: ServerProcess) -> int:
-    return sum(slot["is_processing"] for slot in ask(server, "/slots", method="GET")[1])
+def n_busy(port: int) -> int:
+    return sum(slot["is_processing"] for slot in ask(port, "/slots")[1])
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +98,8 @@ def test_stream_and_response_whose_engine_dies_end_with_an_error_that_names_the_
 ):
     with stream_of(server.port) as response:
         response.readline()
-        asking = pool.submit(ask, server, fields={"messages": MESSAGES, **LONG})
-        wait_for(lambda: n_busy(server) == 2)
+        asking = pool.submit(chat_at, server.port, **LONG)
+        wait_for(lambda: n_busy(server.port) == 2)
         pid = kill_engine(server)
         killed_at = time.monotonic()
         rest = response.read().decode()
@@ -129,37 +108,37 @@ def test_stream_and_response_whose_engine_dies_end_with_an_error_that_names_the_
     assert (response.status, status) == (200, 500)
     for text in (rest, json.dumps(body)):
         assert "was killed by SIGKILL (most likely memory was short)" in text
-    assert ask(server, "/health", method="GET")[0] == 200
-    assert ask(server)[0] == 200
+    assert ask(server.port, "/health")[0] == 200
+    assert chat_at(server.port)[0] == 200
     assert engine_of(server.process.pid) not in (None, pid)
 
 
 def test_log_of_the_engine_is_in_the_log_of_the_server(server: ServerProcess):
     kill_engine(server)
-    assert ask(server, "/v1/embeddings", {"input": "a"})[0] == 200
+    assert ask(server.port, "/v1/embeddings", {"input": "a"})[0] == 200
     wait_for(lambda: any("created a context for embeddings" in line for line in server.lines))
 
 
 def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess, pool: ThreadPoolExecutor):
     kill_engine(server)
-    assert [status for status, _ in pool.map(ask, [server] * 4)] == [200] * 4
+    assert [status for status, _ in pool.map(chat_at, [server.port] * 4)] == [200] * 4
 
 
 def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
     pid = kill_engine(server)
     wait_for(lambda: engine_of(server.process.pid) is None or has_ended(pid))
     for path in ("/slots", "/props", "/health"):
-        assert ask(server, path, method="GET")[0] == 200
-    assert 'localchat_requests_running{model="demo"} 0' in ask(server, "/metrics", method="GET")[1]
+        assert ask(server.port, path)[0] == 200
+    assert 'localchat_requests_running{model="demo"} 0' in ask(server.port, "/metrics")[1]
     assert engine_of(server.process.pid) is None
-    assert ask(server)[0] == 200
+    assert chat_at(server.port)[0] == 200
 
 
 def test_main_process_loads_neither_llama_cpp_nor_numpy(server: ServerProcess):
     """Not even while it generates, with a schema and log probabilities."""
     schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
     format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    _, body = ask(server, fields={"messages": MESSAGES, "response_format": format, "logprobs": True})
+    _, body = chat_at(server.port, response_format=format, logprobs=True, max_tokens=None)
     assert json.loads(body["choices"][0]["message"]["content"]) == {"a": "b"}
     pids = (server.process.pid, engine_of(server.process.pid))
     libraries = [set(re.findall(r"libllama|numpy", Path(f"/proc/{pid}/maps").read_text())) for pid in pids]
@@ -196,7 +175,7 @@ def test_death_of_the_engine_while_the_server_drains_ends_the_server():
         with stream_of(running.port) as response:
             response.readline()
             running.process.terminate()
-            wait_for(lambda: ask(running)[0] == 503)
+            wait_for(lambda: chat_at(running.port)[0] == 503)
             kill_engine(running)
             assert "SIGKILL" in response.read().decode()
         assert running.process.wait(DEADLINE_S) == 0
@@ -224,12 +203,12 @@ def test_engine_that_starts_again_has_the_facts_of_its_file(tmp_path: Path, monk
     path.write_bytes(DEMO_PATH.read_bytes())
     with serving_process(monkeypatch, path=path) as (service, port):
         pid = pid_of(service)
-        assert exchanges.ask(port, "/v1/models")[1]["data"][0]["max_model_len"] == 256
+        assert ask(port, "/v1/models")[1]["data"][0]["max_model_len"] == 256
         path.unlink()  # The process has mapped the old file.
         write_changed(path, b"llama.context_length", 128)
         os.kill(pid, signal.SIGKILL)
-        assert exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})[0] == 200
-        assert exchanges.ask(port, "/v1/models")[1]["data"][0]["meta"]["n_ctx_train"] == 128
+        assert chat_at(port)[0] == 200
+        assert ask(port, "/v1/models")[1]["data"][0]["meta"]["n_ctx_train"] == 128
 
 
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
@@ -238,9 +217,8 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
     done = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     *log, last = done.stderr.splitlines()
-    assert last.startswith(
-        f"localchat.server: cannot load {path}: the engine process was killed by SIGABRT (GGML_ASSERT("
-    )
+    reason = "the engine process was killed by SIGABRT (GGML_ASSERT("
+    assert last.startswith(f"localchat.server: cannot load {path}: {reason}")
     assert last.endswith("download it again")
     assert len(log) <= 2
     assert "Traceback" not in done.stderr
@@ -276,15 +254,11 @@ def pid_of(service: Service) -> int:
     return engine._process.pid
 
 
-def chat_at(port: int) -> tuple[int, Any]:
-    return exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})
-
-
 def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(loading, "has_matrix_instructions", lambda: True)
-    with serving_process(monkeypatch, CRASHES_AT_AMX) as (_, port):
+    with serving_process(monkeypatch, programs.CRASHES_AT_AMX) as (_, port):
         assert chat_at(port)[0] == 200
     [message] = [message for message in caplog.messages if "SIGSEGV" in message]
     assert "rebuild" in message
@@ -296,27 +270,27 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
     with serving_process(monkeypatch, clock=lambda: now) as (service, port):
         monkeypatch.setattr(loading, "has_matrix_instructions", lambda: False)
         monkeypatch.setattr(loading, "EngineProcess", lambda *args: starts.append("") or EngineProcess(*args))
-        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", ABORTS])
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", programs.ABORTS])
         os.kill(pid_of(service), signal.SIGKILL)
         wait_for(lambda: service.default.model is not None and service.default.model.engine.has_died)
         for i in range(5):
             now += 1
             status, body = chat_at(port)
             assert (status, "killed by SIGABRT (GGML_ASSERT(n > 0) failed)" in body["error"]["message"]) == (500, True)
-            assert exchanges.ask(port, "/health")[0] == (200 if i < 2 else 500)
+            assert ask(port, "/health")[0] == (200 if i < 2 else 500)
         assert len(starts) == 3
         monkeypatch.undo()
         now += RETRY_S
-        assert (exchanges.ask(port, "/health")[0], chat_at(port)[0]) == (200, 200)
+        assert (ask(port, "/health")[0], chat_at(port)[0]) == (200, 200)
 
 
 @pytest.mark.parametrize(
-    ("program", "cause"),
-    [(FAILS, "ended with exit code 1"), (FAILS.replace("Engine._stop = ", ""), "a fault of the test")],
+    ("change", "cause"),
+    [("Engine._stop = ", "ended with exit code 1"), ("", "a fault of the test")],
     ids=["without ending its requests", "after ending them"],
 )
-def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: str, monkeypatch: pytest.MonkeyPatch):
-    with serving_process(monkeypatch, program) as (_, port):
+def test_request_after_a_failure_of_the_engine_is_served(change: str, cause: str, monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, programs.FAILS.replace("STOP = ", change)) as (_, port):
         status, body = chat_at(port)
         assert (status, cause in body["error"]["message"]) == (500, True)
         monkeypatch.undo()  # The next process runs the engine as it is.
@@ -345,7 +319,7 @@ def test_loader_that_closes_while_a_process_starts_ends_the_start(
     loader = Loader(file, Options())
     load = pool.submit(loader.load, ServedModel(file), OtherModels())
     loader.close()
-    assert type(load.exception(DEADLINE_S)) is EngineStopped
+    assert type(load.exception(DEADLINE_S)) is values.EngineStopped
 
 
 # --- errors of the machine, and processes that do not respond ---
@@ -355,7 +329,7 @@ def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.
     """A grammar may crash the library."""
     starts: list[str] = []
     monkeypatch.setattr(loading, "EngineProcess", lambda *args: starts.append("") or EngineProcess(*args))
-    with serving_process(monkeypatch, CRASHES_AT_SUBMIT) as (_, port):
+    with serving_process(monkeypatch, programs.CRASHES_AT_SUBMIT) as (_, port):
         status, body = chat_at(port)
         assert (status, "killed by SIGSEGV" in body["error"]["message"], len(starts)) == (500, True, 1)
 
@@ -390,19 +364,19 @@ def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeyp
             service.waits = False
             assert chat_at(port)[0] == 503
             # The metrics of an engine that loads again are not waited for.
-            assert "localchat_up 0" in exchanges.ask(port, "/metrics")[1]
+            assert "localchat_up 0" in ask(port, "/metrics")[1]
 
 
 @pytest.mark.parametrize("fails", ['RuntimeError("can\'t start new thread")', "BaseException('a panic')"])
 def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.MonkeyPatch):
-    with serving_process(monkeypatch, FAILS_AT_SUBMIT.replace("ERROR", fails)) as (service, port):
+    with serving_process(monkeypatch, programs.FAILS_AT_SUBMIT.replace("ERROR", fails)) as (service, port):
         pid = pid_of(service)
         assert chat_at(port)[0] == (503 if "thread" in fails else 500)
         assert (chat_at(port)[0], pid_of(service)) == (200, pid)
 
 
 def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.MonkeyPatch):
-    with serving_process(monkeypatch, WITHOUT_THREADS) as (service, port):
+    with serving_process(monkeypatch, programs.WITHOUT_THREADS) as (service, port):
         pid = pid_of(service)
         assert together([lambda: chat_at(port)[0]] * 4) == [200] * 4
         assert pid_of(service) == pid
@@ -414,14 +388,15 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
         pid = engine_of(running.process.pid)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        for path in ("/v1/chat/completions", "/v1/embeddings"):
+        for path in (CHAT, "/v1/embeddings"):
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", running.port)) as leaving:
                 leaving.request("POST", path, json.dumps({"messages": MESSAGES, "input": "a"}))
         wait_for(lambda: sum(" 499 POST " in line for line in running.lines) == 2)
-        asking = [pool.submit(ask, running, fields={"messages": MESSAGES, "n": n}) for n in (1, 2)]
-        large = pool.submit(ask, running, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
-        assert "localchat_slots" not in ask(running, "/metrics", method="GET")[1]
-        response, body = exchanges.exchange(f"127.0.0.1:{running.port}", "/slots")
+        asking = [pool.submit(chat_at, running.port, n=n) for n in (1, 2)]
+        large = pool.submit(ask, running.port, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
+        metrics = pool.submit(ask, running.port, "/metrics")
+        response, body = exchange(f"127.0.0.1:{running.port}", "/slots")
+        assert "localchat_slots" not in metrics.result(DEADLINE_S)[1]
         assert (response.status, response.headers["Retry-After"]) == (503, "2")
         assert "has not responded" in body["error"]["message"]
         running.process.terminate()
@@ -431,13 +406,8 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
 
 
 def test_errors_cross_between_processes_with_their_attributes():
-    errors = [
-        EngineDied("m", "SIGSEGV"),
-        EngineStopped(),
-        ContextLengthExceeded("m", n_tokens=5, n_ctx=4),
-        invalid_grammar("r", "tools"),
-    ]
-    for error in errors:
+    died, too_long = values.EngineDied("m", "SIGSEGV"), ContextLengthExceeded("m", n_tokens=5, n_ctx=4)
+    for error in (died, too_long, values.EngineStopped(), values.invalid_grammar("r", "tools")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
@@ -446,10 +416,9 @@ def test_end_of_a_process_names_the_worker_that_is_missing():
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     engine = EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)))
-    with pytest.raises(EngineError):
+    with pytest.raises(values.EngineError):
         engine._loaded.result(20)
     engine._process.kill()
     engine._join(20)
-    assert str(engine.death).startswith(
-        f"the engine process has ended: the worker {endpoint} of --rpc cannot be reached"
-    )
+    reason = f"the worker {endpoint} of --rpc cannot be reached"
+    assert str(engine.death).startswith(f"the engine process has ended: {reason}")

@@ -1,7 +1,5 @@
 """llama.cpp on the built-in model: facts, loading, placement, long prompts and preemption."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path
@@ -19,15 +17,7 @@ from localchat.serving.engine.tuning import set_environment
 from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.support.demo_model import (
-    DEMO,
-    GREEDY,
-    assert_same_or_near_tie,
-    assert_together_as_alone,
-    chat,
-    conversation,
-    read,
-)
+from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
 from tests.support.engines import request_for, submit
 
 
@@ -113,7 +103,7 @@ def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768
     with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_parallel=8)) as small:
-        assert_together_as_alone(engine, small, requests)
+        assert_as_alone(engine, small, requests)
 
 
 def test_tokens_can_be_read_after_the_engine_was_closed():

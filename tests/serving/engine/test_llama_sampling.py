@@ -1,7 +1,5 @@
 """Sampling by llama.cpp: the steps of its chain, and on the built-in model seeds, limits, constraints and scores."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

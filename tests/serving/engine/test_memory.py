@@ -1,7 +1,5 @@
 """The free memory, by the files of each operating system, and the size of the context that it allows."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys
@@ -9,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.context import (

@@ -1,7 +1,5 @@
 """The scheduler on fake cells, stepped by hand: prompts beside running sequences, cached prefixes, sets of adapters."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokenization of long texts in blocks: the same tokens, in linear time, and no more tokens than the limit."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 import re
@@ -9,8 +7,6 @@ from pathlib import Path
 
 import gguf
 import pytest
-
-pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.text import pattern_of

@@ -1,7 +1,5 @@
 """The number of threads of a step: fewer beside a busy process, and all again when its core is free."""
 
-from __future__ import annotations
-
 import pytest
 
 from localchat.serving.engine.llama import threads

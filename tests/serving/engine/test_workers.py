@@ -1,8 +1,6 @@
 """Workers of `--rpc`: what is wrong with one, and the command that starts one. The live tests are in
 test_workers_live.py."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import socket
