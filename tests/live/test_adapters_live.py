@@ -1,7 +1,7 @@
 """LoRA adapters on llama.cpp: random ones for the built-in model, side by side."""
 
+import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from tests.support.tiny_models import write_adapter
 
 NONE: Adapters = ()
 SETS: list[Adapters] = [NONE, ((0, 1.0),), ((1, 1.0),), ((0, 1.0), (1, 1.0))]
-QUESTIONS = ["What is your name?", "Tell me a story.", "Count to ten."]
+STORY = "Tell me a story."
+QUESTIONS = ["What is your name?", STORY, "Count to ten."]
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +35,9 @@ def adapters(tmp_path_factory: Any) -> tuple[Adapter, ...]:
 
 @pytest.fixture(scope="module", params=[0, 12 * 1024], ids=["own cells", "shared cells"])
 def engine(adapters: tuple[Adapter, ...], request: Any) -> Iterator[Engine]:
-    options = LoadOptions(n_parallel=12, n_ctx=1024, adapters=adapters, n_cells=request.param, n_threads=1)
     # llama.cpp rounds the sums of these adapters in another way in a step with drafts.
-    options = replace(options, speculates=False)
-    with load(DEMO, options) as engine:
+    options = {"n_parallel": 12, "n_ctx": 1024, "n_cells": request.param, "n_threads": 1, "speculates": False}
+    with load(DEMO, LoadOptions(adapters=adapters, **options)) as engine:
         yield engine
 
 
@@ -109,49 +109,39 @@ def test_adapters_are_models_with_a_parent(port: int):
 
 
 BODY = {"temperature": 0, "max_tokens": 24}
+MESSAGES = [{"role": "user", "content": STORY}]
 CALLS: dict[str, Any] = {
-    "/v1/chat/completions": lambda text: {"messages": [{"role": "user", "content": text}], **BODY},
-    "/v1/completions": lambda text: {"prompt": text, **BODY},
-    "/completion": lambda text: {"prompt": text, **BODY},
-    "/v1/responses": lambda text: {"input": text, "temperature": 0, "max_output_tokens": 24},
-    "/v1/messages": lambda text: {"messages": [{"role": "user", "content": text}], **BODY},
-    "/api/chat": lambda text: {
-        "messages": [{"role": "user", "content": text}],
-        "stream": False,
-        "options": {"temperature": 0, "num_predict": 24},
-    },
-}  # fmt: skip
+    "/v1/chat/completions": {"messages": MESSAGES, **BODY},
+    "/v1/completions": {"prompt": STORY, **BODY},
+    "/completion": {"prompt": STORY, **BODY},
+    "/v1/responses": {"input": STORY, "temperature": 0, "max_output_tokens": 24},
+    "/v1/messages": {"messages": MESSAGES, **BODY},
+    "/api/chat": {"messages": MESSAGES, "stream": False, "options": {"temperature": 0, "num_predict": 24}},
+}
 
 
 def output(value: Any) -> list[str]:
     """The texts of a response without what differs between two requests."""
+    if isinstance(value, str):
+        return [value]
     if isinstance(value, dict):
-        return [text for name, one in value.items() if name in KEPT or not isinstance(one, str) for text in output(one)]
-    return (
-        [value]
-        if isinstance(value, str)
-        else [text for one in value for text in output(one)]
-        if isinstance(value, list)
-        else []
-    )
-
-
-KEPT = ("text", "content")
+        value = [one for name, one in value.items() if name in ("text", "content") or not isinstance(one, str)]
+    return [text for one in value for text in output(one)] if isinstance(value, list) else []
 
 
 @pytest.mark.parametrize("path", CALLS)
 def test_an_adapter_is_a_model_on_every_interface(port: int, path: str):
     """Its name and llama.cpp's field mean the same; the name of the base has no adapter."""
     found = {}
-    for name, fields in {
-        "base": {"model": "demo"}, "name": {"model": "a1"}, "field": {"model": "demo", "lora": [{"id": 0, "scale": 1}]},
-        "half": {"model": "half"}, "none": {"model": "a1", "lora": []},
-    }.items():  # fmt: skip
-        request = CALLS[path]("Tell me a story.")
-        request.get("options", request).update({name: fields[name] for name in fields if name == "lora"})
-        status, body = ask(port, path, {**request, "model": fields["model"]})
+    for name, model, fields in (
+        ("base", "demo", {}), ("name", "a1", {}), ("field", "demo", {"lora": [{"id": 0, "scale": 1}]}),
+        ("half", "half", {}), ("none", "a1", {"lora": []}),
+    ):  # fmt: skip
+        request = {**copy.deepcopy(CALLS[path]), "model": model}
+        request.get("options", request).update(fields)
+        status, body = ask(port, path, request)
         assert status == 200, body
-        assert body["model"] == fields["model"]
+        assert body["model"] == model
         found[name] = output(body)
     assert found["base"] == found["none"] != found["name"] == found["field"] != found["half"]
 
@@ -162,18 +152,13 @@ def test_an_adapter_is_a_model_on_every_interface(port: int, path: str):
         ({"model": "a3"}, 404, "model", "there is no model 'a3' here"),
         ({"model": "wide"}, 501, "model", "the adapter 'wide' cannot be used: "),
         ({"lora": [{"id": 4, "scale": 1}]}, 400, "lora", "'lora' has the id 4, and the model has 4 adapters"),
-        (
-            {"lora": [{"id": 0, "scale": "x"}]},
-            400,
-            "lora[0].scale",
-            "'lora[0].scale' must be a number from -1000 to 1000",
-        ),
+        ({"lora": [{"id": 0, "scale": "x"}]}, 400, "lora[0].scale", "'lora[0].scale' must be a number from -1000"),
         ({"lora": [{"scale": 1}]}, 400, "lora[0].id", "'lora[0].id' must be a number, got nothing"),
         ({"lora": [{"id": 0}]}, 400, "lora[0].scale", "'lora[0].scale' must be a number, got nothing"),
     ],
 )
 def test_an_unknown_adapter_is_refused_by_name(port: int, fields: Any, status: int, param: str, message: str):
-    found, body = ask(port, "/v1/chat/completions", {**CALLS["/v1/chat/completions"]("Hello"), **fields})
+    found, body = ask(port, "/v1/chat/completions", {"messages": MESSAGES, **fields})
     assert (found, body["error"]["param"]) == (status, param)
     assert body["error"]["message"].startswith(message)
 

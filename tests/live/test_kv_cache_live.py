@@ -1,5 +1,6 @@
 """The KV cache of llama.cpp: streams of sequences, sliding windows, and recurrent states that cannot be truncated."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -14,14 +15,13 @@ from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
 from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
 from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
-from tests.support.engines import request_for, submit
+from tests.support.engines import request_for, submit, tokens_of
 from tests.support.tiny_models import write_mamba, write_sliding
 
 QUESTIONS = (
     *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
     *("Repeat after me: blue table", "Count to five.", "My name is Ada. What is my name?", "What is 2 plus 3?"),
-    *("Name a colour.", "Thank you!", "Good morning!", "How are you?", "List three fruits.", "What is localchat?"),
-    *("Your name is Ada.", "Count from 1 to 9.", "I am Ada. Who am I?", "Hello!", "Tell me a story."),
+    *("Name a colour.", "Thank you!", "Good morning!"),
 )
 
 
@@ -35,13 +35,13 @@ def prompts(engine: Engine) -> list[tuple[int, ...]]:
     """Questions, and random tokens, after which many tokens are about equally likely."""
     chance = random.Random(0)
     noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(8)]
-    return [*(chat(engine, question) for question in QUESTIONS[:12]), *noise]
+    return [*(chat(engine, question) for question in QUESTIONS), *noise]
 
 
 def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
     """The tokens of each request, with as many at once as there are slots."""
     generations = [submit(engine, request) for request in requests]
-    return [[token.id for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
+    return [[token.id for token in tokens_of(generation)] for generation in generations]
 
 
 @pytest.mark.cpu_only
@@ -70,8 +70,7 @@ def test_repeatable_texts_do_not_depend_on_cached_prefixes(engine: Engine, sampl
     def outputs(*prompts: tuple[int, ...], sampling: SamplingParams = sampling) -> list[list[tuple[int, Any]]]:
         options = {"sampling": sampling, "max_tokens": 24, "ignore_eos": True, "top_logprobs": 0}
         generations = [submit(engine, request_for(prompt, **options)) for prompt in prompts]
-        tokens = [[token for item in one for token in getattr(item, "tokens", ())] for one in generations]
-        return [[(token.id, token.logprob) for token in own] for own in tokens]
+        return [[(token.id, token.logprob) for token in tokens_of(generation)] for generation in generations]
 
     noise = random.Random(3).choices(range(300, 900), k=150)
     prompt = (*noise, *chat(engine, "Hello!"))
@@ -97,7 +96,7 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
     requests = [request_for((*prefix, 300 + i % 4), **options) for i in range(8)]
     n_computed = engine.stats().n_computed
     generations = [submit(engine, request) for request in requests]
-    texts = [[token for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
+    texts = [tokens_of(generation) for generation in generations]
     assert engine.stats().n_computed - n_computed < len(prefix) + 8 * 20
     engine.forget()
     for request, tokens in zip(requests, texts):
@@ -124,30 +123,22 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
         (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
         (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
-    ids=["whole contexts fit", "a requested number of cells", "too many sequences"],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("localchat.serving.engine.llama.context.SMALL_CACHE_BYTES", 1 << 28)
-    backend = load_backend(DEMO, options)
-    try:
-        assert backend.limits.is_unified == is_unified
-        assert backend.facts.n_ctx == options.n_ctx
-    finally:
-        backend.close()
+    with contextlib.closing(load_backend(DEMO, options)) as backend:
+        assert (backend.limits.is_unified, backend.facts.n_ctx) == (is_unified, options.n_ctx)
 
 
 # A sliding window.
-
-N_WINDOW = 32
-WINDOW_OPTIONS = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
 
 
 @pytest.fixture(scope="module")
 def sliding(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("sliding") / "sliding.gguf"
-    write_sliding(path, N_WINDOW)
+    write_sliding(path, 32)
     return str(path)
 
 
@@ -169,7 +160,8 @@ def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_number
 
 def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(sliding: str):
     """llama.cpp frees a cell when no sequence attends to it any more; a second sequence keeps it."""
-    backend, alone = (load_backend(sliding, WINDOW_OPTIONS) for _ in range(2))
+    options = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
+    backend, alone = (load_backend(sliding, options) for _ in range(2))
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
     for i in range(20):

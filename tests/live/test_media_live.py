@@ -16,45 +16,39 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.batch import TILE_ROWS
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.llama.library import L, mtmd
 from localchat.serving.engine.values import Cancelled, EngineError, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
 from tests.serving.core.test_media_files import BAD
-from tests.support.demo_model import DEMO, GREEDY
-from tests.support.demo_model import ROUNDING as BATCH_ROUNDING
+from tests.support.demo_model import DEMO, GREEDY, ROUNDING
 from tests.support.documents import run
-from tests.support.engines import Generation, request_for, submit
+from tests.support.engines import Generation, request_for, submit, tokens_of
 from tests.support.exchanges import ask as ask_server
-from tests.support.live import running_server
+from tests.support.live import running_process
 from tests.support.media_files import bmp, flac, gif, jpeg, mp3, png, wav
 from tests.support.tiny_models import write_mrope, write_projector, write_sliding
 
 # Log probabilities of equal requests differ by less, those of a wrong position or attention by more.
-ROUNDING = 0.05
-A, B = png(100, 80, 1), png(100, 80, 2)
-
-
-def image(data: bytes) -> MediaFile:
-    return MediaFile(IMAGE, data, "p")
-
-
-def sound(data: bytes) -> MediaFile:
-    return MediaFile(AUDIO, data, "p")
+SAME = 0.05
+A, B = (MediaFile(IMAGE, png(100, 80, seed), "p") for seed in (1, 2))
+SOUND = MediaFile(AUDIO, wav(seed=2), "p")
 
 
 @pytest.fixture(scope="module", params=["not causal", "M-RoPE", "both", "window"])
 def files(request: Any, tmp_path_factory: Any) -> tuple[str, str]:
     """A model and a projector."""
     folder: Path = tmp_path_factory.mktemp("media")
-    model, kinds = DEMO, {"M-RoPE": ["qwen2vl_merger"], "both": ["gemma3", "ultravox"]}
+    model, projector = folder / "model.gguf", folder / "mmproj.gguf"
     if request.param == "M-RoPE":
-        model = str(folder / "mrope.gguf")
-        write_mrope(Path(model))
-    if request.param == "window":
-        model = str(folder / "sliding.gguf")
-        write_sliding(Path(model), n_window=64)
-    projector, width = folder / "mmproj.gguf", read_width(model)
-    write_projector(projector, *kinds.get(request.param, ["gemma3"]), width=width)
-    return model, str(projector)
+        write_mrope(model)
+    elif request.param == "window":
+        write_sliding(model, n_window=64)
+    else:
+        model = DEMO_PATH
+    kinds = {"M-RoPE": ["qwen2vl_merger"], "both": ["gemma3", "ultravox"]}.get(request.param, ["gemma3"])
+    write_projector(projector, *kinds, width=width_of(model))
+    return str(model), str(projector)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +58,13 @@ def engine(files: tuple[str, str]) -> Iterator[Engine]:
         yield engine
 
 
-def read_width(model: str) -> int:
-    from localchat.serving.models.model_file import ModelFile, summary_of
-
-    return summary_of(ModelFile(Path(model), "")).width
+def width_of(model: Path) -> int:
+    return summary_of(ModelFile(model, "")).width
 
 
 def media_of(engine: Engine) -> list[MediaFile]:
     """Two images of the same size, or an image and a sound if the model can take both."""
-    return [image(A), sound(wav(seed=2))] if "audio" in engine.facts.modalities else [image(A), image(B)]
+    return [A, SOUND if "audio" in engine.facts.modalities else B]
 
 
 def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
@@ -82,9 +74,9 @@ def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
 
 def scored(generation: Generation) -> tuple[list[int], list[float], int]:
     """The tokens, their log probabilities, and how many tokens of the prompt were cached."""
-    items = list(generation)
-    tokens = [token for item in items for token in getattr(item, "tokens", ())]
-    return [token.id for token in tokens], [token.logprob for token in tokens], items[-1].usage.n_cached
+    *items, finish = generation
+    tokens = tokens_of(items)
+    return [token.id for token in tokens], [token.logprob for token in tokens], finish.usage.n_cached
 
 
 def completion(engine: Engine, *parts: Any, **options: Any) -> tuple[list[int], list[float], int]:
@@ -93,8 +85,6 @@ def completion(engine: Engine, *parts: Any, **options: Any) -> tuple[list[int], 
 
 def reference(engine: Engine, *parts: Any) -> Any:
     """The log probabilities after a prompt, by libmtmd's own functions in a context of its own."""
-    from localchat.serving.engine.llama.library import L, mtmd
-
     library, projector = mtmd(), engine.backend.projector  # type: ignore[attr-defined]
     model = projector._model.pointer
     params = L.llama_context_default_params()
@@ -105,16 +95,13 @@ def reference(engine: Engine, *parts: Any) -> Any:
         if isinstance(part, MediaFile):
             given.append(library.mtmd_input_part(text=None, bitmap=projector._bitmap(part)))
         else:
-            raw = part.encode()
-            text = library.mtmd_input_text(raw, len(raw), False, True)
+            text = library.mtmd_input_text(part.encode(), len(part.encode()), False, True)
             given.append(library.mtmd_input_part(text=ctypes.pointer(text), bitmap=None))
     pointers = (ctypes.POINTER(library.mtmd_input_part) * len(given))(*map(ctypes.pointer, given))
     chunks, n_past = library.mtmd_input_chunks_init(), L.llama_pos()
     assert library.mtmd_tokenize_from_parts(projector._context, chunks, pointers, len(given), False) == 0
-    evaluated = library.mtmd_helper_eval_chunks(
-        projector._context, context, chunks, 0, 0, TILE_ROWS, True, ctypes.byref(n_past)
-    )
-    assert evaluated == 0
+    options = 0, 0, TILE_ROWS, True, ctypes.byref(n_past)
+    assert library.mtmd_helper_eval_chunks(projector._context, context, chunks, *options) == 0
     logits = np.ctypeslib.as_array(L.llama_get_logits_ith(context, -1), (engine.facts.n_vocab,)).astype(np.float64)
     logits -= logits.max()
     library.mtmd_input_chunks_free(chunks)
@@ -129,9 +116,9 @@ def test_log_probabilities_are_those_of_libmtmd(engine: Engine):
         engine.forget()
         for _ in range(2):  # computed, and from the cached prefix
             generation = ask(engine, *parts, top_logprobs=20, max_tokens=1)
-            top = next(token for item in generation for token in getattr(item, "tokens", ())).top
+            top = tokens_of(generation)[0].top
             assert len(top) == 20
-            assert max(abs(expected[token.id] - token.logprob) for token in top) < ROUNDING
+            assert max(abs(expected[token.id] - token.logprob) for token in top) < SAME
 
 
 @pytest.mark.cpu_only
@@ -178,7 +165,7 @@ def test_preempted_requests_go_on(files: tuple[str, str]):
         together = [scored(generation) for generation in asked]
         assert [len(tokens) for tokens, *_ in together] == [100] * 4
         # The cells are shared, so the rows of other sequences change how a sum is rounded.
-        assert [logprobs[0] for _, logprobs, _ in together] == pytest.approx(alone, abs=BATCH_ROUNDING)
+        assert [logprobs[0] for _, logprobs, _ in together] == pytest.approx(alone, abs=ROUNDING)
 
 
 def test_cancelled_request_ends(engine: Engine):
@@ -190,14 +177,16 @@ def test_cancelled_request_ends(engine: Engine):
     assert len(completion(engine, one, "?")[0]) == 12
 
 
-FILES = [image(data) for data in (png(), bmp(), gif(), jpeg(), png(1, 1), png(1, 3000), png(3000, 1))]
-SOUNDS = [sound(data) for data in (wav(), wav(0.1), mp3(), flac(), wav(rate=48_000, n_channels=2), wav(31, rate=8000))]
+FILES = {
+    IMAGE: [png(), bmp(), gif(), jpeg(), png(1, 1), png(1, 3000), png(3000, 1)],
+    AUDIO: [wav(), wav(0.1), mp3(), flac(), wav(rate=48_000, n_channels=2), wav(31, rate=8000)],
+}
 
 
 def test_all_formats_are_taken(engine: Engine):
-    for media in [*FILES, *SOUNDS]:
-        if ("image" if media.kind == IMAGE else "audio") in engine.facts.modalities:
-            assert len(completion(engine, media, "?", max_tokens=2)[0]) == 2
+    for modality, kind in (("image", IMAGE), ("audio", AUDIO)):
+        for data in FILES[kind] if modality in engine.facts.modalities else ():
+            assert len(completion(engine, MediaFile(kind, data, "p"), "?", max_tokens=2)[0]) == 2
 
 
 def test_file_that_cannot_be_decoded_is_refused(engine: Engine):
@@ -205,7 +194,7 @@ def test_file_that_cannot_be_decoded_is_refused(engine: Engine):
     if "image" in engine.facts.modalities:
         data = png(20, 10, data=(b"\x09" + bytes(60)) * 10)  # filters that there are not
         with pytest.raises(BadRequest, match="cannot be decoded") as found:
-            ask(engine, image(data), "?")
+            ask(engine, MediaFile(IMAGE, data, "p"), "?")
         assert found.value.param == "p"
     assert len(completion(engine, "hello")[0]) == 12
 
@@ -228,7 +217,7 @@ def test_other_projector_is_refused_when_the_model_is_loaded(write: Any, expecte
 
 def test_projector_that_does_not_fit_beside_the_model_is_refused_with_the_reason(tmp_path: Path):
     projector = tmp_path / "mmproj.gguf"
-    write_projector(projector, "gemma3", width=read_width(DEMO))
+    write_projector(projector, "gemma3", width=width_of(DEMO_PATH))
     with open(projector, "r+b") as file:
         file.truncate(1 << 42)  # without blocks on the disk
     with pytest.raises(NotEnoughMemory, match="the weights take 4 MB, and 0 MB are free beside its projector"):
@@ -236,53 +225,49 @@ def test_projector_that_does_not_fit_beside_the_model_is_refused_with_the_reason
 
 
 def test_server_of_a_text_model_imports_nothing_for_media():
-    program = (
-        "import sys\n"
-        "from localchat.serving.engine import load\n"
-        "from localchat.serving.engine.values import LoadOptions\n"
-        f"with load({DEMO!r}, LoadOptions(n_ctx=512)): print([n for n in sys.modules if 'media.' in n or 'mtmd' in n])"
-    )
+    program = f"""
+import sys
+from localchat.serving.engine import load, values
+with load({DEMO!r}, values.LoadOptions(n_ctx=512)):
+    print([name for name in sys.modules if "media." in name or "mtmd" in name])
+"""
     assert run([sys.executable, "-c", program]).stdout == "[]\n"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: Any) -> Iterator[str]:
-    """The base URL of a server that takes images and sound."""
+def port(tmp_path_factory: Any) -> Iterator[int]:
+    """The port of a server that takes images and sound."""
     projector = tmp_path_factory.mktemp("server") / "mmproj.gguf"
-    write_projector(projector, "gemma3", "ultravox", width=read_width(DEMO))
-    with running_server("demo", "--mmproj", str(projector), "-c", "2048", "--threads", "1") as url:
-        yield url
+    write_projector(projector, "gemma3", "ultravox", width=width_of(DEMO_PATH))
+    with running_process("demo", "--mmproj", str(projector), "-c", "2048", "--threads", "1") as server:
+        yield server.port
 
 
-def part_of(kind: str, data: bytes) -> dict[str, Any]:
-    text = base64.b64encode(data).decode()
-    if kind == IMAGE:
+def part_of(media: MediaFile) -> dict[str, Any]:
+    text = base64.b64encode(media.data).decode()
+    if media.kind == IMAGE:
         return {"type": "image_url", "image_url": {"url": f"data:;base64,{text}"}}
     return {"type": "input_audio", "input_audio": {"data": text}}
 
 
-def chat(url: str, *parts: dict[str, Any], **options: Any) -> tuple[int, Any]:
-    text = {"type": "text", "text": "What is it?"}
-    body = {"messages": [{"role": "user", "content": [*parts, text]}], "max_tokens": 8, "temperature": 0, **options}
-    return ask_server(int(url.split(":")[-1].partition("/")[0]), "/v1/chat/completions", body)
+def chat(port: int, *media: MediaFile) -> tuple[int, Any]:
+    content = [*map(part_of, media), {"type": "text", "text": "What is it?"}]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 8, "temperature": 0}
+    return ask_server(port, "/v1/chat/completions", body)
 
 
-def test_server_takes_images_and_sound(server: str):
-    bodies = [chat(server, part_of(IMAGE, A)), chat(server, part_of(IMAGE, A), part_of(AUDIO, wav())), chat(server)]
+def test_server_takes_images_and_sound(port: int):
+    bodies = [chat(port, *media) for media in ((A,), (A, SOUND), ())]
     assert [status for status, _ in bodies] == [200] * 3
     n_image, n_both, n_text = (body["usage"]["prompt_tokens"] for _, body in bodies)
     assert n_text + 4 < n_image < n_both - 300
-    again = chat(server, part_of(IMAGE, A))[1]
+    again = chat(port, A)[1]
     assert again["choices"] == bodies[0][1]["choices"]
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 4
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_file_is_an_error_of_its_request_alone(server: str, name: str):
-    kind, data, _ = BAD[name]
-    status, body = chat(server, part_of(kind, data))
-    assert (status, body["error"]["param"]) == (400, "messages[0].content[0]")
-
-
-def test_server_serves_after_all_bad_files(server: str):
-    assert chat(server, part_of(IMAGE, B))[0] == 200
+def test_bad_file_is_an_error_of_its_request_alone(port: int):
+    for kind, data, _ in BAD.values():
+        status, body = chat(port, MediaFile(kind, data, "p"))
+        assert (status, body["error"]["param"]) == (400, "messages[0].content[0]")
+    assert chat(port, B)[0] == 200

@@ -35,7 +35,6 @@ def reason() -> str:
 
 
 NO_RPC = reason()
-needs_rpc = pytest.mark.skipif(bool(NO_RPC), reason=NO_RPC)
 
 
 class Workers:
@@ -67,6 +66,8 @@ class Workers:
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
+    if NO_RPC:
+        pytest.skip(NO_RPC)
     with contextlib.ExitStack() as stack:
         yield Workers(stack)
 
@@ -93,7 +94,6 @@ def completion(server: ServerProcess, text: str, **options: Any) -> str:
 QUESTIONS = ["What is your name?", "Tell me a story.", "Count to ten."]
 
 
-@needs_rpc
 def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Workers):
     with running_process("demo", "--ctx", "1024") as server:
         alone = [completion(server, question) for question in QUESTIONS]
@@ -114,7 +114,6 @@ def stream(server: ServerProcess) -> str:
     return str(ask(server.port, CHAT, body)[1])
 
 
-@needs_rpc
 def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again(workers: Workers, tmp_path: Path):
     mapping = tmp_path / "models.json"
     mapping.write_text(json.dumps({"other": {"path": DEMO, "ctx": 512}}))
@@ -140,7 +139,6 @@ def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again
 VECTOR = {"input": "What is your name?"}
 
 
-@needs_rpc
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat("Hello")), ("/v1/embeddings", VECTOR)])
 @pytest.mark.parametrize("has_context", [True, False], ids=["step", "first request"])
 def test_a_stopped_worker_ends_its_requests_after_the_limit(
@@ -158,7 +156,6 @@ def test_a_stopped_worker_ends_its_requests_after_the_limit(
         assert ask(server.port, path, body)[0] == 200
 
 
-@needs_rpc
 def test_vectors_beside_texts_on_workers_are_those_alone(workers: Workers):
     with server_on(workers) as server, ThreadPoolExecutor(8) as threads:
         (alone,) = ask(server.port, "/v1/embeddings", VECTOR)[1]["data"]
@@ -170,7 +167,6 @@ def test_vectors_beside_texts_on_workers_are_those_alone(workers: Workers):
             assert one.result(DEADLINE_S)[1]["data"][0]["embedding"] == pytest.approx(alone["embedding"], abs=1e-4)
 
 
-@needs_rpc
 def test_a_worker_of_another_server_and_a_missing_one_end_the_start(workers: Workers):
     command = [sys.executable, "-m", "localchat.server", "demo", "--port", "0", "--rpc", ",".join(workers.endpoints)]
     with server_on(workers):

@@ -3,12 +3,12 @@
 import threading
 from typing import Any
 
-from localchat.serving.core.events import OutputToken, SampledTokens
+from localchat.serving.core.events import OutputToken
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.support.engines import Finish, submit, text_of
+from tests.support.engines import Finish, submit, text_of, tokens_of
 
 DEMO = str(DEMO_PATH)
 GREEDY = SamplingParams(temperature=0)
@@ -41,11 +41,9 @@ def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
 
 def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:
     with submit(engine, request) as generation:
-        items = list(generation)
-    deltas = [item for item in items if isinstance(item, SampledTokens)]
-    finish = items[-1]
+        *items, finish = generation
     assert isinstance(finish, Finish)
-    return text_of(deltas), [token for delta in deltas for token in delta.tokens], finish
+    return text_of(items), tokens_of(items), finish
 
 
 def wait_until_idle(engine: Engine) -> None:
@@ -77,5 +75,4 @@ def assert_as_alone(alone: Engine, together: Engine, requests: list[GenerationRe
     expected = [read(alone, request)[1] for request in requests]
     generations = [submit(together, request) for request in requests]
     for tokens, generation in zip(expected, generations):
-        generated = [token for item in generation if isinstance(item, SampledTokens) for token in item.tokens]
-        assert_same_or_near_tie(tokens, generated)
+        assert_same_or_near_tie(tokens, tokens_of(generation))

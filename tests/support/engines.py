@@ -130,17 +130,20 @@ def submit(engine: AnyEngine, request: GenerationRequest) -> Generation:
     return Generation(run_of(engine, [request]))
 
 
+def tokens_of(items: Iterable[object]) -> list[OutputToken]:
+    return [token for item in items if isinstance(item, SampledTokens) for token in item.tokens]
+
+
 def text_of(items: Iterable[object]) -> str:
-    pieces = (token.piece for item in items if isinstance(item, SampledTokens) for token in item.tokens)
-    return b"".join(pieces).decode("utf-8", "replace")
+    return b"".join(token.piece for token in tokens_of(items)).decode("utf-8", "replace")
 
 
 def read(generation: Generation) -> tuple[str, Finish]:
     """The text and the finish of a generation. Fails unless the last item is the only Finish."""
-    items = list(generation)
-    assert all(isinstance(item, SampledTokens) for item in items[:-1])
-    assert isinstance(items[-1], Finish)
-    return text_of(items), items[-1]
+    *items, finish = generation
+    assert all(isinstance(item, SampledTokens) for item in items)
+    assert isinstance(finish, Finish)
+    return text_of(items), finish
 
 
 def step_until_idle(engine: Engine) -> int:
@@ -149,13 +152,6 @@ def step_until_idle(engine: Engine) -> int:
         n_steps += 1
         assert n_steps < 10_000
     return n_steps
-
-
-def complete(engine: Engine, request: GenerationRequest) -> tuple[str, Finish]:
-    """Step the engine until a request has ended; returns its text and its finish."""
-    generation = submit(engine, request)
-    step_until_idle(engine)
-    return read(generation)
 
 
 @contextmanager

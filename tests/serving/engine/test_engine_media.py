@@ -22,11 +22,9 @@ from tests.support.serving import wait_for
 BEGIN, END = FakeProjector.around
 
 
-def image(
-    n_cells: int, n_positions: int = 0, *, name: str = "a", is_causal: bool = True, n_chunks: int = 1
-) -> MediaFile:
+def image(n_cells: int, n_positions: int = 0, *, name: str = "a", is_causal: int = 1, n_chunks: int = 1) -> MediaFile:
     """An image for the fake projector."""
-    return MediaFile(IMAGE, f"{name} {n_cells} {n_positions or n_cells} {int(is_causal)} {n_chunks}".encode(), "p")
+    return MediaFile(IMAGE, f"{name} {n_cells} {n_positions or n_cells} {is_causal} {n_chunks}".encode(), "p")
 
 
 def mixing(tokens: list[int], n_prompt: int) -> int:
@@ -56,18 +54,16 @@ def completion(engine: Engine, *parts: Any, **options: Any) -> tuple[str, int, i
 
 
 A, B = image(40), image(40, name="b")
-WHOLE, GRID = image(30, name="whole", is_causal=False), image(36, 6, name="grid")
+WHOLE, GRID = image(30, name="whole", is_causal=0), image(36, 6, name="grid")
 
 
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
 def test_texts_depend_on_the_images_and_their_order(is_unified: bool):
     with seeing(is_unified=is_unified) as engine:
-        texts = [
-            completion(engine, "look: ", *images, " what?")[0]
-            for images in ((A,), (B,), (A, B), (B, A), (A, A), (GRID,))
-        ]
+        orders = ((A,), (B,), (A, B), (B, A), (A, A), (GRID,))
+        texts = [completion(engine, "look: ", *images, " what?")[0] for images in orders]
         assert len(set(texts)) == 6
-        for images, text in zip(((A,), (B,), (A, B)), texts):
+        for images, text in zip(orders[:3], texts):
             assert completion(engine, "look: ", *images, " what?")[0] == text
 
 
@@ -204,17 +200,17 @@ def test_prompt_ids_have_none_for_media():
 
 KINDS = [
     lambda n, name: image(n, name=name),
-    lambda n, name: image(n, name=name, is_causal=False),
+    lambda n, name: image(n, name=name, is_causal=0),
     lambda n, name: image(n, max(n // 5, 1), name=name),
     lambda n, name: image(max(n // 3, 1), name=name, n_chunks=3),
 ]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_requests_together_have_the_texts_that_they_have_alone(seed: int):
     """With preemption, shared prefixes, cancels and drafts. The fake cells check positions and contents."""
     chance = random.Random(seed)
-    make, is_unified = KINDS[seed % 4], chance.random() < 0.6
+    make, is_unified = KINDS[seed % 4], seed % 3 > 0
     media = [make(chance.choice([1, 7, 20, 64, 70, 100]), f"m{i}") for i in range(5)]
     prompts = []
     for _ in range(25):
@@ -222,19 +218,11 @@ def test_random_requests_together_have_the_texts_that_they_have_alone(seed: int)
         for _ in range(chance.randrange(1, 4)):
             parts += [chance.choice(media), "x" * chance.randrange(0, 80) + chance.choice("yz")]
         prompts.append(parts)
-    options: dict[str, Any] = {
-        "is_unified": is_unified,
-        "n_batch": 256,
-        "n_parallel": 4,
-        "n_idle": 4,
-        "n_ctx": 1024,
-        "n_cells": 8192 if not is_unified else chance.choice([1100, 3000]),
-        "max_drafted": chance.choice([0, 4]) if is_unified else 0,
-    }
-    if is_unified and chance.random() < 0.3:
-        options.update(can_truncate=False, max_drafted=0)
+    options: dict[str, Any] = {"is_unified": is_unified, "n_batch": 256, "n_ctx": 1024, "n_cells": 8192}
     if is_unified:
-        options["n_real_cells"] = options["n_cells"]
+        options.update(n_cells=chance.choice([1100, 3000]), max_drafted=chance.choice([0, 4]))
+        if seed in (4, 5):
+            options.update(can_truncate=False, max_drafted=0)
     sampling = SamplingParams(temperature=0) if chance.random() < 0.5 else SamplingParams()
     with seeing(**options) as engine:
         alone = {}

@@ -118,15 +118,8 @@ def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(
 ):
     (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
-    request = request_for(
-        chat(engine, "Hello!"),
-        sampling=wanted,
-        stop_token_ids=(stop,),
-        min_tokens=min_tokens,
-        max_tokens=20,
-        ignore_eos=True,
-        constraint=constraint,
-    )
+    limits = {"stop_token_ids": (stop,), "min_tokens": min_tokens, "max_tokens": 20, "ignore_eos": True}
+    request = request_for(chat(engine, "Hello!"), sampling=wanted, constraint=constraint, **limits)
     finish = read(engine, request)[2]
     assert (finish.reason, finish.stop, finish.usage.n_completion) == ("stop", stop, min_tokens + 1)
 
@@ -182,34 +175,22 @@ def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
         assert other == pytest.approx(values[0], abs=ROUNDING)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingParams(top_k=3, top_p=1.0),
-        SamplingParams(top_k=3, top_p=1.0, repeat_penalty=1.3),
-        SamplingParams(top_k=5, xtc_probability=1.0, xtc_threshold=0.01),
-        SamplingParams(mirostat=1),
-        SamplingParams(mirostat=2),
-        SamplingParams(top_k=5, adaptive_target=0.3),
-        SamplingParams(temperature=0),
-        SamplingParams(temperature=0, repeat_penalty=1.3),
-    ],
-    ids=["top_k", "penalties", "xtc", "mirostat", "mirostat 2", "adaptive", "greedy", "greedy, penalties"],
-)
+ENDS = ["defaults", "presence", "xtc, dry", "mirostat 1", "mirostat 2", "adaptive", "greedy", "greedy with penalty"]
+
+
+@pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("grammar", [None, gbnf('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
 def test_probabilities_after_sampling_are_of_the_remaining_candidates(
-    engine: Engine, sampling: SamplingParams, grammar: Constraint | None
+    engine: Engine, name: str, grammar: Constraint | None
 ):
-    request = request_for(
-        chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
-    )
-    n_vocab = engine.facts.n_vocab
+    sampling = replace(CHAINS[name][0], seed=3)
+    prompt = chat(engine, "Tell me about yourself.")
+    request = request_for(prompt, max_tokens=12, constraint=grammar, sampling=sampling)
     # A request of an earlier test must not share a batch with one of the two: its sums would be rounded differently.
     wait_until_idle(engine)
     read(engine, request)
-    text, tokens, _ = read(
-        engine, replace(request, params=replace(request.params, top_logprobs=n_vocab, post_sampling_probs=True))
-    )
+    params = replace(request.params, top_logprobs=engine.facts.n_vocab, post_sampling_probs=True)
+    text, tokens, _ = read(engine, replace(request, params=params))
     assert text == read(engine, request)[0]
     for token in tokens:
         probabilities = {top.id: math.exp(top.logprob) for top in token.top}
