@@ -30,7 +30,7 @@ def adapters(tmp_path_factory: Any) -> tuple[Adapter, ...]:
     """Two adapters, and one whose matrices do not fit."""
     folder: Path = tmp_path_factory.mktemp("adapters")
     found = [Adapter(f"a{seed}", write_adapter(folder / f"a{seed}.gguf", DEMO, seed)) for seed in (1, 2)]
-    return (*found, Adapter("wide", write_adapter(folder / "wide.gguf", DEMO, 3, n_more=1)))
+    return (*found, Adapter("wide", write_adapter(folder / "wide.gguf", DEMO, 3, more=1)))
 
 
 @pytest.fixture(scope="module", params=[0, 12 * 1024], ids=["own cells", "shared cells"])

@@ -91,7 +91,7 @@ def is_cut_or(check: Check) -> Check:
     return lambda output: output["end"] == "length" or check(output)
 
 
-JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
 IS_PERSON = is_text(lambda text: is_valid(text, PERSON))
 CHOICES = ["yes", "no", 'a "third" way']
 LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
@@ -103,7 +103,7 @@ CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "greet"}}},
         lambda output: is_calls(output) and {call["name"] for call in output["calls"]} == {"greet"},
     ),
-    "json_schema": ({"response_format": JSON_SCHEMA}, IS_PERSON),
+    "json_schema": ({"response_format": FORMAT}, IS_PERSON),
     "json_object": (
         {"response_format": {"type": "json_object"}, "max_tokens": 100},
         is_cut_or(is_text(lambda text: isinstance(json.loads(text), dict))),
@@ -115,7 +115,7 @@ CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
         is_cut_or(is_text(re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*").fullmatch)),
     ),
     "schema or call": (
-        {"tools": TOOLS, "response_format": JSON_SCHEMA}, lambda output: is_calls(output) or IS_PERSON(output),
+        {"tools": TOOLS, "response_format": FORMAT}, lambda one: is_calls(one) or IS_PERSON(one),
     ),
     "auto": (
         {"tools": TOOLS, "max_tokens": 200, "temperature": 1},

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +115,7 @@ MB = 10**6
 
 
 @contextlib.contextmanager
-def limited(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int, contexts: Mapping[str, int]
-) -> Iterator[tuple[Service, int]]:
+def limited(folder: Path, monkeypatch: Any, n_bytes: int, contexts: dict[str, int]) -> Iterator[tuple[Service, int]]:
     """A server in this process whose engine processes have this much memory, and its port. `contexts` has the models,
     each with its context, 0 for the default one."""
     for name in contexts:

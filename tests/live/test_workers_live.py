@@ -141,9 +141,7 @@ VECTOR = {"input": "What is your name?"}
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat("Hello")), ("/v1/embeddings", VECTOR)])
 @pytest.mark.parametrize("has_context", [True, False], ids=["step", "first request"])
-def test_a_stopped_worker_ends_its_requests_after_the_limit(
-    workers: Workers, path: str, body: dict[str, Any], has_context: bool
-):
+def test_a_stopped_worker_ends_its_requests_after_the_limit(workers: Workers, path: str, body: Any, has_context: bool):
     with server_on(workers, "--rpc-timeout", "5") as server:
         if has_context:
             assert ask(server.port, path, body)[0] == 200

@@ -10,7 +10,7 @@ import numpy as np
 
 from bench import model as random_model
 
-Shapes = Mapping[str, tuple[int, ...]]
+Values, Shapes = Mapping[str, Any], Mapping[str, tuple[int, ...]]
 WIDTH, N_FF, N_CTX = 32, 64, 64
 WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
 QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
@@ -19,9 +19,7 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"▁{word}" for word in WORDS)]
 CONTROL, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
 
 
-def write_gguf(
-    path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Any], n_vocab: int = 0
-) -> None:
+def write_gguf(path: Path, architecture: str, values: Values, tensors: Values, n_vocab: int = 0) -> None:
     """Write a file. With `n_vocab` it has a vocabulary of so many tokens and a chat template."""
     writer = gguf.GGUFWriter(str(path), architecture)
     add: dict[type, Any] = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
@@ -40,7 +38,7 @@ def write_gguf(
     writer.close()
 
 
-def _prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _prefixed(prefix: str, values: Values) -> dict[str, Any]:
     return {f"{prefix}.{name}": value for name, value in values.items()}
 
 
@@ -70,7 +68,7 @@ SIZES = {"context_length": SHAPE.n_ctx, "embedding_length": SHAPE.width, "block_
 QK_NORMS = {f"attn_{name}_norm.weight": (HEAD_SIZE,) for name in "qk"}
 
 
-def _write_decoder(path: Path, architecture: str, values: Mapping[str, Any], shapes: Shapes) -> None:
+def _write_decoder(path: Path, architecture: str, values: Values, shapes: Shapes) -> None:
     """A model of SHAPE with further values and tensors."""
     attention = {
         "head_count": SHAPE.n_heads, "head_count_kv": SHAPE.n_kv_heads, "layer_norm_rms_epsilon": 1e-5,
@@ -257,17 +255,15 @@ def write_projector(path: Path, *kinds: str, width: int, seed: int = 0, size: Si
 ADAPTED = ("attn_q.weight", "attn_v.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
 
 
-def write_adapter(
-    path: Path, model: str, seed: int, *, rank: int = 4, n_more: int = 0, architecture: str = "llama"
-) -> str:
-    """An adapter for a model, which changes its logits by several units; returns its path. Its matrices are `n_more`
+def write_adapter(path: Path, model: str, seed: int, rank: int = 4, more: int = 0, architecture: str = "llama") -> str:
+    """An adapter for a model, which changes its logits by several units; returns its path. Its matrices are `more`
     wider than those of the model."""
     chance = np.random.default_rng(seed)
     tensors: dict[str, Any] = {}
     for tensor in gguf.GGUFReader(model).tensors:
         if tensor.name.endswith(ADAPTED):
             n_in, n_out = map(int, tensor.shape[:2])
-            for letter, shape in (("a", (rank, n_in + n_more)), ("b", (n_out, rank))):
+            for letter, shape in (("a", (rank, n_in + more)), ("b", (n_out, rank))):
                 weights = chance.standard_normal(shape) * shape[1] ** -0.5
                 tensors[f"{tensor.name}.lora_{letter}"] = weights.astype(np.float32)
     values = {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 16.0}

@@ -83,9 +83,7 @@ def test_tokens_that_no_response_shows_are_no_events_but_the_first():
     assert output.usage().n_completion == 3
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"include_usage": True}, {"thought_field": True}], ids=["plain", "usage", "thought"]
-)
+@pytest.mark.parametrize("fields", [{}, {"include_usage": True}, {"thought_field": True}])
 def test_chunks_around_a_text_are_those_of_the_slow_way(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     def chunks(is_plain: bool) -> list[str]:
         request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True, **fields)

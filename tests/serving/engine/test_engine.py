@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.core.events import PromptProgress, SampledTokens
+from localchat.serving.core.events import PromptProgress
 from localchat.serving.engine.drafts import looked_up
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import Cancelled, EngineError, GenerationRequest
 from tests.support.engines import (
-    Finish,
     ScoringBackend,
     read,
     request,
@@ -55,7 +54,7 @@ def test_progress_comes_before_the_text_on_request():
         other = submit(engine, request("x"))
         items = []
         while engine.step():
-            if reporting.wait(0) and not any(isinstance(item, (SampledTokens, Finish)) for item in items):
+            if reporting.wait(0) and all(isinstance(item, PromptProgress) for item in items):
                 items.append(next(reporting))
         progress = [item for item in items if isinstance(item, PromptProgress)]
         assert (progress[0].n_computed, progress[0].n_prompt, progress[0].n_cached) == (0, 12, 0)
@@ -97,9 +96,7 @@ def test_preempted_prompt_is_scored_once():
         assert [read(generation)[1].usage.n_completion for generation in (older, scored)] == [64, 5]
 
 
-@pytest.mark.parametrize(
-    ("line", "n_tokens"), [(b"ab\ncd", 3), (b"\nab", 1), (b"abcd", 20)], ids=["in a line", "at once", "no line"]
-)
+@pytest.mark.parametrize(("line", "n_tokens"), [(b"ab\ncd", 3), (b"\nab", 1), (b"abcd", 20)])
 def test_time_limit_ends_output_that_has_begun_a_second_line(line: bytes, n_tokens: int):
     def model(tokens: list[int], n_prompt: int) -> int:
         return line[(len(tokens) - n_prompt) % len(line)]
@@ -166,9 +163,7 @@ def test_poisoned_request_fails_alone(max_drafted: int):
             read(bad)
 
 
-@pytest.mark.parametrize(
-    "limits", [{}, {"is_unified": False}, {"can_truncate": False}], ids=["one buffer", "streams", "no truncation"]
-)
+@pytest.mark.parametrize("limits", [{}, {"is_unified": False}, {"can_truncate": False}])
 @pytest.mark.parametrize("seed", range(3))
 def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[str, bool]):
     """The backend checks what each slot holds, and which rows are computed together."""
@@ -223,7 +218,7 @@ def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
 # Drafts.
 
 
-def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
+def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
     """Text and end of one request, and the backend that computed it."""
     backend = FakeBackend(model, **options)
     with stepped(backend) as engine:

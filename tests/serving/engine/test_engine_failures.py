@@ -69,9 +69,7 @@ def ask(engine: Engine, text: str) -> Generation:
 
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(3)], ids=repr)
 @pytest.mark.parametrize("place", PLACES)
-def test_error_in_the_engine_thread_leaves_no_request_waiting(
-    place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
-):
+def test_error_in_the_thread_leaves_no_request_open(place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch):
     backend = FakeBackend(max_drafted=4)
     with started(backend) as engine:
         assert end_of(ask(engine, "before")) == "before"

@@ -77,23 +77,21 @@ def test_media_count_as_tokens_of_the_prompt():
 
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0)], ids=["sampled", "repeatable"])
-@pytest.mark.parametrize("medium", [A, WHOLE, GRID, image(130), image(10, n_chunks=3)], ids=lambda m: m.data.decode())
-def test_same_image_is_neither_encoded_nor_computed_again(
-    medium: MediaFile, is_unified: bool, sampling: SamplingParams
-):
+@pytest.mark.parametrize("media", [A, WHOLE, GRID, image(130), image(10, n_chunks=3)], ids=lambda m: m.data.decode())
+def test_same_image_is_neither_encoded_nor_computed_again(media: MediaFile, is_unified: bool, sampling: SamplingParams):
     projector = FakeProjector()
-    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.count(medium))
+    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.count(media))
     with seeing(projector, is_unified=is_unified) as engine:
-        first = completion(engine, "look: ", medium, " what?", sampling=sampling)
-        again = completion(engine, "look: ", medium, " what?", sampling=sampling)
-        next_turn = completion(engine, "look: ", medium, " what?", first[0], "and now?", sampling=sampling)
+        first = completion(engine, "look: ", media, " what?", sampling=sampling)
+        again = completion(engine, "look: ", media, " what?", sampling=sampling)
+        next_turn = completion(engine, "look: ", media, " what?", first[0], "and now?", sampling=sampling)
         other = completion(engine, "look: ", B, " what?", sampling=sampling)
     assert first[0] == again[0]
     # The media and what is before them, at least.
     assert again[2] >= 6 + n_image - 1
     assert next_turn[2] >= 6 + n_image - 1
     assert other[2] <= 7
-    assert projector.encoded == [medium.data.decode().split()[0], "b"]
+    assert projector.encoded == [media.data.decode().split()[0], "b"]
 
 
 def test_image_of_a_cached_prefix_is_not_encoded_again_when_its_vectors_are_gone():

@@ -93,9 +93,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_stream_and_response_whose_engine_dies_end_with_an_error_that_names_the_signal(
-    server: ServerProcess, pool: ThreadPoolExecutor
-):
+def test_outputs_whose_engine_dies_end_with_the_name_of_its_signal(server: ServerProcess, pool: ThreadPoolExecutor):
     with stream_of(server.port) as response:
         response.readline()
         asking = pool.submit(chat_at, server.port, **LONG)
@@ -311,9 +309,7 @@ def test_close_waits_until_the_process_has_ended():
     assert has_ended_late.is_set()
 
 
-def test_loader_that_closes_while_a_process_starts_ends_the_start(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-):
+def test_loader_that_closes_ends_a_process_that_starts(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
     monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", "import time; time.sleep(60)"])
     file = ModelFile(DEMO_PATH, "demo")
     loader = Loader(file, Options())
@@ -343,9 +339,7 @@ def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.
     ],
     ids=["files", "memory", "processes"],
 )
-def test_engine_that_cannot_start_again_is_503_with_the_reason(
-    error: OSError, text: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_engine_that_cannot_start_again_is_503_with_the_reason(error: OSError, text: str, monkeypatch: Any):
     with serving_process(monkeypatch) as (service, port):
         with monkeypatch.context() as patched:
             patched.setattr(subprocess, "Popen", mock.Mock(side_effect=error))

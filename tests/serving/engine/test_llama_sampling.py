@@ -180,9 +180,7 @@ ENDS = ["defaults", "presence", "xtc, dry", "mirostat 1", "mirostat 2", "adaptiv
 
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize("grammar", [None, gbnf('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
-def test_probabilities_after_sampling_are_of_the_remaining_candidates(
-    engine: Engine, name: str, grammar: Constraint | None
-):
+def test_probabilities_after_sampling_are_of_those_that_remain(engine: Engine, name: str, grammar: Constraint | None):
     sampling = replace(CHAINS[name][0], seed=3)
     prompt = chat(engine, "Tell me about yourself.")
     request = request_for(prompt, max_tokens=12, constraint=grammar, sampling=sampling)
@@ -254,9 +252,7 @@ FORCED = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_
 
 @pytest.mark.cpu_only
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
-    engine: Engine, temperature: float, monkeypatch: pytest.MonkeyPatch
-):
+def test_forced_tokens_need_no_step_nor_change_text(engine: Engine, temperature: int, monkeypatch: pytest.MonkeyPatch):
     sampling = SamplingParams(temperature=temperature, seed=1)
     request = request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling)
     batches, decode = [], engine.backend.decode

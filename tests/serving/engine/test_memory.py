@@ -1,5 +1,6 @@
 """The free memory, by the files of each operating system, and the size of the context that it allows."""
 
+import functools
 import logging
 import re
 import sys
@@ -8,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localchat.serving.engine.llama import library, load_backend
-from localchat.serving.engine.llama.context import (
-    LARGEST_SHARE,
-    STEP,
-    CacheMemory,
-    ContextSize,
-    context_size,
-    warn_of_context,
-)
+from localchat.serving.engine.llama import context, library, load_backend
+from localchat.serving.engine.llama.context import STEP, CacheMemory, ContextSize, context_size, warn_of_context
 from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -86,15 +80,9 @@ def test_free_memory_is_the_least_of_all_sources(
 
 
 def test_vm_stat_of_macos():
-    text = (
-        "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
-        "Pages free:                               10000.\n"
-        "Pages active:                            300000.\n"
-        "Pages inactive:                           20000.\n"
-        "Pages speculative:                         3000.\n"
-        "Pages wired down:                        100000.\n"
-        "Pages purgeable:                            400.\n"
-    )
+    pages = {"free": 10_000, "active": 300_000, "inactive": 20_000, "speculative": 3000, "purgeable": 400}
+    text = "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+    text += "".join(f"Pages {name + ':':<30}{n:>12}.\n" for name, n in pages.items())
     assert parse_vm_stat(text) == 33_400 * 16384
     assert parse_vm_stat("something else") is None
 
@@ -105,14 +93,11 @@ def test_vm_stat_of_macos():
 KV = 100_000
 
 
-def on_machine(n_free: int | None) -> list[CacheMemory]:
-    return [CacheMemory(n_free, KV)]
+def on_machine(n_free: int | None, gpus: str = "") -> list[CacheMemory]:
+    return [CacheMemory(n_free, KV, gpus=gpus)]
 
 
-def on_gpu(n_free: int | None) -> list[CacheMemory]:
-    return [CacheMemory(n_free, KV, gpus="CUDA0")]
-
-
+on_gpu = functools.partial(on_machine, gpus="CUDA0")
 ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV / 2)]
 
 
@@ -164,9 +149,7 @@ def test_size_of_the_context_is_requested_or_chosen(
         (4097, 4097, "--ctx 4097 is more than the 4096 tokens that the model was trained for"),
     ],
 )
-def test_warning_of_a_context_of_another_size_than_in_training(
-    n_ctx: int, size: int, words: str, caplog: pytest.LogCaptureFixture
-):
+def test_context_unlike_that_of_training_warns(n_ctx: int, size: int, words: str, caplog: pytest.LogCaptureFixture):
     warn_of_context(size, LoadOptions(n_ctx=n_ctx), 4096, [CacheMemory(None, KV)])
     assert [record.getMessage()[: len(words)] for record in caplog.records] == ([words] if words else [])
 
@@ -243,9 +226,8 @@ def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
 def test_huge_context_is_refused_before_it_is_created():
     before = free_memory()
     assert before is not None
-    with pytest.raises(
-        NotEnoughMemory, match=r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
-    ) as refused:
+    reason = r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
+    with pytest.raises(NotEnoughMemory, match=reason) as refused:
         load_backend(DEMO, LoadOptions(n_ctx=100_000_000))
     n_largest = int(str(refused.value).rpartition(" ")[2])
-    assert 0.5 < n_largest * 4600 / (before * LARGEST_SHARE) < 2
+    assert 0.5 < n_largest * 4600 / (before * context.LARGEST_SHARE) < 2

@@ -113,9 +113,7 @@ def test_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, is_un
         (True, [0, 0, 2], [1, 1, 3]),
     ],
 )
-def test_forced_tokens_are_computed_where_they_delay_no_other_sequence(
-    is_unified: bool, n_forced: list[int], n_computed: list[int]
-):
+def test_forced_tokens_are_computed_where_they_delay_none(is_unified: bool, n_forced: list[int], n_computed: list[int]):
     scheduler = new_scheduler(1000, 4, 64, is_unified=is_unified)
     sequences = [sequence(id, 10) for id in range(len(n_forced))]
     scheduler.add(*sequences)
@@ -130,6 +128,7 @@ def test_forced_tokens_are_computed_where_they_delay_no_other_sequence(
 # Cached prefixes.
 
 LONG = list(range(100, 250))
+FORKED = [*LONG[:70], *range(200)]
 SEEDED, GREEDY = {"sampling": SamplingParams(seed=1)}, {"sampling": SamplingParams(temperature=0)}
 STREAMS = {"is_unified": False}
 ONE, TWO = ({"adapters": ((adapter, 1.0),)} for adapter in (1, 2))
@@ -170,10 +169,7 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     # A prefix belongs to its set of adapters.
     "adapters": ({}, OF_SETS),
     "adapters, no truncation": ({"can_truncate": False}, OF_SETS),
-    "prefix of a request without seed": (
-        STREAMS,
-        [(LONG, 0), ([*LONG[:70], *range(200)], 70), ([*LONG[:70], *range(200)], 64, SEEDED)],
-    ),
+    "prefix without a seed": (STREAMS, [(LONG, 0), (FORKED, 70), (FORKED, 64, SEEDED)]),
 }
 
 

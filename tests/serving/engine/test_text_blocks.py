@@ -59,7 +59,7 @@ def test_pieces_of_any_length_are_read(any_vocabulary: Vocabulary, n_row_bytes: 
 
 
 @pytest.mark.parametrize(
-    ("texts", "uncut", "data", "blocks"),
+    ("texts", "uncut", "data", "cuts"),
     [
         pytest.param([b"<a>"], [], b"<a>x<a><a>", [b"<a>x", b"<a>", b"<a>"], id="cut before each"),
         pytest.param([b"<a>", b"xyz<a", b"[c]"], [], b"-xyz<a>[c]", [b"-xyz<a>", b"[c]"], id="overlapped before"),
@@ -69,11 +69,9 @@ def test_pieces_of_any_length_are_read(any_vocabulary: Vocabulary, n_row_bytes: 
         pytest.param([], [], b"x<a>", [b"x<a>"], id="no special tokens"),
     ],
 )
-def test_cuts(
-    texts: list[bytes], uncut: list[bytes], data: bytes, blocks: list[bytes], monkeypatch: pytest.MonkeyPatch
-):
+def test_cuts(texts: list[bytes], uncut: list[bytes], data: bytes, cuts: list[bytes], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1)
-    assert list(TextBlocks(texts, uncut).split(data)) == blocks
+    assert list(TextBlocks(texts, uncut).split(data)) == cuts
 
 
 @pytest.mark.parametrize("text", ["<think>", "a<think>"])
