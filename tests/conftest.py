@@ -61,10 +61,10 @@ def vocabulary() -> Any:
 def base_url() -> Iterator[str]:
     """The base URL of a server process with the built-in model."""
     pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
-    from tests.support.live import running_server
+    from tests.support.live import running_process
 
-    with running_server() as base_url:
-        yield base_url
+    with running_process() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

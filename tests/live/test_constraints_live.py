@@ -94,7 +94,7 @@ def is_cut_or(check: Check) -> Check:
 FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
 IS_PERSON = is_text(lambda text: is_valid(text, PERSON))
 CHOICES = ["yes", "no", 'a "third" way']
-LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
+LIST, LISTED = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}', re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*")
 
 # The fields of the request, and the check of each output.
 CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
@@ -110,13 +110,8 @@ CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
     ),
     "regex": ({"regex": r"\d{3}-[a-c]{1,4}"}, is_text(re.compile(r"\d{3}-[a-c]{1,4}").fullmatch)),
     "choice": ({"choice": CHOICES}, is_text(CHOICES.__contains__)),
-    "grammar": (
-        {"grammar": LIST, "max_tokens": 100},
-        is_cut_or(is_text(re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*").fullmatch)),
-    ),
-    "schema or call": (
-        {"tools": TOOLS, "response_format": FORMAT}, lambda one: is_calls(one) or IS_PERSON(one),
-    ),
+    "grammar": ({"grammar": LIST, "max_tokens": 100}, is_cut_or(is_text(LISTED.fullmatch))),
+    "schema or call": ({"tools": TOOLS, "response_format": FORMAT}, lambda one: is_calls(one) or IS_PERSON(one)),
     "auto": (
         {"tools": TOOLS, "max_tokens": 200, "temperature": 1},
         is_cut_or(lambda output: are_valid(output["calls"]) and "<tool_call>" not in output["content"]),

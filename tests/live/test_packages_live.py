@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.exchanges import DEADLINE_S, exchange
-from tests.support.live import running_server
+from tests.support.live import running_process
 from tests.support.serving import openai_client
 
 KEY = "secret"
@@ -28,8 +28,8 @@ RESULT = '{"temperature": 21}'
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running_server("--api-key", KEY, "--any-name") as url:
-        yield url.removesuffix("/v1")
+    with running_process("--api-key", KEY, "--any-name") as server:
+        yield server.url.removesuffix("/v1")
 
 
 # --- anthropic ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +29,7 @@ from localchat.serving.engine.process import AnyEngine
 from localchat.serving.engine.values import Cancelled, GenerationRequest, StepOutput, TokenTexts
 from tests.support.fakes import FakeBackend
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
@@ -81,8 +80,7 @@ class Generation:
 
     def __init__(self, run: GenerationRun) -> None:
         self.run = run
-        self._items: list[OutputEvent] = []
-        self._error: Exception | None = None
+        self._items: list[OutputEvent | Exception] = []
 
     def __enter__(self) -> Generation:
         return self
@@ -94,13 +92,13 @@ class Generation:
         return self
 
     def __next__(self) -> Item:
-        self.wait(math.inf)
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        self.wait(DEADLINE_S)
         if not self._items:
+            assert not self.run.is_running, "the deadline passed"
             raise StopIteration
         item = self._items.pop(0)
+        if isinstance(item, Exception):
+            raise item
         if isinstance(item, OutputEnd):
             return Finish(item.reason, item.stop, item.last, self.run.usage())
         assert isinstance(item, (PromptProgress, SampledTokens))
@@ -109,15 +107,15 @@ class Generation:
     def wait(self, timeout_s: float) -> bool:
         """Whether there is an item or an error within the timeout."""
         ends_at = time.monotonic() + timeout_s
-        try:
-            while not self._items and self.run.is_running:
-                events = self.run.take(min(timeout_s, DEADLINE_S))
+        while not self._items and self.run.is_running:
+            try:
+                events = self.run.take(timeout_s)
                 self._items = [event for _, event in events if not isinstance(event, ContentDelta)]
-                if time.monotonic() >= ends_at:
-                    break
-        except (ApiError, Cancelled) as error:
-            self._error = error
-        return bool(self._items or self._error)
+            except (ApiError, Cancelled) as error:
+                self._items = [error]
+            if time.monotonic() >= ends_at:
+                break
+        return bool(self._items)
 
     def cancel(self) -> None:
         self.run.cancel()

@@ -30,13 +30,6 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def running_server(*arguments: str) -> Iterator[str]:
-    """The base URL of `python -m localchat.server`, which runs on a free port within the `with` block."""
-    with running_process(*arguments) as server:
-        yield server.url
-
-
-@contextlib.contextmanager
 def running_process(*arguments: str) -> Iterator[ServerProcess]:
     """The process of `python -m localchat.server`, which runs on a free port within the `with` block."""
     command = [sys.executable, "-m", "localchat.server", "--port", "0", *arguments]

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from tests.support.exchanges import exchange
-from tests.support.live import running_server
+from tests.support.live import running_process
 from tests.support.response_events import check_stream
 from tests.support.wire_schemas import validate
 
@@ -23,8 +23,8 @@ REQUESTS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "pro
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with running_server("--any-name", "--ctx", "4096", "--max-tokens", "100") as url:
-        yield url.removeprefix("http://").removesuffix("/v1")
+    with running_process("--any-name", "--ctx", "4096", "--max-tokens", "100") as server:
+        yield server.url.removeprefix("http://").removesuffix("/v1")
 
 
 def has_ended(interface: str, events: list[Any]) -> bool:

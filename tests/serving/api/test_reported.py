@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
-from tests.support.live import running_server
+from tests.support.live import running_process
 from tests.support.serving import BIG, chat_body, generating, raw_request, read_all, reset, serving, wait_for
 
 USER = {"role": "user", "content": "hello"}
@@ -63,8 +63,8 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with running_server("--max-tokens", "8") as url:
-        yield urlsplit(url).netloc
+    with running_process("--max-tokens", "8") as server:
+        yield urlsplit(server.url).netloc
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -180,9 +180,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Path):
-    with running_server(str(folder / "rank.gguf")) as url:
+    with running_process(str(folder / "rank.gguf")) as server:
         body = {"query": "a", "documents": ["b", "a " * 2_100_000]}
-        response, found = exchange(urlsplit(url).netloc, "/v1/rerank", body)
+        response, found = exchange(urlsplit(server.url).netloc, "/v1/rerank", body)
     assert (response.status, found["error"]["code"]) == (400, "context_length_exceeded")
     assert "2100000" in found["error"]["message"]
     assert "2000000" in found["error"]["message"]
@@ -197,9 +197,9 @@ def test_ollama_cuts_long_inputs_of_embeddings_unless_told_not_to(folder: Path):
         ("/api/embeddings", {"prompt": text}, 200),
         ("/v1/embeddings", {"input": text}, 400),
     ]
-    with running_server(str(folder / "mean.gguf")) as url:
+    with running_process(str(folder / "mean.gguf")) as server:
         for path, body, status in cases:
-            response, found = exchange(urlsplit(url).netloc, path, body)
+            response, found = exchange(urlsplit(server.url).netloc, path, body)
             assert response.status == status, (path, body.keys(), found)
 
 

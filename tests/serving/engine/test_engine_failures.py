@@ -12,7 +12,7 @@ from localchat.serving.core.errors import ApiError
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.token_sampler import TokenSampler
 from localchat.serving.engine.values import EngineDied
-from tests.support.engines import DEADLINE_S, Finish, Generation, request_for, started, submit, text_of
+from tests.support.engines import DEADLINE_S, Generation, read, request_for, started, submit
 from tests.support.fakes import FakeBackend
 
 TEXTS = ("one one one", "two two", "three")
@@ -50,17 +50,11 @@ def break_once(engine: Engine, place: str, error: BaseException, monkeypatch: py
 
 
 def end_of(generation: Generation) -> str | ApiError:
-    """The text of a generation, or its error; fails if neither comes in time."""
-    text = ""
-    while generation.wait(DEADLINE_S):
-        try:
-            item = next(generation)
-        except ApiError as error:
-            return error
-        if isinstance(item, Finish):
-            return text
-        text += text_of([item])
-    pytest.fail(f"no end after {text!r}")
+    """The text of a generation, or its error."""
+    try:
+        return read(generation)[0]
+    except ApiError as error:
+        return error
 
 
 def ask(engine: Engine, text: str) -> Generation:

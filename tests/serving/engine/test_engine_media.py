@@ -73,6 +73,8 @@ def test_media_count_as_tokens_of_the_prompt():
         begin, cell, *_ = alone = engine.tokenize_prompt([A])
         assert (begin, alone[-1], alone.count(cell)) == (BEGIN, END, 40)
         assert engine.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
+        generation = ask(engine, "a", image(3), "b")
+        assert list(generation.run.head.prompts[0]) == [97, BEGIN, -1, -1, -1, END, 98]
 
 
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
@@ -187,13 +189,6 @@ def test_prompt_that_ends_with_an_image_is_refused():
         with pytest.raises(BadRequest, match="ends with an image"):
             ask(engine, "?", A)
         assert len(completion(engine, A, "?")[0]) == 8
-
-
-def test_prompt_ids_have_none_for_media():
-    with seeing() as engine:
-        generation = ask(engine, "a", image(3), "b")
-        assert list(generation.run.head.prompts[0]) == [97, BEGIN, -1, -1, -1, END, 98]
-        read(generation)
 
 
 KINDS = [
