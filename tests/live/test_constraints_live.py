@@ -165,9 +165,8 @@ def test_constrained_text_may_contain_markers(port: int, template: str, text: st
     assert [output["content"] for output in outputs] == [text] * 4
 
 
-@pytest.mark.parametrize(
-    ("template", "budget"), [("tags", 0), ("tags", BUDGET), ("channels", 0), ("channels", 1), ("channels", BUDGET)]
-)
+@pytest.mark.parametrize("budget", [0, 1, BUDGET])
+@pytest.mark.parametrize("template", OPENING)
 def test_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
     """The reasoning tokens are those of the budget, the budget message and the end tag."""
     source, end = OPENING[template]

@@ -31,13 +31,6 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def prompts(engine: Engine) -> list[tuple[int, ...]]:
-    """Questions, and random tokens, after which many tokens are about equally likely."""
-    chance = random.Random(0)
-    noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(8)]
-    return [*(chat(engine, question) for question in QUESTIONS), *noise]
-
-
 def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
     """The tokens of each request, with as many at once as there are slots."""
     generations = [submit(engine, request) for request in requests]
@@ -47,7 +40,11 @@ def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int
 @pytest.mark.cpu_only
 def test_greedy_texts_together_are_those_alone(engine: Engine):
     assert not engine.backend.limits.is_unified
-    requests = [request_for(prompt, sampling=GREEDY, max_tokens=24) for prompt in prompts(engine)]
+    # After random tokens many tokens are about equally likely.
+    chance = random.Random(0)
+    noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(8)]
+    prompts = [*(chat(engine, question) for question in QUESTIONS), *noise]
+    requests = [request_for(prompt, sampling=GREEDY, max_tokens=24) for prompt in prompts]
     alone = []
     for request in requests:
         engine.forget()
@@ -148,8 +145,7 @@ def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int
     sequence.slot, sequence.n_computed = slot, n_computed
     n_new = len(tokens) - n_computed
     backend.decode(Batch((BatchChunk(sequence, 0, n_new, wants_output=True),)))
-    logits: list[float] = backend._row(n_new - 1).tolist()
-    return logits
+    return backend._row(n_new - 1).tolist()
 
 
 def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_numbers(sliding: str):
@@ -202,7 +198,7 @@ def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
     """Other requests follow in between, and the next turns have other tokens than the output."""
     first = recurrent.tokenize(LONG)
     turns = [recurrent.tokenize(f"an answer that was not generated; and {word}?") for word in ("then", "why", "how")]
-    requests = [greedy_request(*first), *(greedy_request(*first, *turn) for turn in turns), greedy_request(*first)]
+    requests = [greedy_request(*first, *turn) for turn in ((), *turns, ())]
     found = []
     for request in requests:
         found.append(read(recurrent, request)[1:])

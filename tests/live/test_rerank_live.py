@@ -21,6 +21,7 @@ from tests.support import tiny_models
 from tests.support.engines import request_for, submit
 from tests.support.wire_schemas import validate
 
+Engines = dict[str, Engine]
 TEXTS = ["the cat sat", "a dog", "what is the mat " * 12, "b"]
 # The functions that write the models, with their arguments.
 MODELS: dict[str, tuple[Any, ...]] = {
@@ -31,7 +32,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     with contextlib.ExitStack() as stack:
         engines = {}
         for name, (write, *more) in MODELS.items():
@@ -41,35 +42,25 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engi
         yield engines
 
 
-@pytest.fixture
-def encoder(engines: dict[str, Engine]) -> Engine:
-    return engines["encoder"]
-
-
-@pytest.fixture
-def reranker(engines: dict[str, Engine]) -> Engine:
-    return engines["reranker"]
-
-
 def embed(engine: Engine, given: Any) -> list[Any]:
     return embed_inputs(Model("tiny", engine), parse_embeddings(Fields({"input": given})))[0]
 
 
-def test_text_alone_and_beside_others_has_the_same_vector(encoder: Engine):
-    together = embed(encoder, TEXTS * 30)
+def test_text_alone_and_beside_others_has_the_same_vector(engines: Engines):
+    together = embed(engines["encoder"], TEXTS * 30)
     for text, vector in zip(TEXTS, together):
-        assert list(embed(encoder, text)[0]) == pytest.approx(list(vector), abs=1e-4)
+        assert list(embed(engines["encoder"], text)[0]) == pytest.approx(list(vector), abs=1e-4)
 
 
-def test_encoder_refuses_an_input_longer_than_its_positions(encoder: Engine):
+def test_encoder_refuses_an_input_longer_than_its_positions(engines: Engines):
     with pytest.raises(ContextLengthExceeded, match=r"an input has \d+ tokens .* holds 64") as long:
-        embed(encoder, ["a", "cat " * 100])
+        embed(engines["encoder"], ["a", "cat " * 100])
     assert long.value.param == "input[1]"
-    assert len(embed(encoder, [[5] * 64])) == 1
+    assert len(embed(engines["encoder"], [[5] * 64])) == 1
 
 
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
-def test_model_that_generates_no_text_refuses_completions(kind: str, engines: dict[str, Engine]):
+def test_model_that_generates_no_text_refuses_completions(kind: str, engines: Engines):
     engine = engines[kind]
     with pytest.raises(NotSupported):
         submit(engine, request_for(prompt=(2, 4, 3)))
@@ -77,11 +68,11 @@ def test_model_that_generates_no_text_refuses_completions(kind: str, engines: di
         start_text(Model("tiny", engine), parse_completion(Fields({"prompt": "a"})), "cmpl-")
 
 
-def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(encoder: Engine, reranker: Engine):
+def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(engines: Engines):
     with pytest.raises(NotSupported, match="rerank"):
-        embed(reranker, "a")
+        embed(engines["reranker"], "a")
     with pytest.raises(NotSupported, match="reranker"):
-        score_documents(Model("tiny", encoder), parse_rerank(Fields({"query": "a", "documents": ["b"]})))
+        score_documents(Model("tiny", engines["encoder"]), parse_rerank(Fields({"query": "a", "documents": ["b"]})))
 
 
 PAIRS = {
@@ -91,7 +82,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_scores_are_those_of_each_pair_alone(kind: str, engines: dict[str, Engine]):
+def test_scores_are_those_of_each_pair_alone(kind: str, engines: Engines):
     query, documents = PAIRS[kind]
     asked = parse_rerank(Fields({"query": query, "documents": documents, "top_n": 2}))
     scores, n_tokens = score_documents(Model("tiny", engines[kind]), asked)
@@ -104,25 +95,25 @@ def test_scores_are_those_of_each_pair_alone(kind: str, engines: dict[str, Engin
     assert [result["index"] for result in body["results"]] == sorted(range(len(scores)), key=lambda i: -scores[i])[:2]
 
 
-def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
+def test_pair_has_the_separators_of_its_vocabulary(engines: Engines):
     begin, separator = 2, 3
+    reranker = engines["reranker"]
     what, cat = reranker.tokenize("what"), reranker.tokenize("cat")
     assert reranker.backend.pair_tokens("what", "cat") == [begin, *what, separator, *cat, separator]
 
 
-def test_too_long_document_is_named(reranker: Engine):
+def test_too_long_document_is_named(engines: Engines):
     request = parse_rerank(Fields({"query": "a", "documents": ["b", "cat " * 100]}))
     with pytest.raises(ApiError) as long:
-        score_documents(Model("tiny", reranker), request)
+        score_documents(Model("tiny", engines["reranker"]), request)
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
 
 
 @pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])
-def test_template_renders_the_pair_and_user_text_has_no_control_tokens(engines: dict[str, Engine], query: str):
+def test_template_renders_the_pair_and_user_text_has_no_control_tokens(engines: Engines, query: str):
     decoder = engines["decoder"]
     tokens = decoder.backend.pair_tokens(query, "doc")
-    end = decoder.tokenize("<|im_end|>")
-    assert len(end) == 1
-    assert tokens.count(end[0]) == 1
+    (end,) = decoder.tokenize("<|im_end|>")
+    assert tokens.count(end) == 1
     text = b"".join(decoder.texts.piece(token, True) for token in tokens).decode()
     assert text == tiny_models.QWEN_PAIR.replace("{document}", "doc").replace("{query}", query)

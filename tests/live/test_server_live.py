@@ -54,6 +54,13 @@ def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
         assert finish_reason(port, logit_bias=never, max_tokens=3, temperature=temperature) in ENDS
 
 
+def test_server_speculates(port: int):
+    """With the option that turns it off, the test of the options has no drafts."""
+    _, body = ask(port, CHAT, greedy(QUESTIONS[0], logit_bias={"42": 100}))
+    assert body["usage"]["completion_tokens"] == 60
+    assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0
+
+
 def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
     """Send a request or its beginning, read a part of the response or nothing, and close or reset the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:

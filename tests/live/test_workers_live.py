@@ -25,16 +25,12 @@ from tests.support.serving import wait_for
 DEADLINE_S = 60
 
 
-def reason() -> str:
-    """Why no worker can be started here."""
-    try:
-        rpc.server("127.0.0.1", 1, 1)
-    except EngineError as error:
-        return str(error)
-    return ""
-
-
-NO_RPC = reason()
+# Why no worker can be started here.
+NO_RPC = ""
+try:
+    rpc.server("127.0.0.1", 1, 1)
+except EngineError as error:
+    NO_RPC = str(error)
 
 
 class Workers:
@@ -108,27 +104,21 @@ def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Wor
     assert any(f"all {sum(layers)} layers" in text for text in server.lines)
 
 
-def stream(server: ServerProcess) -> str:
-    """The body of a stream that runs until the end of its server or its model."""
-    body = chat("Tell me a story.", stream=True, ignore_eos=True, max_tokens=900)
-    return str(ask(server.port, CHAT, body)[1])
-
-
 def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again(workers: Workers, tmp_path: Path):
     mapping = tmp_path / "models.json"
     mapping.write_text(json.dumps({"other": {"path": DEMO, "ctx": 512}}))
-    body = chat("Hello", model="demo")
     name = workers.endpoints[1]
     with server_on(workers, "--models", str(mapping)) as server, ThreadPoolExecutor(8) as threads:
         assert completion(server, "Hello", model="other")
-        streams = [threads.submit(stream, server) for _ in range(8)]
+        endless = chat("Tell me a story.", stream=True, ignore_eos=True, max_tokens=900)
+        streams = [threads.submit(ask, server.port, CHAT, endless) for _ in range(8)]
         wait_for(lambda: sum(slot["is_processing"] for slot in ask(server.port, "/slots")[1]) == 8, DEADLINE_S)
         workers.processes[1].kill()
         for one in streams:
-            text = one.result(DEADLINE_S)
+            text = str(one.result(DEADLINE_S)[1])
             assert f"the worker {name} of --rpc cannot be reached" in text
             assert len(re.findall("[\"']error[\"']:", text)) == 1  # A stream may not have begun.
-        status, error = ask(server.port, CHAT, body)
+        status, error = ask(server.port, CHAT, chat("Hello", model="demo"))
         assert (status, f"the worker {name} of --rpc cannot be reached" in error["error"]["message"]) == (500, True)
         # Another model lives.
         assert completion(server, "Hello", model="other")

@@ -12,7 +12,7 @@ from localchat.serving.core.errors import ApiError
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.token_sampler import TokenSampler
 from localchat.serving.engine.values import EngineDied
-from tests.support.engines import DEADLINE_S, Generation, read, request_for, started, submit
+from tests.support.engines import DEADLINE_S, Generation, read, request_for, started, step_until_idle, submit
 from tests.support.fakes import FakeBackend
 
 TEXTS = ("one one one", "two two", "three")
@@ -20,17 +20,8 @@ TEXTS = ("one one one", "two two", "three")
 # Where errors are raised, by the paths of the methods from the engine. An error while a token is sampled ends its
 # request alone; all others stop the engine.
 SAMPLING = ("backend.sample", "backend.logprobs", "texts.is_end")
-PLACES = (
-    *SAMPLING,
-    "backend.decode",
-    "backend.clear",
-    "_scheduler.add",
-    "_scheduler.schedule",
-    "_scheduler.update",
-    "_scheduler.remove",
-    "_cache.release",
-    "_after_step",
-)
+SCHEDULING = [f"_scheduler.{name}" for name in ("add", "schedule", "update", "remove")]
+PLACES = (*SAMPLING, "backend.decode", "backend.clear", *SCHEDULING, "_cache.release", "_after_step")
 
 
 def break_once(engine: Engine, place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -93,8 +84,7 @@ def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
     backend, seen = FakeBackend(n_batch=8), []
     with Engine(backend, after_step=lambda is_due: seen.append(len(backend.batches))) as engine:
         submit(engine, request_for(tuple(b"a prompt of several steps")))
-        while engine.step():
-            pass
+        step_until_idle(engine)
     assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))
 
 

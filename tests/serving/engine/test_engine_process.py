@@ -56,7 +56,6 @@ def kill_engine(server: ServerProcess) -> int:
     if engine_of(server.process.pid) is None:
         chat_at(server.port)  # The test before has killed it.
     pid = engine_of(server.process.pid)
-    assert pid is not None
     os.kill(pid, signal.SIGKILL)
     return pid
 
@@ -246,10 +245,7 @@ def serving_process(
 
 
 def pid_of(service: Service) -> int:
-    assert service.default.model is not None
-    engine = service.default.model.engine
-    assert isinstance(engine, EngineProcess)
-    return engine._process.pid
+    return service.default.model.engine._process.pid
 
 
 def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
@@ -337,7 +333,6 @@ def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "no memory is left"),
         (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "no process or thread can be started"),
     ],
-    ids=["files", "memory", "processes"],
 )
 def test_engine_that_cannot_start_again_is_503_with_the_reason(error: OSError, text: str, monkeypatch: Any):
     with serving_process(monkeypatch) as (service, port):
@@ -380,7 +375,6 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
     """Its requests end with an error response, those of clients that leave at once."""
     with started([*COMMAND, "--drain", "0"]) as running, ThreadPoolExecutor() as pool:
         pid = engine_of(running.process.pid)
-        assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         for path in (CHAT, "/v1/embeddings"):
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", running.port)) as leaving:

@@ -193,7 +193,6 @@ def test_probabilities_after_sampling_are_of_those_that_remain(engine: Engine, n
     for token in tokens:
         probabilities = {top.id: math.exp(top.logprob) for top in token.top}
         assert sum(probabilities.values()) == pytest.approx(1, abs=1e-3)
-        assert token.logprob is not None
         assert probabilities[token.id] == pytest.approx(math.exp(token.logprob))
         assert len(probabilities) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
 
@@ -207,7 +206,7 @@ def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: A
     return output, finish
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_grammar_counts_whole_characters(engine: Engine, seed: int):
     """A byte that is not UTF-8 is not counted as a character."""
     flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)

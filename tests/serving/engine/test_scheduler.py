@@ -128,6 +128,8 @@ def test_forced_tokens_are_computed_where_they_delay_none(is_unified: bool, n_fo
 # Cached prefixes.
 
 LONG = list(range(100, 250))
+TWICE = [*LONG, NEXT, *LONG]
+THRICE = [*TWICE, NEXT, *LONG]
 FORKED = [*LONG[:70], *range(200)]
 SEEDED, GREEDY = {"sampling": SamplingParams(seed=1)}, {"sampling": SamplingParams(temperature=0)}
 STREAMS = {"is_unified": False}
@@ -159,12 +161,7 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     # The output is computed again once.
     "repeatable turns": (
         STREAMS,
-        [
-            (LONG, 0, SEEDED),
-            ([*LONG, NEXT, *LONG], 128, SEEDED),
-            ([*LONG, NEXT, *LONG, NEXT, *LONG], 256, SEEDED),
-            ([*LONG, NEXT, *LONG, NEXT, *LONG, NEXT, 9], 453),
-        ],
+        [(LONG, 0, SEEDED), (TWICE, 128, SEEDED), (THRICE, 256, SEEDED), ([*THRICE, NEXT, 9], 453)],
     ),
     # A prefix belongs to its set of adapters.
     "adapters": ({}, OF_SETS),

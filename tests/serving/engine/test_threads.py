@@ -14,12 +14,7 @@ class Machine:
     def __init__(self, n_cores: int):
         self.n_free = n_cores
         self.now_s = self.cpu_s = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def process_time(self) -> float:
-        return self.cpu_s
+        self.monotonic, self.process_time = lambda: self.now_s, lambda: self.cpu_s
 
     def run(self, count: ThreadCount, n_steps: int, step_s: float = STEP_S) -> list[int]:
         """The number of threads of each step."""

@@ -62,10 +62,7 @@ def problem(endpoint: str) -> str:
     [
         ([response(MAJOR, MINOR)], ""),
         ([response(MAJOR, MINOR)[:5], response(MAJOR, MINOR)[5:]], ""),
-        (
-            [response(MAJOR, MINOR + 1)],
-            f"speaks RPC {MAJOR}.{MINOR + 1}, this server {MAJOR}.{MINOR}:",
-        ),
+        ([response(MAJOR, MINOR + 1)], f"speaks RPC {MAJOR}.{MINOR + 1}, this server {MAJOR}.{MINOR}: "),
         ([response(MAJOR - 1, 3)], f"speaks RPC {MAJOR - 1}.3, this server {MAJOR}.{MINOR}: install the same version"),
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n" + 20 * b"x"], "is another program: it responds b'HTTP/1.1 400 "),
         ([b"220 mail"], "is another program: it responds b'220 mail'"),
