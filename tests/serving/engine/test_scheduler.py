@@ -300,7 +300,7 @@ def test_choices_with_seeds_compute_whole_chunks_once():
     ]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_repeatable_prompts_are_computed_as_without_a_cached_prefix(seed: int):
     """Whole chunks first, then smaller ones, whatever runs and ran before."""
     random_ = random.Random(seed)
