@@ -12,12 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.support.wheels import index_of
 from tools import install, wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,13 +124,6 @@ def with_model(folder: Path, scratch: Path) -> None:
     chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 def gpu_tools(folder: Path, scratch: Path) -> None:
     """With the tools of an NVIDIA driver and of its compiler in PATH, `make` takes the wheel for that GPU."""
     commands = commands_in(scratch)
@@ -145,17 +137,13 @@ def gpu_tools(folder: Path, scratch: Path) -> None:
         target.mkdir(parents=True)
     for wheel in (folder / "wheels").iterdir():
         ((index if wheel.name.startswith("llama_cpp_python") else others) / wheel.name).symlink_to(wheel)
-    handler = functools.partial(Quiet, directory=str(scratch / "index"))
     project = copy_of_project(scratch)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/"
-        program = project / "tools" / "install.py"
-        program.write_text(program.read_text().replace(install.INDEXES, url))
-        sources = {"PIP_INDEX_URL": f"{url}none/", "PIP_FIND_LINKS": str(others), "WHEELHOUSE": ""}
+    program = project / "tools" / "install.py"
+    with index_of(scratch / "index") as url:
+        program.write_text(program.read_text().replace(install.INDEXES, f"{url}/"))
+        sources = {"PIP_INDEX_URL": f"{url}/none/", "PIP_FIND_LINKS": str(others), "WHEELHOUSE": ""}
         text = run(["make", ".venv/server.stamp"], project, PATH=str(commands), **sources)
-        server.shutdown()
-    assert f"llama-cpp-python is a prebuilt wheel for NVIDIA H100, of {url}cu130." in text, text
+    assert f"llama-cpp-python is a prebuilt wheel for NVIDIA H100, of {url}/cu130." in text, text
     chat(project / ".venv" / "bin", project)
 
 
@@ -192,16 +180,12 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def under(version: str) -> Callable[[Path, Path], None]:
-    """The case for a version of Python."""
-
-    def case(folder: Path, scratch: Path) -> None:
-        python = interpreter(version)
-        if python is None:
-            raise Skipped(f"there is no python{version}")
-        install_and_chat(folder, scratch, PYTHON=python)
-
-    return case
+def under(version: str, folder: Path, scratch: Path) -> None:
+    """With a version of Python."""
+    python = interpreter(version)
+    if python is None:
+        raise Skipped(f"there is no python{version}")
+    install_and_chat(folder, scratch, PYTHON=python)
 
 
 CASES: dict[str, Callable[[Path, Path], None]] = {
@@ -209,18 +193,15 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "no_compiler": no_compiler,
     "with_model": with_model,
     "gpu_tools": gpu_tools,
-    **{f"python{version}": under(version) for version in PYTHONS},
+    **{f"python{version}": functools.partial(under, version) for version in PYTHONS},
 }
 
 
 def main() -> int:
     """Run the named cases, by default all, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("case", nargs="*", choices=CASES, help="default: all")
     options = parser.parse_args()
-    unknown = set(options.case) - set(CASES)
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
     folder = ROOT / "wheelhouse"
     pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
     start = time.monotonic()
