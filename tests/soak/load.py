@@ -31,7 +31,7 @@ def request(target: Target, alone: dict[str, str], unread_s: float, chance: rand
     question = chance.choice(QUESTIONS)
     fields = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": N_TOKENS}
     raw = post("/v1/chat/completions", json.dumps({**fields, "stream": chance.random() < 0.7}).encode())
-    with socket.create_connection(target.address, timeout=4 * DEADLINE_S) as sock:
+    with target.connect(4 * DEADLINE_S) as sock:
         if kind == "unread":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         sock.sendall(raw)
