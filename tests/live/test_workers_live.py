@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -15,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,6 +23,7 @@ from localchat.serving.engine.llama import rpc
 from localchat.serving.engine.values import EngineError
 from localchat.serving.engine.workers import worker_problems
 from tests.support.demo_model import DEMO
+from tests.support.exchanges import ask, opened
 from tests.support.live import ServerProcess, running_process
 
 DEADLINE_S = 60
@@ -84,21 +84,16 @@ def server_on(workers: Workers, *options: str) -> Iterator[ServerProcess]:
         yield server
 
 
-def call(server: ServerProcess, path: str, body: object = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-    with contextlib.closing(connection):
-        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
-        response = connection.getresponse()
-        data = response.read()
-    return response.status, data.decode() if data.startswith((b"data:", b":")) else json.loads(data)
+CHAT = "/v1/chat/completions"
 
 
 def chat(text: str, **options: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 32, **options}
 
 
-def text_of(answer: tuple[int, Any]) -> str:
-    status, body = answer
+def text_of(port: int, text: str, **options: Any) -> str:
+    """The text of a greedy completion."""
+    status, body = ask(port, CHAT, chat(text, **options))
     assert status == 200, body
     return str(body["choices"][0]["message"]["content"])
 
@@ -107,12 +102,11 @@ QUESTIONS = ["What is your name?", "Tell me a story.", "Count to ten."]
 
 
 @needs_rpc
-def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Workers):
-    with running_process("demo", "--ctx", "1024") as server:
-        alone = [text_of(call(server, "/v1/chat/completions", chat(question))) for question in QUESTIONS]
+def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Workers, base_url: str):
+    alone = [text_of(urlsplit(base_url).port or 0, question) for question in QUESTIONS]
     with server_on(workers) as server:
-        assert [text_of(call(server, "/v1/chat/completions", chat(question))) for question in QUESTIONS] == alone
-        shown = call(server, "/props")[1]["workers"]
+        assert [text_of(server.port, question) for question in QUESTIONS] == alone
+        shown = ask(server.port, "/props")[1]["workers"]
     assert [one["endpoint"] for one in shown] == workers.endpoints
     layers = [one["n_layers"] for one in shown]
     assert min(layers) >= 1
@@ -124,12 +118,13 @@ def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Wor
 def stream(server: ServerProcess) -> str:
     """The body of a stream that runs until the end of its server or its model."""
     body = chat("Tell me a story.", stream=True, ignore_eos=True, max_tokens=900)
-    return str(call(server, "/v1/chat/completions", body)[1])
+    with opened(f"127.0.0.1:{server.port}", CHAT, body) as response:
+        return response.read().decode()
 
 
 def wait_until_busy(server: ServerProcess, n: int) -> None:
     end = time.monotonic() + DEADLINE_S
-    while sum(slot["is_processing"] for slot in call(server, "/slots")[1]) < n:
+    while sum(slot["is_processing"] for slot in ask(server.port, "/slots")[1]) < n:
         assert time.monotonic() < end
 
 
@@ -137,23 +132,22 @@ def wait_until_busy(server: ServerProcess, n: int) -> None:
 def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again(workers: Workers, tmp_path: Path):
     mapping = tmp_path / "models.json"
     mapping.write_text(json.dumps({"other": {"path": DEMO, "ctx": 512}}))
-    body = chat("Hello", model="demo")
     name = workers.endpoints[1]
     with server_on(workers, "--models", str(mapping)) as server, ThreadPoolExecutor(8) as threads:
-        assert text_of(call(server, "/v1/chat/completions", chat("Hello", model="other")))
+        assert text_of(server.port, "Hello", model="other")
         streams = [threads.submit(stream, server) for _ in range(8)]
         wait_until_busy(server, 8)
         workers.processes[1].kill()
         for one in streams:
             text = one.result(DEADLINE_S)
             assert f"the worker {name} of --rpc cannot be reached" in text
-            assert len(re.findall("[\"']error[\"']:", text)) == 1  # A stream may not have begun.
-        status, error = call(server, "/v1/chat/completions", body)
+            assert text.count('"error":') == 1  # A stream may not have begun.
+        status, error = ask(server.port, CHAT, chat("Hello", model="demo"))
         assert (status, f"the worker {name} of --rpc cannot be reached" in error["error"]["message"]) == (500, True)
         # Another model lives.
-        assert text_of(call(server, "/v1/chat/completions", chat("Hello", model="other")))
+        assert text_of(server.port, "Hello", model="other")
         workers.start_again(1)
-        assert text_of(call(server, "/v1/chat/completions", body))
+        assert text_of(server.port, "Hello", model="demo")
 
 
 @needs_rpc
@@ -166,7 +160,7 @@ def test_a_stopped_worker_ends_its_requests_after_the_limit(workers: Workers):
         assert f"the worker {workers.endpoints[0]} of --rpc does not respond" in text
         workers.processes[0].send_signal(signal.SIGCONT)
         workers.wait()
-        assert text_of(call(server, "/v1/chat/completions", chat("Hello")))
+        assert text_of(server.port, "Hello")
 
 
 @needs_rpc
