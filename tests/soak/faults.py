@@ -43,7 +43,6 @@ def wait_until_served(target: Target) -> None:
     raise Broken("the server was not back in time")
 
 
-N_STREAMS = 16
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 
 
@@ -60,7 +59,7 @@ def end_of_stream(target: Target, chance: random.Random) -> str:
     return "complete"
 
 
-def kills(n: int, seed: int) -> str:
+def kills(n: int, seed: int, n_streams: int = 16) -> str:
     """Kill the engine process `n` times at random moments: idle, in a prompt, in a stream, and while it loads."""
     chance = random.Random(seed)
     slowest_s = 0.0
@@ -69,7 +68,7 @@ def kills(n: int, seed: int) -> str:
         target = Target(server.port, server.process.pid)
         text = target.chat()
         before = target.resources()
-        with clients(N_STREAMS, lambda chance: end_of_stream(target, chance), seed) as counts:
+        with clients(n_streams, lambda chance: end_of_stream(target, chance), seed) as counts:
             was_loading = False
             for _ in range(n):
                 # Three failed starts in a row would be final for a minute, so at most one is killed while it loads.
@@ -91,6 +90,6 @@ def kills(n: int, seed: int) -> str:
         if after["threads"] > before["threads"] + 2 or after["files"] > before["files"] + 2:
             raise Broken(f"something is left: {before}, then {after}")
     return (
-        f"{n} kills under {N_STREAMS} streams: {counted(counts)}; GET /health within {slowest_s:.2f} s; "
+        f"{n} kills under {n_streams} streams: {counted(counts)}; GET /health within {slowest_s:.2f} s; "
         f"{after['MB'] - before['MB']:.0f} MB more"
     )
