@@ -118,8 +118,7 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
 
 
 @pytest.mark.cpu_only
-def test_gaps_between_running_sequences_do_not_change_idle_prefixes(engine: Engine):
-    """A row that fills a gap is computed in the slot of an idle prefix, and removed."""
+def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine: Engine):
     engine.forget()
     requests = [request_for(chat(engine, question), sampling=GREEDY, max_tokens=24) for question in QUESTIONS[:7]]
     alone = [[token.id for token in read(engine, request)[1]] for request in requests]

@@ -89,6 +89,11 @@ class FakeCells:
             shared = copies
         self.slots[target] = shared
 
+    def swap(self, slot: int, other: int) -> None:
+        self._operations.append(("swap", slot, other))
+        assert not self.limits.is_unified
+        self.slots[slot], self.slots[other] = self.slots[other], self.slots[slot]
+
     def truncate(self, slot: int, position: int) -> None:
         self._operations.append(("truncate", slot, position))
         assert self.limits.can_truncate

@@ -28,6 +28,8 @@ from .values import Adapters
 
 # If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
+# To move as many tokens to another slot takes as long as another pass of a step.
+_MOVED_PER_STEP = 1000
 
 
 class Match(NamedTuple):
@@ -49,6 +51,8 @@ class KVCache:
         self._free = set(range(self._limits.n_slots))
         # By slot: the number of first cells that were computed in chunks of TILE_ROWS.
         self._n_tiled = [0] * self._limits.n_slots
+        # How many steps had gaps between the active slots since a sequence was moved.
+        self._n_with_gaps = 0
         # By slot that is not free: the set of adapters with which its cells were computed.
         self._adapters: list[Adapters] = [()] * self._limits.n_slots
 
@@ -167,6 +171,37 @@ class KVCache:
         slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self.active), default=0), slot))
         self._free.remove(slot)
         return slot
+
+    def close_gaps(self) -> None:
+        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that.
+
+        If each slot has its own cells, llama.cpp computes sequences in one pass only if their slots are consecutive.
+        """
+        n, slots = len(self.active), sorted(self.active)
+        if self._limits.is_unified or not n or slots[-1] - slots[0] < n:
+            self._n_with_gaps = 0
+            return
+        self._n_with_gaps += 1
+        starts = range(self._limits.n_slots - n + 1)
+        start = max(starts, key=lambda start: sum(start <= slot < start + n for slot in slots))
+        slot = next(slot for slot in slots if not start <= slot < start + n)
+        gap = next(slot for slot in range(start, start + n) if slot not in self.active)
+        if self.active[slot].n_computed + len(self._idle.get(gap, ())) <= _MOVED_PER_STEP * self._n_with_gaps:
+            self._n_with_gaps = 0
+            self._swap(slot, gap)
+
+    def _swap(self, slot: int, gap: int) -> None:
+        """Exchanges an active slot with one that is free or idle."""
+        self._backend.swap(slot, gap)
+        self.active[gap] = sequence = self.active.pop(slot)
+        sequence.slot = gap
+        # The order of the idle prefixes stays.
+        self._idle = OrderedDict((slot if idle == gap else idle, held) for idle, held in self._idle.items())
+        if gap in self._free:
+            self._free.symmetric_difference_update((slot, gap))
+        n_tiled, adapters = self._n_tiled, self._adapters
+        n_tiled[slot], n_tiled[gap] = n_tiled[gap], n_tiled[slot]
+        adapters[slot], adapters[gap] = adapters[gap], adapters[slot]
 
     def truncate(self, sequence: Sequence) -> None:
         """Frees the cells of a running sequence beyond its computed tokens, such as those of rejected draft tokens."""

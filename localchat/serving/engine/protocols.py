@@ -29,6 +29,9 @@ class CacheBackend(Protocol):
         """Gives an empty slot the cells of another slot that are before a position, shared or copied. These are all of
         its cells unless `limits.can_truncate`. Without media, the position of a token is its index."""
 
+    def swap(self, slot: int, other: int) -> None:
+        """Exchanges the cells of two slots, of which one may be empty. Called only unless `limits.is_unified`."""
+
     def truncate(self, slot: int, position: int) -> None:
         """Frees the cells of a slot from a position on. Called only if `limits.can_truncate`."""
 

@@ -85,6 +85,7 @@ class Scheduler:
         """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits. Drafts
         are computed only in a step without prompts."""
         self._admit()
+        self._cache.close_gaps()
         batch = Batch(tuple(self._chunks(self._in_turn())))
         self._n_turn_left -= 1 + (batch.n_tokens - len(batch.chunks)) // _ROWS_PER_STEP
         return batch

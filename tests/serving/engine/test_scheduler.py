@@ -127,9 +127,9 @@ def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
     n_cells, n_parallel, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
     can_truncate = random_.random() < 0.8
     max_drafted = random_.randint(0, n_batch - n_parallel) if can_truncate else 0
-    scheduler = new_scheduler(
-        n_cells, n_parallel, n_batch, n_idle=random_.choice([1, 4]), can_truncate=can_truncate, max_drafted=max_drafted
-    )
+    options = {"can_truncate": can_truncate, "is_unified": not can_truncate or seed % 2 == 0}
+    n_idle = random_.choice([1, 4])
+    scheduler = new_scheduler(n_cells, n_parallel, n_batch, n_idle=n_idle, max_drafted=max_drafted, **options)
     to_come = [random_sequence(random_, id) for id in range(40)]
     all_of_them, n_steps = list(to_come), 0
     while to_come or scheduler.running or scheduler.waiting:
@@ -298,6 +298,42 @@ def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_pla
     scheduler.add(with_prompt(4, *SYSTEM, 9))
     run_step(scheduler)
     assert scheduler.cells.take_operations() == [("share", 1, 2, 50)]
+
+
+def test_sequences_in_streams_close_the_gaps_between_them():
+    scheduler = new_scheduler(10_000, 5, 2048, is_unified=False)
+    for id in range(5):
+        scheduler.add(sequence(id, 50, max_tokens=3000))
+    while len(scheduler.running) < 5 or not all(one.n_sampled for one in scheduler.running):
+        run_step(scheduler)
+    for id, keep in ((1, True), (2, False), (3, False)):
+        scheduler.remove(next(one for one in scheduler.running if one.id == id), keep=keep)
+    scheduler.cells.take_operations()
+    n_before = len(scheduler.running[0].tokens)
+    for _ in range(3):
+        run_step(scheduler)
+    # The idle prefix that was there stays, and is continued where it is now.
+    assert scheduler.cells.take_operations() == [("swap", 4, 1)]
+    assert sorted(scheduler.cache.active) == [0, 1]
+    assert [len(one.tokens) - n_before for one in scheduler.running] == [3, 3]
+    scheduler.add(with_prompt(5, *range(1000, 1050), 9))
+    run_step(scheduler)
+    assert scheduler.running[-1].n_cached == 50
+
+
+def test_long_sequences_move_only_after_steps_that_cost_as_much():
+    scheduler = new_scheduler(20_000, 3, 4000, is_unified=False)
+    for id, n in enumerate((3000, 10, 2500)):
+        scheduler.add(sequence(id, n, max_tokens=4000))
+    while len(scheduler.running) < 3 or not all(one.n_sampled for one in scheduler.running):
+        run_step(scheduler)
+    scheduler.remove(scheduler.running[1])
+    scheduler.cells.take_operations()
+    n_steps = 0
+    while not scheduler.cells.take_operations():
+        run_step(scheduler)
+        n_steps += 1
+    assert n_steps == 3, "a thousand tokens for each step"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +24,6 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     from ..media.projector import LlamaProjector
 
-# Limit of unused rows that close a gap between two slots. More rows would cost as much as another pass.
-_MAX_GAP = 4
 # The limit of rows of a batch in which threads mostly wait for memory and each other.
 _SHORT_BATCH = 32
 
@@ -94,15 +92,29 @@ class LlamaBackend:
             return
         # Between streams `llama_memory_seq_cp` copies the whole stream.
         n_source = self._length(source)
-        n_bytes = L.llama_state_seq_get_size(self._context, source)
-        state = np.empty(n_bytes, np.uint8)
-        data = pointer_to(state, ctypes.c_uint8)
-        L.llama_state_seq_get_data(self._context, data, n_bytes, source)
-        L.llama_state_seq_set_data(self._context, data, n_bytes, target)
-        if self._length(target) != n_source:
-            raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {last_errors()}")
+        self._set_state(target, self._state(source), n_source)
         if position < n_source:
             self.truncate(target, position)
+
+    def swap(self, slot: int, other: int) -> None:
+        states = [
+            (target, self._state(source), self._length(source)) for source, target in ((slot, other), (other, slot))
+        ]
+        for target, state, n_tokens in states:
+            self.clear(target)
+            if n_tokens:
+                self._set_state(target, state, n_tokens)
+
+    def _state(self, slot: int) -> Any:
+        n_bytes = L.llama_state_seq_get_size(self._context, slot)
+        state = np.empty(n_bytes, np.uint8)
+        L.llama_state_seq_get_data(self._context, pointer_to(state, ctypes.c_uint8), n_bytes, slot)
+        return state
+
+    def _set_state(self, slot: int, state: Any, n_tokens: int) -> None:
+        L.llama_state_seq_set_data(self._context, pointer_to(state, ctypes.c_uint8), len(state), slot)
+        if self._length(slot) != n_tokens:
+            raise EngineError(f"{n_tokens} tokens cannot be copied to another sequence: {last_errors()}")
 
     def truncate(self, slot: int, position: int) -> None:
         if not all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot]):
@@ -120,13 +132,7 @@ class LlamaBackend:
         assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
         self._set_adapters(batch.adapters)
         span = batch.chunks[0].span
-        fillers = self._fillers(batch) if span is None else {}
-        if span is None:
-            code = self._compute(self._llama_batch(batch, fillers))
-        else:
-            code = self._compute_span(batch.chunks[0], span)
-        for slot, position in fillers.items():
-            L.llama_memory_seq_rm(self._memory, slot, position, -1)
+        code = self._compute(self._llama_batch(batch)) if span is None else self._compute_span(batch.chunks[0], span)
         if code == 0:
             if self._outputs:
                 shape = (len(self._outputs), self.vocabulary.n_tokens)
@@ -179,34 +185,12 @@ class LlamaBackend:
         top = [(int(id), float(logits[id] - log_total)) for id in likeliest]
         return float(logits[token] - log_total), top
 
-    def _fillers(self, batch: Batch) -> dict[int, int]:
-        """The slots of unused rows, which close gaps between the slots of a batch, and the position of each row.
-
-        llama.cpp computes streams in one pass only if their numbers are consecutive.
-        """
-        fillers: dict[int, int] = {}
-        if self.limits.is_unified:
-            return fillers
-        slots = [chunk.slot for chunk in batch.chunks]
-        for before, after in zip(slots, slots[1:]):
-            gap = {slot: self._length(slot) for slot in range(before + 1, after)}
-            fits = all(length < L.llama_n_ctx_seq(self._context) for length in gap.values())
-            if len(gap) <= _MAX_GAP and fits and batch.n_tokens + len(fillers) + len(gap) <= self.limits.n_batch:
-                fillers.update(gap)
-        return fillers
-
-    def _llama_batch(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
-        """The rows of a batch, and one for each filler, in order of their slots."""
-        rows: list[tuple[int, int, list[int], list[int]]] = []
+    def _llama_batch(self, batch: Batch) -> Any:
+        self._rows.clear()
         for chunk in batch.chunks:
             outputs = [row - chunk.first for row in chunk.rows_with_logits]
             position = chunk.sequence.position_of(chunk.sequence.n_computed)
-            rows.append((chunk.slot, position, chunk.tokens(), outputs))
-        if fillers:
-            rows = sorted(rows + [(slot, position, [0], []) for slot, position in fillers.items()])
-        self._rows.clear()
-        for slot, position, tokens, outputs in rows:
-            self._rows.add(self._ids[slot], position, tokens, outputs)
+            self._rows.add(self._ids[chunk.slot], position, chunk.tokens(), outputs)
         return self._rows.batch
 
     def _compute_span(self, chunk: BatchChunk, span: Span) -> int:

@@ -11,9 +11,9 @@ import time
 _TINY_MODEL_BYTES = 12 << 20
 # The threads are too many if they get less than this share of their time from the cores. Where nothing else runs they
 # get .95, also while they wait for each other; on 2 cores, one of them busy, .5. The steps of one decision take at
-# least so long.
-_LEAST_SHARE = 0.8
-_MIN_S = 0.05
+# least so long: with .05 s, a process that computes for 30 ms three times in a second takes a thread away for ever.
+_LEAST_SHARE = 0.75
+_MIN_S = 0.2
 # When one more thread is tried again; each time without success doubles the wait.
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.25, 8.0
 
