@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.support.wheels import index_of
-from tools import install, wheelhouse
+from tools import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
 # Starts the installed server, and asks it through the installed client, which waits for it.
@@ -88,15 +87,18 @@ def no_network(folder: Path, scratch: Path) -> None:
 
 def no_compiler(folder: Path, scratch: Path) -> None:
     """Without compiler, CMake and network: `make` uses the folder beside the project; without it, `make` fails."""
-    commands = commands_in(scratch)
+    commands = scratch / "commands"
+    commands.mkdir()
+    for name in ("sh", "make", "touch", "env", "dirname"):  # What `make` needs.
+        (commands / name).symlink_to(shutil.which(name) or name)
+    (commands / "python3").symlink_to(sys.executable)
     project = copy_of_project(scratch)
     (scratch / "wheelhouse").symlink_to(folder)
-    environment = {"PATH": str(commands)}
     run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
     chat(project / ".venv" / "bin", project)
     run(["make", "clean"], project)
     try:
-        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", **environment)
+        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", PATH=str(commands))
     except Failed as error:
         if "no C++ compiler was found" not in str(error):
             raise
@@ -122,39 +124,6 @@ def with_model(folder: Path, scratch: Path) -> None:
     commands = scratch / "localchat" / "bin"
     assert "tiny-Q4_0" in run([commands / "localchat-server", "--list"], scratch, **home)
     chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
-
-
-def gpu_tools(folder: Path, scratch: Path) -> None:
-    """With the tools of an NVIDIA driver and of its compiler in PATH, `make` takes the wheel for that GPU."""
-    commands = commands_in(scratch)
-    texts = {"nvidia-smi": "    Product Name : NVIDIA H100", "nvcc": "Cuda compilation tools, release 13.0, V13.0.88"}
-    for name, text in texts.items():
-        (commands / name).write_text(f"#!/bin/sh\necho '{text}'\n")
-        (commands / name).chmod(0o755)
-    # An index with the wheel for the GPU, and a folder with all other wheels.
-    index, others = scratch / "index" / "cu130" / "llama-cpp-python", scratch / "others"
-    for target in (index, others):
-        target.mkdir(parents=True)
-    for wheel in (folder / "wheels").iterdir():
-        ((index if wheel.name.startswith("llama_cpp_python") else others) / wheel.name).symlink_to(wheel)
-    project = copy_of_project(scratch)
-    program = project / "tools" / "install.py"
-    with index_of(scratch / "index") as url:
-        program.write_text(program.read_text().replace(install.INDEXES, f"{url}/"))
-        sources = {"PIP_INDEX_URL": f"{url}/none/", "PIP_FIND_LINKS": str(others), "WHEELHOUSE": ""}
-        text = run(["make", ".venv/server.stamp"], project, PATH=str(commands), **sources)
-    assert f"llama-cpp-python is a prebuilt wheel for NVIDIA H100, of {url}/cu130." in text, text
-    chat(project / ".venv" / "bin", project)
-
-
-def commands_in(scratch: Path) -> Path:
-    """A folder with the few programs that `make` needs, which have no compiler among them."""
-    commands = scratch / "commands"
-    commands.mkdir()
-    for name in ("sh", "make", "touch", "env", "dirname"):
-        (commands / name).symlink_to(shutil.which(name) or name)
-    (commands / "python3").symlink_to(sys.executable)
-    return commands
 
 
 def copy_of_project(scratch: Path) -> Path:
@@ -192,7 +161,6 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
     "with_model": with_model,
-    "gpu_tools": gpu_tools,
     **{f"python{version}": functools.partial(under, version) for version in PYTHONS},
 }
 
