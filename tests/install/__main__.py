@@ -168,8 +168,10 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
 def main() -> int:
     """Run the named cases, by default all, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", nargs="*", choices=CASES, help="default: all")
+    parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)} (default: all)")
     options = parser.parse_args()
+    if unknown := set(options.case) - set(CASES):
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
     folder = ROOT / "wheelhouse"
     pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
     start = time.monotonic()
