@@ -72,7 +72,7 @@ class Workers:
         return process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
     with contextlib.ExitStack() as stack:
         yield Workers(stack)
@@ -175,6 +175,7 @@ def test_a_worker_of_another_server_and_a_missing_one_end_the_start(workers: Wor
     assert (busy.returncode, [text in busy.stderr for text in texts]) == (1, [True, True])
     assert missing.returncode == 1
     assert f"the worker {workers.endpoints[0]} of --rpc cannot be reached" in missing.stderr
+    workers.start_again(0)
 
 
 @pytest.mark.skipif(not NO_RPC, reason="this build has RPC")
