@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # Type checkers treat the name as true. An import of typi
 
 if TYPE_CHECKING:  # For type checkers, and for programs that find modules by their imports.
     from .agent.conversation import *  # noqa: F403
-    from .agent.tool_run import *  # noqa: F403
     from .agent.tools import *  # noqa: F403
     from .aio import *  # noqa: F403
     from .client import *  # noqa: F403
@@ -22,7 +21,6 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .events import *  # noqa: F403
     from .reply.assembly import *  # noqa: F403
     from .request.completion import *  # noqa: F403
-    from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
@@ -32,8 +30,7 @@ __version__ = "0.1.0"
 
 # The public names by their modules.
 _NAMES = {
-    "agent.conversation": "AsyncConversation Conversation",
-    "agent.tool_run": "AsyncToolRun ToolRun",
+    "agent.conversation": "AsyncConversation AsyncToolRun Conversation ToolRun",
     "agent.tools": "Tool ToolResult",
     "aio": "AsyncClient",
     "client": "Client chat",
@@ -44,8 +41,7 @@ _NAMES = {
     "events": "Annotations Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta "
     "RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "reply.assembly": "Accumulator",
-    "request.completion": "Prompt",
-    "request.models": "Model",
+    "request.completion": "Model Prompt",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
     "sse": "ServerSentEvent SSEDecoder SSEError",

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from . import __version__
 from .client import Client
-from .terminal.arguments import make_parser
 from .terminal.ask import NO_PROMPT, OK, USAGE, printable, report, run_command
 from .transport.timeouts import DEFAULT_TIMEOUT
+
+_DESCRIPTION = """Send a prompt to a chat server and print the answer. Piped input and files are put before the text.
+Without text, on a terminal, start a chat; /help lists its commands."""
+
+_EPILOG = """exit codes: 0 for a complete answer, 1 for an error, 2 for wrong usage, 3 for an answer that was cut,
+130 for Ctrl-C"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,12 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from .terminal.session import Session, prompt_text, waiting  # Imported here: --help does not need it.
+
     try:
         client = Client(
             arguments.base_url,
             arguments.api_key,
             arguments.model,
-            timeout=DEFAULT_TIMEOUT if arguments.timeout is None else arguments.timeout,
+            timeout=arguments.timeout,
             max_retries=arguments.retries,
             on_retry=lambda n, delay_s, error: report(f"localchat: {error}; try {n + 1} in {delay_s:.1f} s"),
         )
@@ -33,30 +43,66 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.error(str(error))
     with client:
         if arguments.models:
-            from .terminal.printing import waiting  # Imported here: --help does not need it.
-
             with waiting(client):
                 names = "\n".join(client.models())
             print(printable(names, sys.stdout))
             return OK
-        return _ask_or_chat(client, parser, arguments)
+        session = Session(client, arguments)
+        text = prompt_text(arguments.text, arguments.file)
+        if text.strip():
+            return session.ask(text)
+        is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+        if arguments.json or arguments.schema or not is_terminal:
+            parser.print_usage(sys.stderr)
+            report(NO_PROMPT)
+            return USAGE
+        from .terminal.chat import chat
+
+        return chat(session)
 
 
-def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from .terminal.session import Session, prompt_text  # Imported here: --models and --help do not need these modules.
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m localchat", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("text", nargs="*", help="the prompt")
+    parser.add_argument("--version", action="version", version=f"localchat {__version__}")
 
-    session = Session(client, arguments)
-    text = prompt_text(arguments.text, arguments.file)
-    if text.strip():
-        return session.ask(text, arguments.image)
-    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    if arguments.json or arguments.schema or not is_terminal:
-        parser.print_usage(sys.stderr)
-        report(NO_PROMPT)
-        return USAGE
-    from .terminal.chat import chat
+    add = parser.add_argument_group("server").add_argument
+    add("-b", "--base-url", help="default: OPENAI_BASE_URL, or http://127.0.0.1:8080/v1; unix:/path for a Unix socket")
+    add("-k", "--api-key", help="default: OPENAI_API_KEY. Other users can see this option in the process list")
+    add("-m", "--model", help="default: LOCALCHAT_MODEL, or the only model of the server")
+    add("--models", action="store_true", help="list the server's models and stop")
+    about = "the limit of a whole answer, and of each wait within it"
+    add("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS", help=about)
+    add("--retries", type=int, default=2, metavar="N", help="retries of a failed request (2)")
 
-    return chat(session, arguments.image)
+    add = parser.add_argument_group("question").add_argument
+    add("-s", "--system", metavar="TEXT", help="the system message")
+    about = "continue the last conversation of this user"
+    add("-c", "--continue", dest="continues", action="store_true", help=about)
+    add("--file", action="append", default=[], metavar="FILE", help="a text file to put before the text")
+    add("--image", action="append", default=[], metavar="FILE", help="an image, by file or URL")
+    add("--audio", action="append", default=[], metavar="FILE", help="a sound, by file")
+    add("--schema", metavar="FILE", help="a JSON Schema; only a valid answer is printed")
+    about = "a field of the request, as JSON or text: -o temperature=0.2 -o stop=END"
+    add("-o", "--option", action="append", default=[], type=_option, metavar="KEY=VALUE", help=about)
+
+    add = parser.add_argument_group("output").add_argument
+    add("--json", action="store_true", help="print one line of JSON: text, finish_reason, usage, ...")
+    add("--no-stream", action="store_true", help="print the answer only when it is complete")
+    add("--no-save", action="store_true", help="do not save this conversation for --continue")
+    add("--show-reasoning", action="store_true", help="print the reasoning of the model to stderr")
+    add("--usage", action="store_true", help="print token counts and speed to stderr")
+    return parser
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 if __name__ == "__main__":

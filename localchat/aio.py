@@ -1,10 +1,5 @@
 """The asynchronous client, with the same options, events and errors as the blocking one.
 
-    async with AsyncClient() as client:
-        async with client.stream("Why is the sky blue?") as stream:
-            async for text in stream.text:
-                print(text, end="")
-
 The code differs from `client` only where it waits for the network. Cancelling the task, or leaving the `async with`
 block, closes the connection at once. Use a client in one event loop at a time.
 """
@@ -15,10 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .client import BaseClient, T
-from .events import Reply
-from .request.completion import Prompt, TextPrompt
-from .request.models import Model
+from .client import BaseClient
+from .events import Reply, Value
+from .request.completion import Model, Prompt, TextPrompt
 from .request.options import (
     ChatOptions,
     CompletionOptions,
@@ -35,8 +29,7 @@ from .transport.sockets import Result
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .agent.conversation import AsyncConversation
-    from .agent.tool_run import AsyncToolRun
+    from .agent.conversation import AsyncConversation, AsyncToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -57,8 +50,8 @@ class AsyncClient(BaseClient):
 
     @overload
     async def chat(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatOptions]
-    ) -> Reply[T]: ...
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[ChatOptions]
+    ) -> Reply[Value]: ...
 
     @overload
     async def chat(
@@ -71,8 +64,8 @@ class AsyncClient(BaseClient):
 
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamOptions]
-    ) -> AsyncStream[T]: ...
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[StreamOptions]
+    ) -> AsyncStream[Value]: ...
 
     @overload
     def stream(
@@ -86,8 +79,8 @@ class AsyncClient(BaseClient):
 
     @overload
     async def map(
-        self, prompts: Iterable[Prompt], /, *, response_format: type[T], **options: Unpack[MapOptions]
-    ) -> list[Reply[T]]: ...
+        self, prompts: Iterable[Prompt], /, *, response_format: type[Value], **options: Unpack[MapOptions]
+    ) -> list[Reply[Value]]: ...
 
     @overload
     async def map(
@@ -118,15 +111,15 @@ class AsyncClient(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.tool_run import AsyncToolRun
+        from .agent.conversation import AsyncToolRun
 
         return AsyncToolRun(self, prompt, tools, **options)
 
-    def conversation(self, **options: Any) -> AsyncConversation:
+    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
         from .agent.conversation import AsyncConversation
 
-        return AsyncConversation(self, **options)
+        return AsyncConversation(self, tools=tools, **options)
 
     async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""

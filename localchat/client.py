@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json as json_module
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
-from .events import Reply
-from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
-from .request.models import Model, default_model, fetch_models
+from .events import Reply, Value
+from .request.completion import CHAT_PATH, Arguments, Completion, Model, Prompt, TextPrompt, fetch_models
 from .request.options import (
     ChatOptions,
     ClientOptions,
@@ -32,8 +31,7 @@ from .transport.sockets import Driver, Pool, Result, run_blocking
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .agent.conversation import Conversation
-    from .agent.tool_run import ToolRun
+    from .agent.conversation import Conversation, ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -41,9 +39,6 @@ if TYPE_CHECKING:
         base_url: str | None
         api_key: str | None
 
-
-# The type that `response_format` names, and of `reply.parsed`.
-T = TypeVar("T")
 
 # The options of each method, which `help` shows.
 _OPTIONS_OF: dict[str, Any] = {
@@ -132,10 +127,6 @@ class BaseClient:
         arguments = Arguments(self._settings, {}, RequestOptions, "models")
         return await fetch_models(self._call(driver, arguments), arguments.headers)
 
-    async def _find_model(self, driver: Any, given: Mapping[str, Any]) -> str | None:
-        arguments = Arguments(self._settings, given, RequestOptions, "map")
-        return await default_model(self._call(driver, arguments), arguments.headers)
-
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         if not (method.isascii() and method.isalpha()):
@@ -194,8 +185,8 @@ class Client(BaseClient):
 
     @overload
     def chat(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatOptions]
-    ) -> Reply[T]: ...
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[ChatOptions]
+    ) -> Reply[Value]: ...
 
     @overload
     def chat(
@@ -221,8 +212,8 @@ class Client(BaseClient):
 
     @overload
     def stream(
-        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamOptions]
-    ) -> Stream[T]: ...
+        self, prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[StreamOptions]
+    ) -> Stream[Value]: ...
 
     @overload
     def stream(
@@ -246,8 +237,8 @@ class Client(BaseClient):
 
     @overload
     def map(
-        self, prompts: Iterable[Prompt], /, *, response_format: type[T], **options: Unpack[MapOptions]
-    ) -> list[Reply[T]]: ...
+        self, prompts: Iterable[Prompt], /, *, response_format: type[Value], **options: Unpack[MapOptions]
+    ) -> list[Reply[Value]]: ...
 
     @overload
     def map(
@@ -273,9 +264,8 @@ class Client(BaseClient):
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
 
-        The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is sent as
-        the body; None sends no body. Returns the parsed JSON of the response, its text if it is not JSON, None if it is
-        empty.
+        The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is the body
+        unless it is None. Returns the parsed JSON of the response, its text if it is not JSON, None if it is empty.
         """
         return self._run(self._request, method, path, json, options)
 
@@ -302,15 +292,15 @@ class Client(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.tool_run import ToolRun
+        from .agent.conversation import ToolRun
 
         return ToolRun(self, prompt, tools, **options)
 
-    def conversation(self, **options: Any) -> Conversation:
+    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation and of `run`."""
         from .agent.conversation import Conversation
 
-        return Conversation(self, **options)
+        return Conversation(self, tools=tools, **options)
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
@@ -344,7 +334,9 @@ class Client(BaseClient):
 
 
 @overload
-def chat(prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[_OneCall]) -> Reply[T]: ...
+def chat(
+    prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[_OneCall]
+) -> Reply[Value]: ...
 
 
 @overload

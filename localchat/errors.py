@@ -1,7 +1,6 @@
-"""Every error that the client raises on purpose.
+"""Every error that the client raises on purpose. One during a response has the part received so far as `partial`.
 
-An error during a response has the part received so far as `partial`. Every error can be pickled, and none contains the
-key.
+Every error can be pickled, and none contains the key.
 """
 
 from __future__ import annotations

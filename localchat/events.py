@@ -318,15 +318,19 @@ class Reply(Frozen, Generic[Value]):
     raw: Any = None
     # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
-    # Of `map`: why the request failed. `choices` have what was received before; `text` and the like raise the error.
+    # Of `map`: why the request failed. `choices` have what was received before; `text`, `parsed` and the like raise it.
     error: LocalChatError | None = None
+
+    def _received(self, field: str) -> Any:
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        return vars(self)[field]
 
     @property
     def choice(self) -> Choice:
         """The first choice; an empty one if none was received. Raises `error` if there is one."""
-        if self.error is not None:
-            raise self.error.with_traceback(None)
-        return self.choices[0] if self.choices else Choice()
+        choices: tuple[Choice, ...] = self._received("choices")
+        return choices[0] if choices else Choice()
 
     @property
     def text(self) -> str:
@@ -363,3 +367,7 @@ class Reply(Frozen, Generic[Value]):
 
     def __str__(self) -> str:
         return self.text
+
+
+# A property has priority over the field of its name. It is set here, since the class body has the default of the field.
+Reply.parsed = property(lambda reply: reply._received("parsed"))  # type: ignore[misc]

@@ -9,8 +9,8 @@ from typing import Any
 
 from .errors import LocalChatError
 from .events import Reply, changed
-from .request.completion import Prompt, as_messages, reusable
-from .request.options import ChatOptions, MapOptions, RequestOptions, check_count, check_options
+from .request.completion import Prompt, as_messages, default_model, reusable
+from .request.options import ChatOptions, MapOptions, check_count, check_options
 from .transport.sockets import Driver, run_blocking
 
 
@@ -31,7 +31,7 @@ class ManyPrompts:
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        client._chat_request("", self._options, ChatOptions, "map")
+        self._request = client._chat_request("", self._options, ChatOptions, "map")  # Raises for wrong options.
         self._n_done = 0
 
     def map(self) -> list[Reply[Any]]:
@@ -84,10 +84,9 @@ class ManyPrompts:
 
     async def _find_model(self, driver: Any) -> None:
         """Find the model of the server once for all prompts. Each of them reports an error of that."""
-        if self.prompts and self._options.get("model") is None:
-            known = {name: self._options[name] for name in RequestOptions.__annotations__ if name in self._options}
+        if self.prompts and self._request.model is None:
             with contextlib.suppress(LocalChatError):
-                await self._client._find_model(driver, known)
+                await default_model(self._client._call(driver, self._request), self._request.headers)
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:

@@ -35,12 +35,11 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 class Events(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises."""
 
-    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`; and
-    # `_check`, which raises IncompleteReply if the reply was cut.
+    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`.
     _advance: Any
     _close: Any
-    _check: Any
     _is_closed: Any
+    _request: Any
     reply: Any
 
     def __init__(self) -> None:
@@ -93,9 +92,9 @@ class Events(Generic[AnyEvent, Value]):
             while await self._next() is not None:
                 pass
         except DoesNotFit:
-            self._check()  # A value that was cut is no mistake of the model.
+            check_complete(self.reply, self._request)  # A value that was cut is no mistake of the model.
             raise
-        self._check()
+        check_complete(self.reply, self._request)
         reply: Reply[Value] = self.reply
         return reply
 
@@ -228,9 +227,6 @@ class BaseStream(Events[StreamEvent, Value]):
         if not self._is_advancing:  # Otherwise another thread or task releases it.
             self._call.release()
 
-    def _check(self) -> None:
-        check_complete(self.reply, self._request)
-
     async def _advance(self) -> None:
         call = self._call
         if self._frames is None:
@@ -322,9 +318,8 @@ class BaseStream(Events[StreamEvent, Value]):
 class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
 
-    Entering the `with` block sends the request; without one, the first iteration does. `reply` is the reply received
-    so far, also after an error; `finish` reads to the end and returns it. A stream without references closes its
-    connection.
+    Entering the `with` block, or else the first iteration, sends the request. `reply` is the reply received so far,
+    also after an error; `finish` reads to the end and returns it. A stream without references closes its connection.
     """
 
 

@@ -1,19 +1,17 @@
 """Python functions as tools: their definitions, and running the calls of a model.
 
-A tool is a plain function: its name, its docstring and its annotations describe it to the model. `Toolbox` validates
-the calls of a response and runs them; `tool_run` sends the results back. Mistakes of the model (an unknown name,
-arguments that do not parse or are not valid) are reported to the model, not raised.
+A tool is a plain function: its name, its docstring and its annotations describe it to the model. Mistakes of the model
+(an unknown name, arguments that do not parse or are not valid) are reported to the model, not raised.
 """
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import inspect
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Union
 
@@ -22,7 +20,6 @@ from ..events import Frozen, ToolCall
 from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
-from ..transport.sockets import run_blocking
 
 log = logging.getLogger(__name__)
 
@@ -90,129 +87,57 @@ class ToolResult(Frozen):
 
 # The approval hook, of an AsyncClient also a coroutine function. Only True runs the call; a text is sent as the reason.
 OnCall = Callable[[ToolCall], object]
-_NOT_APPROVED = "this call was not approved and did not run"
 
 # The function of a call with its converted arguments; or what is wrong with the call, which is sent to the model.
-_Prepared = Union[Callable[[], Any], str]
+Prepared = Union[Callable[[], Any], str]
 
 
-class Toolbox:
-    """Tools by name. Validates and runs the calls of a response.
+def tools_by_name(tools: Iterable[AnyTool], in_loop: bool) -> dict[str, Tool]:
+    """The tools of a run. Raises TypeError or ValueError if they cannot be sent or run."""
+    if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
+        raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
+    listed = [Tool.of(tool) for tool in tools]
+    by_name = {tool.name: tool for tool in listed}
+    if len(by_name) < len(listed):
+        raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    names = [tool.name for tool in listed if any(kind(tool.function) for kind in kinds)]
+    if names and not in_loop:
+        raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
+    return by_name
 
-    `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
-    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`.
-    """
 
-    def __init__(
-        self,
-        tools: Iterable[AnyTool],
-        *,
-        on_call: OnCall | None = None,
-        parallel: bool | int = False,
-        raise_errors: bool = False,
-    ) -> None:
-        if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
-            raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
-        if on_call is not None and not callable(on_call):
-            raise TypeError(f"on_call is a function, not {on_call!r}")
-        if not isinstance(parallel, int) or parallel < 0:
-            raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
-        listed = [Tool.of(tool) for tool in tools]
-        self._tools = {tool.name: tool for tool in listed}
-        if len(self._tools) < len(listed):
-            raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
-        self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
+def prepare(call: ToolCall, tools: Mapping[str, Tool]) -> Prepared:
+    tool = tools.get(call.name)
+    if tool is None:
+        return f"there is no tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}"
+    if call.arguments is None:
+        return f"{call.error}; you wrote: {_shortened(call.arguments_json)}"
+    try:
+        return functools.partial(tool.function, **tool.read(call.arguments))
+    except DoesNotFit as error:
+        return f"the arguments are not valid: {error}"
 
-    @property
-    def definitions(self) -> list[dict[str, Any]]:
-        return [tool.definition for tool in self._tools.values()]
 
-    async def run_calls(
-        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool], *, in_loop: bool
-    ) -> AsyncGenerator[ToolResult, None]:
-        """Run the calls, unless `is_closed`, and yield their results in the same order.
-
-        With `in_loop` an event loop runs this generator: it awaits coroutine functions, and runs others in threads.
-        """
-        ready = []
-        for call in calls:
-            function = self._prepare(call)
-            if self._on_call is not None and callable(function):
-                approval = self._on_call(call)
-                approval = await approval if in_loop and inspect.isawaitable(approval) else approval
-                _refuse_awaitable(approval, "await on_call")
-                reason = approval if isinstance(approval, str) and approval else _NOT_APPROVED
-                function = function if approval is True else reason
-            ready.append((call, function))
-
-        async def run(call: ToolCall, function: _Prepared) -> ToolResult:
-            return await self._run(call, "the run was closed" if is_closed() else function, in_loop)
-
-        workers = len(ready) if self._parallel is True else self._parallel
-        if not workers or len(ready) < 2:
-            for item in ready:
-                yield await run(*item)
-        elif in_loop:
-            import asyncio  # Imported here: the import takes longer than that of the whole client.
-
-            gate = asyncio.Semaphore(workers)
-
-            async def run_gated(call: ToolCall, function: _Prepared) -> ToolResult:
-                async with gate:
-                    return await run(call, function)
-
-            tasks = [asyncio.ensure_future(run_gated(*item)) for item in ready]
-            try:
-                for task in tasks:
-                    yield await task
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-        else:
-            from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
-
-            with ThreadPoolExecutor(workers, "localchat-tool") as pool:
-                # Each call sees the context variables of the caller; threads may not share one context.
-                contexts = [contextvars.copy_context() for _ in ready]
-                for result in pool.map(lambda context, item: context.run(run_blocking, run(*item)), contexts, ready):
-                    yield result
-
-    def _prepare(self, call: ToolCall) -> _Prepared:
-        tool = self._tools.get(call.name)
-        if tool is None:
-            return f"there is no tool {call.name!r}; the tools are: {', '.join(self._tools) or 'none'}"
-        if call.arguments is None:
-            return f"{call.error}; you wrote: {_shortened(call.arguments_json)}"
-        try:
-            return functools.partial(tool.function, **tool.read(call.arguments))
-        except DoesNotFit as error:
-            return f"the arguments are not valid: {error}"
-
-    async def _run(self, call: ToolCall, function: _Prepared, in_loop: bool) -> ToolResult:
-        if isinstance(function, str):
-            return ToolResult(call, f"Error: {function}", function)
-        try:
-            in_other_thread = in_loop and not inspect.iscoroutinefunction(function)
-            value = await in_thread(_call_function, function) if in_other_thread else _call_function(function)
-            if in_loop and inspect.isawaitable(value):
-                value = await value
-            if in_loop and isinstance(value, AsyncIterator):
-                value = [item async for item in value]
-            _refuse_awaitable(value, f"run coroutine functions: {call.name}")
-            return ToolResult(call, result_text(value), value=value)
-        except Exception as error:
-            if self._raise_errors:
-                raise
-            log.warning("tool %s failed", call.name, exc_info=error)
-            reason = _shortened(f"{type(error).__name__}: {error}")
-            return ToolResult(call, f"Error: {reason}", reason)
-
-    def refuse_coroutines(self) -> None:
-        kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-        names = [name for name, tool in self._tools.items() if any(kind(tool.function) for kind in kinds)]
-        if names:
-            raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
+async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, in_loop: bool) -> ToolResult:
+    """Run a call. `in_loop`: an event loop runs it, so coroutine functions are awaited, and others run in threads."""
+    if isinstance(function, str):
+        return ToolResult(call, f"Error: {function}", function)
+    try:
+        in_other_thread = in_loop and not inspect.iscoroutinefunction(function)
+        value = await in_thread(_call_function, function) if in_other_thread else _call_function(function)
+        if in_loop and inspect.isawaitable(value):
+            value = await value
+        if in_loop and isinstance(value, AsyncIterator):
+            value = [item async for item in value]
+        refuse_awaitable(value, f"run coroutine functions: {call.name}")
+        return ToolResult(call, result_text(value), value=value)
+    except Exception as error:
+        if raise_errors:
+            raise
+        log.warning("tool %s failed", call.name, exc_info=error)
+        reason = _shortened(f"{type(error).__name__}: {error}")
+        return ToolResult(call, f"Error: {reason}", reason)
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -231,7 +156,7 @@ def _call_function(function: Callable[[], Any]) -> Any:
         raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
 
-def _refuse_awaitable(value: object, what: str) -> None:
+def refuse_awaitable(value: object, what: str) -> None:
     """Raise TypeError for a value that must be awaited. `what` is the end of the message."""
     if inspect.iscoroutine(value):
         value.close()  # Prevents the warning that the coroutine was never awaited.

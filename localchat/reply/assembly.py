@@ -114,7 +114,8 @@ class Accumulator:
             return None
         is_explicit = not is_unknown and (error is not chunk or "error" in (chunk.get("object"), chunk.get("type")))
         if not is_explicit and self.finished:
-            self._warn(f"ignored after the finish reason: {cut(dump(chunk))}")
+            text = f"ignored after the finish reason: {cut(dump(chunk))}"
+            self._warnings.setdefault(text, WarningEvent(text))
             return None
         # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
         unknown = "the server sent JSON that is no part of a chat completion"
@@ -122,11 +123,8 @@ class Accumulator:
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
-        self._warn(text)
-        return self._new_warnings()
-
-    def _warn(self, text: str) -> None:
         self._warnings.setdefault(text, WarningEvent(text))
+        return self._new_warnings()
 
     def _new_warnings(self) -> list[StreamEvent]:
         """The events of the warnings that were not returned yet."""
@@ -146,7 +144,7 @@ class Accumulator:
             raise IncompleteStream(self._cut_message(), partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if len(self._choices) < self._n:
-            self._warn(f"the server sent {len(self._choices)} of the {self._n} requested choices")
+            events += self.warn(f"the server sent {len(self._choices)} of the {self._n} requested choices")
         self._succeeded = True
         stops = [choice.stop() for choice in self._sorted()]
         return events + self._new_warnings() + stops
@@ -176,8 +174,7 @@ class Accumulator:
         return [self._choices[index] for index in sorted(self._choices)]
 
     def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
-        """Store a usage, and make an event if it is new. A usage of zeros, which some servers send in every chunk,
-        makes no event and replaces no earlier usage."""
+        """Store a usage and return its event, if it is new and not of zeros, which some servers send in every chunk."""
         usage = parse_usage(raw)
         if usage == self._usage or not usage.total_tokens:
             self._usage = self._usage or usage

@@ -76,10 +76,8 @@ class ThinkSplitter:
 
 
 class SurrogateJoiner:
-    """Joins the surrogate pairs of JSON escapes that are split between two pieces of a text.
-
-    A lone surrogate, which UTF-8 cannot encode, is replaced by U+FFFD, and `warn` is called.
-    """
+    """Joins surrogate pairs of JSON escapes that are split between two pieces of a text. A lone surrogate, which UTF-8
+    cannot encode, is replaced by U+FFFD, and `warn` is called."""
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self._warn = warn

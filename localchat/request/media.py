@@ -29,11 +29,8 @@ _IMAGES = {
 _AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),), "flac": ((0, b"fLaC"),)}
 
 
-def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
-    """An image (a Path, bytes, a URL or a part itself) as a part of a message, with OpenAI's hint "low" or "high".
-
-    Raises ValueError if the format is unknown.
-    """
+def image_part(source: Source) -> dict[str, Any]:
+    """An image (a Path, bytes, a URL or a part itself) as a part of a message. Raises ValueError for another format."""
     if isinstance(source, Mapping):
         return dict(source)
     if isinstance(source, str) and is_url(source):
@@ -41,14 +38,12 @@ def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
     else:
         data = _read(source)
         url = f"data:{_kind(data, _IMAGES, 'image')};base64,{base64.b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav, mp3 or flac (a Path, bytes, a data: URL or a part itself), as a part of a message.
-
-    Raises ValueError if the format is unknown, and for another URL: the protocol has no field for the URL of audio.
-    """
+    """Audio, wav, mp3 or flac (a Path, bytes, a data: URL or a part itself), as a part of a message; see `image_part`.
+    ValueError is raised for another URL too: the protocol has no field for the URL of audio."""
     if isinstance(source, Mapping):
         return dict(source)
     if isinstance(source, str) and is_url(source):

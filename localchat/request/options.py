@@ -1,7 +1,6 @@
 """The options of clients and of calls: their names and types, and the errors of wrong names and types.
 
-An unknown name is a TypeError, since a misspelt option would otherwise be ignored without notice. `extra_body` takes
-any field that a server supports.
+An unknown name is a TypeError, since a misspelt option would otherwise be ignored. `extra_body` takes any field.
 """
 
 from __future__ import annotations

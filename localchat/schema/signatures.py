@@ -1,7 +1,6 @@
 """Read docstrings, and evaluate the annotations of functions and classes. `schema.py` reads the parameters. No I/O.
 
-Docstrings are in the style of Google, NumPy or reST. Annotations are evaluated, also those that are strings, and
-`X | Y` on Python 3.9.
+Docstrings are in the style of Google, NumPy or reST. Annotations may be strings, and have `X | Y` also on Python 3.9.
 """
 
 from __future__ import annotations

@@ -6,22 +6,20 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
 from .ask import OK, report
-from .printing import waiting
-from .session import Session, state_file
+from .session import Session, state_file, waiting
 
 _PROMPT, _MORE = "> ", "... "
 _QUOTES = '"""'
 _HISTORY_LINES = 1000
 
 
-def chat(session: Session, images: list[str]) -> int:
-    """Run the chat and return the exit code. `images` are sent with the first prompt."""
+def chat(session: Session) -> int:
+    """Run the chat and return the exit code."""
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _line_editing(session.saves):
         while True:
@@ -31,8 +29,7 @@ def chat(session: Session, images: list[str]) -> int:
                 if line.startswith("/"):
                     _execute(session, line.rstrip())
                 elif line.strip():
-                    session.ask(line, images)
-                    images = []
+                    session.ask(line)
             except EOFError:
                 report("")
                 return OK
@@ -94,20 +91,13 @@ def _line_editing(saves: bool) -> Iterator[None]:
                 readline.write_history_file(path)
 
 
-class _Command(NamedTuple):
-    run: Callable[[Session, str], object]  # Called with the session and the text after the name of the command.
-    # What /help shows.
-    arguments: str
-    about: str
-
-
 def _execute(session: Session, line: str) -> None:
     """Run the command of a line that begins with a slash. Raises EOFError for /quit."""
     name, _, text = line[1:].partition(" ")
     if name not in _COMMANDS:
         hint = "/help lists the commands. To send this text as a prompt, begin it with a space."
         raise ValueError(f"there is no command /{name}: {hint}")
-    _COMMANDS[name].run(session, text.strip())
+    _COMMANDS[name][0](session, text.strip())
 
 
 def _model(session: Session, name: str) -> None:
@@ -150,7 +140,7 @@ def _path(name: str) -> Path:
 
 
 def _help(session: Session, text: str) -> None:
-    names = {f"/{name} {command.arguments}".rstrip(): command.about for name, command in _COMMANDS.items()}
+    names = {f"/{name} {arguments}".rstrip(): about for name, (_, arguments, about) in _COMMANDS.items()}
     width = max(map(len, names))
     report("\n".join(f"{name:{width}}  {about}" for name, about in names.items()))
     report('A line that ends with \\ continues on the next line; """ begins and ends a text of several lines.')
@@ -161,13 +151,14 @@ def _quit(session: Session, text: str) -> None:
     raise EOFError
 
 
-_COMMANDS = {
-    "help": _Command(_help, "", "show this list"),
-    "model": _Command(_model, "[NAME]", "list the models of the server, or use another"),
-    "system": _Command(_system, "[TEXT]", "show the instructions (the system message), or replace them"),
-    "retry": _Command(lambda session, text: session.retry(), "", "ask the last question again, replace its answer"),
-    "clear": _Command(_clear, "", "remove all messages of the conversation"),
-    "save": _Command(_save, "FILE", "write the conversation to a file"),
-    "load": _Command(_load, "FILE", "continue the conversation in a file"),
-    "quit": _Command(_quit, "", "end the chat, like Ctrl-D"),
+# Each command: its function, which gets the session and the text after the name; the arguments and the use, for /help.
+_COMMANDS: dict[str, tuple[Callable[[Session, str], object], str, str]] = {
+    "help": (_help, "", "show this list"),
+    "model": (_model, "[NAME]", "list the models of the server, or use another"),
+    "system": (_system, "[TEXT]", "show the instructions (the system message), or replace them"),
+    "retry": (lambda session, text: session.retry(), "", "ask the last question again, replace its answer"),
+    "clear": (_clear, "", "remove all messages of the conversation"),
+    "save": (_save, "FILE", "write the conversation to a file"),
+    "load": (_load, "FILE", "continue the conversation in a file"),
+    "quit": (_quit, "", "end the chat, like Ctrl-D"),
 }

@@ -1,7 +1,4 @@
-"""The asyncio driver: it performs the operations that a call waits for, without blocking the event loop.
-
-A connection belongs to the event loop in which it was made.
-"""
+"""The asyncio driver: it waits without blocking the event loop, to which its connections belong."""
 
 from __future__ import annotations
 

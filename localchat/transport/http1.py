@@ -1,7 +1,6 @@
 """HTTP/1.1 without I/O: write the head of a request, parse the status, headers and body of a response.
 
-`ResponseReader` raises ProtocolError for bytes that are not HTTP and IncompleteStream if the connection ends before the
-response does.
+`ResponseReader` raises ProtocolError for bytes that are not HTTP, and IncompleteStream if the connection ends early.
 """
 
 from __future__ import annotations

@@ -133,10 +133,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Driver:
-    """Performs the operations of one call, whose thread gets an OSError after `cancel` by any other thread.
-
-    Each operation takes its limit in seconds first, after which it raises socket.timeout.
-    """
+    """Performs the operations of one call. They raise socket.timeout after `limit` seconds, OSError after `cancel`."""
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()  # Set by `cancel`. The event also wakes the wait before a retry.

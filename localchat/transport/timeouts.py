@@ -23,8 +23,7 @@ _DEFAULT: Any = object()
 class Timeout(Frozen):
     """Timeouts in seconds; None means no limit.
 
-    `Timeout(30)` sets all except `total`; limits given by name have priority. Raises ValueError for a value that is no
-    finite number above zero.
+    `Timeout(30)` sets all; limits given by name have priority. Raises ValueError for a value that is not above zero.
     """
 
     connect: float | None = 5.0  # For making the connection.
@@ -42,11 +41,11 @@ class Timeout(Frozen):
         first: float | None = _DEFAULT,
         idle: float | None = _DEFAULT,
         stall: float | None = _DEFAULT,
-        total: float | None = None,
+        total: float | None = _DEFAULT,
     ) -> None:
-        named = {"connect": connect, "first": first, "idle": idle, "stall": stall}
+        named = {"connect": connect, "first": first, "idle": idle, "stall": stall, "total": total}
         given = {name: seconds if value is _DEFAULT else value for name, value in named.items()}
-        super().__init__(**{name: value for name, value in given.items() if value is not _DEFAULT}, total=total)
+        super().__init__(**{name: value for name, value in given.items() if value is not _DEFAULT})
         for limit in vars(self).values():
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (is_number and 0 < limit < float("inf")):
@@ -80,8 +79,9 @@ class Deadlines:
 
     def begin(self, phase: str) -> None:
         """Start the timeout `connect`, or `first` of a request; the first of them also starts the total timeout."""
-        self._total_end = self._total_end or _after(self._timeout.total)
+        # The total starts last: if both have the same seconds, the error names the phase.
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
+        self._total_end = self._total_end or _after(self._timeout.total)
         self._finish_end, self._paused_at = None, 0.0
 
     def event(self) -> None:

@@ -36,9 +36,9 @@ NO_LIMIT = Timeout(None)
     ("timeout", "limits"),
     [
         (Timeout(), (5.0, 600.0, 120.0, 600.0, None)),
-        (Timeout(30), (30, 30, 30, 30, None)),
+        (Timeout(30), (30, 30, 30, 30, 30)),
         (Timeout(None), (None, None, None, None, None)),
-        (Timeout(30, connect=5, total=60), (5, 30, 30, 30, 60)),
+        (Timeout(30, connect=5, total=None), (5, 30, 30, 30, None)),
         (Timeout(first=None), (5.0, None, 120.0, 600.0, None)),
     ],
 )

@@ -26,7 +26,7 @@ def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_cl
     with playing(echo, client_class=client_class) as (client, script):
         results = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
     assert isinstance(results[7].error, StatusError)
-    for read in (str, lambda reply: reply.text, lambda reply: reply.finish_reason):
+    for read in (str, lambda reply: reply.finish_reason, lambda reply: reply.parsed):
         with pytest.raises(StatusError, match="I do not like 7"):
             read(results[7])
     assert [str(result) for result in results if result.error is None] == [f"<{n}>" for n in PROMPTS if n != "7"]

@@ -24,7 +24,7 @@ from localchat import (
     TimedOut,
     Timeout,
 )
-from localchat.terminal import ask, printing
+from localchat.terminal import ask, session
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
 from tests.support.clients import failure, failure_at, make_client
@@ -61,7 +61,7 @@ TIMEOUTS = {
     "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
     "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
     "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
-    "idle-from-a-number": (waiting, (OPEN,), 0.05, "idle"),
+    "total-from-a-number": (pinging, (OPEN,), 0.1, "total"),
     "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
     "stall-although-a-chunk-size-drips": (dripping_letters, (OPEN, b"1;"), Timeout(idle=5, stall=0.1), "stall"),
     "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
@@ -114,7 +114,7 @@ def test_timeout_expires_on_https(certificate):
 @pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
 def test_connect_timeout_applies_to_the_connection_and_the_handshake(scheme, listening, client_class):
     with listening() as port:
-        url, timeout = f"{scheme}://127.0.0.1:{port}/v1", Timeout(connect=0.1)
+        url, timeout = f"{scheme}://127.0.0.1:{port}/v1", 0.1
         assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
@@ -155,7 +155,7 @@ def test_body_of_an_error_has_a_short_timeout(monkeypatch, client_class):
 def test_timeouts_apply_to_reads_in_steps(monkeypatch):
     """As on Windows, for Ctrl-C."""
     monkeypatch.setattr(sockets, "_STEP_S", 0.005)
-    assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
+    assert failure(waiting(OPEN), TimedOut, timeout=Timeout(idle=0.05)).kind == "idle"
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
@@ -195,7 +195,7 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         (failures, "_MAX_DELAY_S", 2, 20),
         (sockets, "_MAX_IDLE_S", 5, 60),
         (ask, "_NOTICE_S", 1, 5),
-        (printing, "_NOTICE_S", 5, 20),
+        (session, "_NOTICE_S", 5, 20),
     ],
 )
 def test_waits_are_neither_too_short_nor_too_long(module: Any, name: str, least: float, most: float):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from localchat.__main__ import main
-from localchat.terminal import ask, printing
+from localchat.terminal import ask, session
 from tests.support import documents
 from tests.support.documents import ROOT
 from tests.support.raw_server import (
@@ -176,7 +176,7 @@ def test_output_that_cannot_be_written_is_reported(arguments):
 
 def test_long_waits_are_reported(monkeypatch, capsys):
     waited = threading.Event()
-    for module in (ask, printing):
+    for module in (ask, session):
         monkeypatch.setattr(module, "_NOTICE_S", 0.01)
     monkeypatch.setattr(ask, "report", lambda text: (print(text), waited.set()))
 

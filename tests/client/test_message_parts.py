@@ -49,7 +49,7 @@ def test_image_comes_from_path_bytes_url_and_part(tmp_path: Path):
     for source in (path, PNG, bytearray(PNG), memoryview(PNG), PNG_URI, IMAGE):
         assert image_part(source) == IMAGE
         assert attach("", source) == [{"role": "user", "content": [IMAGE]}]
-    assert image_part("https://host/a.png", detail="low")["image_url"] == {"url": "https://host/a.png", "detail": "low"}
+    assert image_part("https://host/a.png")["image_url"] == {"url": "https://host/a.png"}
 
 
 def test_audio_comes_from_path_bytes_and_data_url(tmp_path: Path):

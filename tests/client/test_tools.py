@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from localchat import Client, Tool, ToolCall
-from localchat.agent.tools import Toolbox, result_text
+from localchat.agent.tools import result_text
 from localchat.schema.schema import json_schema
 from tests.support.clients import waiting_client
 from tests.support.scripted import Script, calls, playing, text
@@ -114,7 +114,7 @@ def test_values_that_cannot_be_tools_are_refused():
         with pytest.raises(error):
             Tool.of(wrong)
     with pytest.raises(ValueError, match="one name: add, add"):
-        Toolbox([add, add])
+        Client().run_stream("hi", [add, add])
     assert Tool.of(add, name="x" * 64).name == "x" * 64
     with pytest.raises(ValueError, match="no name for a tool"):
         Tool.of(add, name="x" * 65)

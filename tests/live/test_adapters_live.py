@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +21,9 @@ from tests.support.adapter_files import write_adapter
 from tests.support.command import run_command
 from tests.support.demo_model import DEMO, GREEDY, chat
 from tests.support.engines import read, request_for, submit
-from tests.support.live import running_server
+from tests.support.exchanges import ask
+from tests.support.live import running_process
 
-DEADLINE_S = 60
 NONE: Adapters = ()
 SETS: list[Adapters] = [NONE, ((0, 1.0),), ((1, 1.0),), ((0, 1.0), (1, 1.0))]
 QUESTIONS = ["What is your name?", "Tell me a story.", "Count to ten."]
@@ -96,33 +94,23 @@ def test_an_adapter_that_does_not_fit_fails_alone(engine: Engine, adapters: tupl
 
 
 @pytest.fixture(scope="module")
-def url(adapters: tuple[Adapter, ...]) -> Iterator[str]:
+def port(adapters: tuple[Adapter, ...]) -> Iterator[int]:
     options = [f"--lora={one.name}={one.path}" for one in adapters]
-    with running_server("--ctx", "1024", *options, f"--lora=half={adapters[0].path}@0.5") as url:
-        yield url
+    with running_process("--ctx", "1024", *options, f"--lora=half={adapters[0].path}@0.5") as server:
+        yield server.port
 
 
-def call(url: str, path: str, body: object = None) -> tuple[int, Any]:
-    host = url.split("/")[2]
-    connection = http.client.HTTPConnection(host, timeout=DEADLINE_S)
-    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
-    response = connection.getresponse()
-    data = response.read()
-    connection.close()
-    return response.status, json.loads(data)
-
-
-def test_adapters_are_models_with_a_parent(url: str):
-    _, found = call(url, "/v1/models")
+def test_adapters_are_models_with_a_parent(port: int):
+    _, found = ask(port, "/v1/models")
     assert [(one["id"], one.get("parent")) for one in found["data"]] == [
         ("demo", None), ("a1", "demo"), ("a2", "demo"), ("wide", "demo"), ("half", "demo"),
     ]  # fmt: skip
     assert [one["name"] for one in found["models"]] == ["demo", "a1", "a2", "wide", "half"]
-    assert call(url, "/v1/models/A1")[1]["parent"] == "demo"
-    assert call(url, "/api/show", {"model": "a1"})[1]["modelfile"] == "FROM demo\nADAPTER a1\n"
-    _, listed = call(url, "/lora-adapters")
+    assert ask(port, "/v1/models/A1")[1]["parent"] == "demo"
+    assert ask(port, "/api/show", {"model": "a1"})[1]["modelfile"] == "FROM demo\nADAPTER a1\n"
+    _, listed = ask(port, "/lora-adapters")
     assert listed[3] == {"id": 3, "name": "half", "path": "a1.gguf", "scale": 0.5}
-    assert call(url, "/lora-adapters", [{"id": 0, "scale": 1}])[0] == 405
+    assert ask(port, "/lora-adapters", [{"id": 0, "scale": 1}])[0] == 405
 
 
 BODY = {"temperature": 0, "max_tokens": 24}
@@ -157,7 +145,7 @@ KEPT = ("text", "content")
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_an_adapter_is_a_model_on_every_interface(url: str, path: str):
+def test_an_adapter_is_a_model_on_every_interface(port: int, path: str):
     """Its name and llama.cpp's field mean the same; the name of the base has no adapter."""
     found = {}
     for name, fields in {
@@ -166,7 +154,7 @@ def test_an_adapter_is_a_model_on_every_interface(url: str, path: str):
     }.items():  # fmt: skip
         request = CALLS[path]("Tell me a story.")
         request.get("options", request).update({name: fields[name] for name in fields if name == "lora"})
-        status, body = call(url, path, {**request, "model": fields["model"]})
+        status, body = ask(port, path, {**request, "model": fields["model"]})
         assert status == 200, body
         assert body["model"] == fields["model"]
         found[name] = output(body)
@@ -189,14 +177,14 @@ def test_an_adapter_is_a_model_on_every_interface(url: str, path: str):
         ({"lora": [{"id": 0}]}, 400, "lora[0].scale", "'lora[0].scale' must be a number, got nothing"),
     ],
 )
-def test_an_unknown_adapter_is_refused_by_name(url: str, fields: Any, status: int, param: str, message: str):
-    found, body = call(url, "/v1/chat/completions", {**CALLS["/v1/chat/completions"]("Hello"), **fields})
+def test_an_unknown_adapter_is_refused_by_name(port: int, fields: Any, status: int, param: str, message: str):
+    found, body = ask(port, "/v1/chat/completions", {**CALLS["/v1/chat/completions"]("Hello"), **fields})
     assert (found, body["error"]["param"]) == (status, param)
     assert body["error"]["message"].startswith(message)
 
 
-def test_vectors_have_no_adapters(url: str):
-    status, body = call(url, "/v1/embeddings", {"model": "a1", "input": "hello"})
+def test_vectors_have_no_adapters(port: int):
+    status, body = ask(port, "/v1/embeddings", {"model": "a1", "input": "hello"})
     assert (status, "the adapter 'a1' makes no vectors" in body["error"]["message"]) == (501, True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -45,12 +45,6 @@ SCHEMAS = {
         "additionalProperties": False,
     },
     "now": {"type": "object", "properties": {}, "additionalProperties": False},
-    "add": {
-        "type": "object",
-        "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
-        "required": ["a", "b"],
-        "additionalProperties": False,
-    },
     "greet": PERSON,
 }
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
@@ -79,22 +73,16 @@ def outputs_of(port: int, n_outputs: int, **fields: Any) -> Iterator[dict[str, A
         is_streamed = seed // N_CHOICES % 2 == 1
         given = {**WILD, "n": min(N_CHOICES, n_outputs - seed), "seed": seed, "stream": is_streamed, **fields}
         found = post(port, **given)
-        yield from outputs_in(found[:-1] if is_streamed else [found])
-
-
-def outputs_in(bodies: list[Any]) -> Iterable[dict[str, Any]]:
-    """The outputs in a body, or in the chunks of a stream."""
-    found: dict[int, dict[str, Any]] = {}
-    for choice in (choice for body in bodies for choice in body["choices"]):
-        into = found.setdefault(choice["index"], {"content": "", "calls": [], "end": None})
-        part = choice["message"] if "message" in choice else choice["delta"]
-        into["content"] += part.get("content") or ""
-        into["end"] = choice["finish_reason"] or into["end"]
-        for function in (call["function"] for call in part.get("tool_calls", [])):
-            if "name" in function:
-                into["calls"].append({"name": function["name"], "arguments": ""})
-            into["calls"][-1]["arguments"] += function.get("arguments", "")
-    return found.values()
+        outputs = [{"content": "", "calls": [], "end": None} for _ in range(given["n"])]
+        for choice in (choice for body in (found[:-1] if is_streamed else [found]) for choice in body["choices"]):
+            output, part = outputs[choice["index"]], choice["delta" if is_streamed else "message"]
+            output["content"] += part.get("content") or ""
+            output["end"] = choice["finish_reason"] or output["end"]
+            for function in (call["function"] for call in part.get("tool_calls", [])):
+                if "name" in function:
+                    output["calls"].append({"name": function["name"], "arguments": ""})
+                output["calls"][-1]["arguments"] += function.get("arguments", "")
+        yield from outputs
 
 
 def are_valid(calls: list[Any]) -> bool:
@@ -105,13 +93,8 @@ Check = Callable[[dict[str, Any]], bool]
 
 
 def is_calls(output: dict[str, Any]) -> bool:
-    return (
-        output["end"] == "tool_calls" and bool(output["calls"]) and not output["content"] and are_valid(output["calls"])
-    )
-
-
-def is_calls_of(name: str) -> Check:
-    return lambda output: is_calls(output) and {call["name"] for call in output["calls"]} == {name}
+    has_calls = output["end"] == "tool_calls" and output["calls"] and not output["content"]
+    return bool(has_calls) and are_valid(output["calls"])
 
 
 def is_text(test: Callable[[str], Any]) -> Check:
@@ -124,34 +107,36 @@ def is_cut_or(check: Check) -> Check:
 
 
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+IS_PERSON = is_text(lambda text: is_valid(text, PERSON))
+CHOICES = ["yes", "no", 'a "third" way']
 LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
 
 # The fields of the request, and the check of each output.
 CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
     "required": ({"tools": TOOLS, "tool_choice": "required"}, is_calls),
-    "named": ({"tools": TOOLS, "tool_choice": NAMED}, is_calls_of("greet")),
-    "json_schema": ({"response_format": JSON_SCHEMA}, is_text(lambda text: is_valid(text, PERSON))),
+    "named": (
+        {"tools": TOOLS, "tool_choice": NAMED},
+        lambda output: is_calls(output) and {call["name"] for call in output["calls"]} == {"greet"},
+    ),
+    "json_schema": ({"response_format": JSON_SCHEMA}, IS_PERSON),
     "json_object": (
         {"response_format": {"type": "json_object"}, "max_tokens": 100},
         is_cut_or(is_text(lambda text: isinstance(json.loads(text), dict))),
     ),
     "regex": ({"regex": r"\d{3}-[a-c]{1,4}"}, is_text(re.compile(r"\d{3}-[a-c]{1,4}").fullmatch)),
-    "choice": ({"choice": ["yes", "no", "a \"third\" way"]}, is_text(("yes", "no", "a \"third\" way").__contains__)),
+    "choice": ({"choice": CHOICES}, is_text(CHOICES.__contains__)),
     "grammar": (
         {"grammar": LIST, "max_tokens": 100},
         is_cut_or(is_text(re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*").fullmatch)),
     ),
     "schema or call": (
-        {"tools": TOOLS, "response_format": JSON_SCHEMA},
-        lambda output: is_calls(output) or is_text(lambda text: is_valid(text, PERSON))(output),
+        {"tools": TOOLS, "response_format": JSON_SCHEMA}, lambda output: is_calls(output) or IS_PERSON(output),
     ),
     "auto": (
         {"tools": TOOLS, "max_tokens": 200, "temperature": 1},
         is_cut_or(lambda output: are_valid(output["calls"]) and "<tool_call>" not in output["content"]),
     ),
 }  # fmt: skip
-
-
 MAIN = ("required", "named", "json_schema")
 
 

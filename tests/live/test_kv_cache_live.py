@@ -142,7 +142,7 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("localchat.serving.engine.context_size.SMALL_CACHE_BYTES", 1 << 28)
+    monkeypatch.setattr("localchat.serving.engine.llama.context.SMALL_CACHE_BYTES", 1 << 28)
     backend = load_backend(DEMO, options)
     try:
         assert backend.limits.is_unified == is_unified

@@ -139,17 +139,6 @@ def test_log_probabilities_are_those_of_libmtmd(engine: Engine):
             assert max(abs(expected[token.id] - token.logprob) for token in top) < ROUNDING
 
 
-def test_two_media_give_two_outputs_and_the_same_one_gives_one(engine: Engine):
-    one, two = media_of(engine)
-    options = {"sampling": SamplingParams(seed=3), "max_tokens": 4}
-    outputs = [
-        completion(engine, "see ", *given, " what?", **options)[1] for given in ((one,), (two,), (one, two), (two, one))
-    ]
-    assert len({tuple(logprobs) for logprobs in outputs}) == 4
-    for given, logprobs in zip(((one,), (two,), (one, two)), outputs):
-        assert completion(engine, "see ", *given, " what?", **options)[1] == pytest.approx(logprobs, abs=ROUNDING)
-
-
 @pytest.mark.cpu_only
 def test_greedy_texts_among_other_streams_are_those_alone(engine: Engine):
     one, two = media_of(engine)

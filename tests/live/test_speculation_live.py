@@ -1,21 +1,17 @@
-"""Speculative decoding on the real engine, by prompt lookup and by a draft model: the text is the same."""
+"""Speculative decoding by prompt lookup on the real engine: the text is the same."""
 
 from __future__ import annotations
 
 import json
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-pytest.importorskip("gguf", reason="part of the extra `bench`")
-
-from bench import model as random_model
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import EngineError, LoadOptions
+from localchat.serving.engine.values import LoadOptions
 from tests.support.constraints import gbnf
 from tests.support.demo_model import (
     DEMO,
@@ -28,7 +24,6 @@ from tests.support.demo_model import (
 )
 from tests.support.engines import request_for
 from tests.support.live import running_server
-from tests.support.tiny_models import write_mamba
 
 PENALTIES = SamplingParams(temperature=0, repeat_penalty=1.3, dry_multiplier=0.8)
 PROMPTS = [
@@ -45,9 +40,9 @@ def plain() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(scope="module", params=[None, DEMO], ids=["lookup", "its own draft model"])
-def speculating(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_parallel=4, draft_path=request.param)) as engine:
+@pytest.fixture(scope="module")
+def speculating() -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_parallel=4)) as engine:
         yield engine
 
 
@@ -60,10 +55,6 @@ def test_texts_with_drafts_are_those_without(plain: Engine, speculating: Engine,
     ]
     assert_together_as_alone(plain, speculating, requests)
     assert plain.stats().n_drafted == 0
-    if speculating._draft_model is not None and sampling is GREEDY:
-        # Only EOG, which is not sampled here, and near ties differ from the draft.
-        stats = speculating.stats()
-        assert stats.n_draft_accepted > max(20, stats.n_drafted / 2)
 
 
 @pytest.mark.cpu_only
@@ -114,21 +105,3 @@ def test_server_speculates_unless_it_is_turned_off(arguments: tuple[str, ...], i
     assert ("draft_n" in body["timings"]) == is_drafted
     if is_drafted:
         assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0
-
-
-def write_random(path: Path, n_vocab: int) -> str:
-    random_model.write_model(str(path), random_model.shape_for(1e6, n_vocab, 512), seed=3)
-    return str(path)
-
-
-def test_draft_model_that_cannot_be_used_is_refused(tmp_path: Path):
-    path = write_random(tmp_path / "random.gguf", 2000)
-    with pytest.raises(EngineError, match="another vocabulary"):
-        load(DEMO, LoadOptions(n_parallel=2, draft_path=path))
-    with pytest.raises(EngineError, match="2000 tokens and 3000"):
-        load(path, LoadOptions(n_parallel=2, draft_path=write_random(tmp_path / "larger.gguf", 3000)))
-    write_mamba(tmp_path / "mamba.gguf")
-    with pytest.raises(EngineError, match="recurrent"):
-        load(str(tmp_path / "mamba.gguf"), LoadOptions(n_parallel=2, draft_path=str(tmp_path / "mamba.gguf")))
-    with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load(DEMO, LoadOptions(n_parallel=2, draft_path="nowhere.gguf"))

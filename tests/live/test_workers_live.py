@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,8 +22,9 @@ from localchat.serving.engine.llama import rpc
 from localchat.serving.engine.values import EngineError
 from localchat.serving.engine.workers import worker_problems
 from tests.support.demo_model import DEMO
-from tests.support.exchanges import ask, opened
+from tests.support.exchanges import ask
 from tests.support.live import ServerProcess, running_process
+from tests.support.serving import wait_for
 
 DEADLINE_S = 60
 
@@ -60,10 +60,7 @@ class Workers:
         self.wait()
 
     def wait(self) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while worker_problems(self.endpoints):
-            assert time.monotonic() < end, worker_problems(self.endpoints)
-            time.sleep(0.05)
+        wait_for(lambda: not worker_problems(self.endpoints), DEADLINE_S)
 
     def _started(self, endpoint: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "localchat.worker", "--threads", "1", "--port", endpoint.split(":")[1]]
@@ -72,7 +69,7 @@ class Workers:
         return process
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def workers() -> Iterator[Workers]:
     with contextlib.ExitStack() as stack:
         yield Workers(stack)
@@ -91,9 +88,8 @@ def chat(text: str, **options: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 32, **options}
 
 
-def text_of(port: int, text: str, **options: Any) -> str:
-    """The text of a greedy completion."""
-    status, body = ask(port, CHAT, chat(text, **options))
+def completion(server: ServerProcess, text: str, **options: Any) -> str:
+    status, body = ask(server.port, CHAT, chat(text, **options))
     assert status == 200, body
     return str(body["choices"][0]["message"]["content"])
 
@@ -102,10 +98,11 @@ QUESTIONS = ["What is your name?", "Tell me a story.", "Count to ten."]
 
 
 @needs_rpc
-def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Workers, base_url: str):
-    alone = [text_of(urlsplit(base_url).port or 0, question) for question in QUESTIONS]
+def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Workers):
+    with running_process("demo", "--ctx", "1024") as server:
+        alone = [completion(server, question) for question in QUESTIONS]
     with server_on(workers) as server:
-        assert [text_of(server.port, question) for question in QUESTIONS] == alone
+        assert [completion(server, question) for question in QUESTIONS] == alone
         shown = ask(server.port, "/props")[1]["workers"]
     assert [one["endpoint"] for one in shown] == workers.endpoints
     layers = [one["n_layers"] for one in shown]
@@ -118,49 +115,63 @@ def test_texts_are_those_of_one_machine_and_the_layers_are_reported(workers: Wor
 def stream(server: ServerProcess) -> str:
     """The body of a stream that runs until the end of its server or its model."""
     body = chat("Tell me a story.", stream=True, ignore_eos=True, max_tokens=900)
-    with opened(f"127.0.0.1:{server.port}", CHAT, body) as response:
-        return response.read().decode()
-
-
-def wait_until_busy(server: ServerProcess, n: int) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while sum(slot["is_processing"] for slot in ask(server.port, "/slots")[1]) < n:
-        assert time.monotonic() < end
+    return str(ask(server.port, CHAT, body)[1])
 
 
 @needs_rpc
 def test_a_killed_worker_ends_its_requests_by_name_and_the_next_ones_start_again(workers: Workers, tmp_path: Path):
     mapping = tmp_path / "models.json"
     mapping.write_text(json.dumps({"other": {"path": DEMO, "ctx": 512}}))
+    body = chat("Hello", model="demo")
     name = workers.endpoints[1]
     with server_on(workers, "--models", str(mapping)) as server, ThreadPoolExecutor(8) as threads:
-        assert text_of(server.port, "Hello", model="other")
+        assert completion(server, "Hello", model="other")
         streams = [threads.submit(stream, server) for _ in range(8)]
-        wait_until_busy(server, 8)
+        wait_for(lambda: sum(slot["is_processing"] for slot in ask(server.port, "/slots")[1]) == 8, DEADLINE_S)
         workers.processes[1].kill()
         for one in streams:
             text = one.result(DEADLINE_S)
             assert f"the worker {name} of --rpc cannot be reached" in text
-            assert text.count('"error":') == 1  # A stream may not have begun.
-        status, error = ask(server.port, CHAT, chat("Hello", model="demo"))
+            assert len(re.findall("[\"']error[\"']:", text)) == 1  # A stream may not have begun.
+        status, error = ask(server.port, CHAT, body)
         assert (status, f"the worker {name} of --rpc cannot be reached" in error["error"]["message"]) == (500, True)
         # Another model lives.
-        assert text_of(server.port, "Hello", model="other")
+        assert completion(server, "Hello", model="other")
         workers.start_again(1)
-        assert text_of(server.port, "Hello", model="demo")
+        assert completion(server, "Hello", model="demo")
+
+
+VECTOR = {"input": "What is your name?"}
 
 
 @needs_rpc
-def test_a_stopped_worker_ends_its_requests_after_the_limit(workers: Workers):
-    with server_on(workers, "--rpc-timeout", "5") as server, ThreadPoolExecutor(8) as threads:
-        one = threads.submit(stream, server)
-        wait_until_busy(server, 1)
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat("Hello")), ("/v1/embeddings", VECTOR)])
+@pytest.mark.parametrize("has_context", [True, False], ids=["step", "first request"])
+def test_a_stopped_worker_ends_its_requests_after_the_limit(
+    workers: Workers, path: str, body: dict[str, Any], has_context: bool
+):
+    with server_on(workers, "--rpc-timeout", "5") as server:
+        if has_context:
+            assert ask(server.port, path, body)[0] == 200
         workers.processes[0].send_signal(signal.SIGSTOP)
-        text = one.result(DEADLINE_S)
-        assert f"the worker {workers.endpoints[0]} of --rpc does not respond" in text
+        status, error = ask(server.port, path, body)
+        assert status == 500
+        assert f"the worker {workers.endpoints[0]} of --rpc does not respond" in error["error"]["message"]
         workers.processes[0].send_signal(signal.SIGCONT)
         workers.wait()
-        assert text_of(server.port, "Hello")
+        assert ask(server.port, path, body)[0] == 200
+
+
+@needs_rpc
+def test_vectors_beside_texts_on_workers_are_those_alone(workers: Workers):
+    with server_on(workers) as server, ThreadPoolExecutor(8) as threads:
+        (alone,) = ask(server.port, "/v1/embeddings", VECTOR)[1]["data"]
+        text = completion(server, QUESTIONS[0])
+        texts = [threads.submit(completion, server, QUESTIONS[0]) for _ in range(4)]
+        vectors = [threads.submit(ask, server.port, "/v1/embeddings", VECTOR) for _ in range(20)]
+        assert [one.result(DEADLINE_S) for one in texts] == [text] * 4
+        for one in vectors:
+            assert one.result(DEADLINE_S)[1]["data"][0]["embedding"] == pytest.approx(alone["embedding"], abs=1e-4)
 
 
 @needs_rpc
@@ -175,7 +186,6 @@ def test_a_worker_of_another_server_and_a_missing_one_end_the_start(workers: Wor
     assert (busy.returncode, [text in busy.stderr for text in texts]) == (1, [True, True])
     assert missing.returncode == 1
     assert f"the worker {workers.endpoints[0]} of --rpc cannot be reached" in missing.stderr
-    workers.start_again(0)
 
 
 @pytest.mark.skipif(not NO_RPC, reason="this build has RPC")

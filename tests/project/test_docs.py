@@ -11,12 +11,12 @@ from typing import get_args
 import pytest
 
 import localchat
+from localchat.__main__ import make_parser
 from localchat.request import options
 from localchat.serving.core.model_options import SETTINGS
 from localchat.serving.core.params import NUMBERS, SamplingParams
 from localchat.serving.http.endpoints import chat_page
 from localchat.serving.loading.options import GROUPS
-from localchat.terminal.arguments import make_parser
 from tests.support.documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"

@@ -31,33 +31,33 @@ TOOLS = (
     {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "now"}},
 )
-OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 MESSAGES = ({"role": "user", "content": "hello"},)
 PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
-THINKS = PLAIN + "{# <think> </think> #}"
 PROMPT = "<|im_start|>assistant\n"
-OPEN_PROMPT = PROMPT + "<think>\n"
-CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
 
-WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
 # A token for each byte, and an end-of-generation token.
 _TOKENIZER = llguidance.LLTokenizer("byte")
 _END = _TOKENIZER.eos_token
-REASONING = "<think>\nI wonder: <tool?\n</think>\n\n"
 
 
-def constraint_of(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) -> Constraint | None:
-    request = ChatRequest(**{"messages": MESSAGES, **fields})
-    return constraint_for(request, ChatTemplate(template), prompt)
+def constraint_of(
+    template: str = PLAIN, prompt: str = PROMPT, dialect: Dialect | None = None, **fields: Any
+) -> Constraint | None:
+    """The constraint of a request with these fields. `dialect` replaces that of the template."""
+    made = ChatTemplate(template)
+    made.dialect = dialect or made.dialect
+    return constraint_for(ChatRequest(**{"messages": MESSAGES, **fields}), made, prompt)
 
 
 def fits(constraint: Constraint | None, text: str) -> bool:
     """Whether the constraint allows a text as a whole."""
-    matcher = matcher_of(constraint)
-    data = list(text.encode())
+    matcher, data = matcher_of(constraint), list(text.encode())
     return bool(matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting())
+
+
+def check_fits(constraint: Constraint | None, right: list[str], wrong: list[str]) -> None:
+    assert [text for text in right if not fits(constraint, text)] == []
+    assert [text for text in wrong if fits(constraint, text)] == []
 
 
 def matcher_of(constraint: Constraint | None) -> Any:
@@ -92,15 +92,8 @@ def required(**fields: Any) -> dict[str, Any]:
     return {"tools": TOOLS, "tool_choice": "required", **fields}
 
 
-def auto(**fields: Any) -> dict[str, Any]:
-    return {"tools": TOOLS, "tool_choice": "auto", **fields}
-
-
 def formatted(kind: str, value: Any = None) -> dict[str, Any]:
     return {"response_format": ResponseFormat(kind, value, kind)}
-
-
-CITY = formatted("json_schema", SCHEMA)
 
 
 def read_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> list[Any]:

@@ -176,14 +176,14 @@ class FakeProjector:
         begin, end = self.around
         return [begin, *[Counted(n_cells, n_positions, bool(is_causal)), end] * n_chunks]
 
-    def encode(self, media: MediaFile) -> list[tuple[Any, int]]:
+    def encode(self, media: MediaFile) -> list[bytes]:
         name, *_, n_chunks = self._read(media)
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         self.encoded.append(name)
         if name in self.broken:
             raise EngineError("no memory")
-        return [(name, 1000)] * n_chunks
+        return [bytes(1000)] * n_chunks
 
     def close(self) -> None:
         self.is_closed = True

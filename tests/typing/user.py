@@ -39,6 +39,7 @@ def right(client: Client) -> None:
     print(names, numbers, completed, from_function, nothing, vector, vectors, replies, lengths)
     client.with_options(timeout=5, headers={"X-A": "b"}).run("Hello!", [print], max_rounds=2)
     client.request("POST", "rerank", {"query": "q"}, timeout=3)
+    client.conversation(system="Be brief.", tools=[print], max_rounds=2).say("Hello!", temperature=0)
 
 
 async def right_too(client: AsyncClient) -> Person:
@@ -58,6 +59,7 @@ def wrong(client: Client) -> None:
     print(client.chat("Hello!").usage.output_tokens)  # refused
     client.embed("a text", temperature=0)  # refused
     client.complete("Hello!", system="Be brief.")  # refused
+    client.conversation(temprature=0)  # refused
     Client(time_out=5)  # refused
     Timeout(5, 600)  # refused
     options: ChatOptions = {"temprature": 0}  # refused

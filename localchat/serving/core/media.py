@@ -149,12 +149,12 @@ def _png(data: bytes) -> bytes:
         n_columns, n_rows = -(-(width - x) // dx), -(-(height - y) // dy)
         if n_columns > 0 and n_rows > 0:
             n_expected += n_rows * (1 + (n_columns * n_bits + 7) // 8)
-    n_bytes = 0
+    n_bytes, inflater = 0, zlib.decompressobj()
     try:
-        for piece in _inflated(_png_data(data)):
-            n_bytes += piece
-            if n_bytes > n_expected:
-                break
+        for piece in _png_data(data):
+            while piece and not inflater.eof and n_bytes <= n_expected:
+                n_bytes += len(inflater.decompress(piece, _PIECE))
+                piece = inflater.unconsumed_tail
     except zlib.error as error:
         raise ValueError(f"the data of the PNG is damaged ({error})") from error
     if n_bytes != n_expected:
@@ -175,15 +175,6 @@ def _png_data(data: bytes) -> Iterator[bytes]:
         if kind == b"IDAT":
             yield data[at + 8 : at + 8 + length]
         at += 12 + length
-
-
-def _inflated(pieces: Iterator[bytes]) -> Iterator[int]:
-    """The lengths of the inflated pieces."""
-    inflater = zlib.decompressobj()
-    for piece in pieces:
-        while piece and not inflater.eof:
-            yield len(inflater.decompress(piece, _PIECE))
-            piece = inflater.unconsumed_tail
 
 
 # A marker of a JPEG, other than those inside the data of a scan.
@@ -305,16 +296,17 @@ _MP3 = {
 }
 
 
-def _mp3_frame(data: bytes, at: int) -> tuple[int, int, int, int] | None:
-    """The version, the rate, and the bytes and samples of the frame at a position; None if there is none."""
+def _mp3_frame(data: bytes, at: int) -> tuple[tuple[int, int] | None, int, int]:
+    """The version and the rate of the frame at a position, None if there is none; its bytes, and its samples."""
     head = data[at : at + 4]
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
-        return None
+        return None, 0, 0
     version, rate, bits = head[1] >> 3 & 3, head[2] >> 2 & 3, head[2] >> 4
     if version not in _MP3 or rate == 3 or not 1 <= bits <= 14:
-        return None
+        return None, 0, 0
     rates, n_samples, kilobits = _MP3[version]
-    return version, rates[rate], n_samples * 125 * kilobits[bits] // rates[rate] + (head[2] >> 1 & 1), n_samples
+    n_bytes = n_samples * 125 * kilobits[bits] // rates[rate] + (head[2] >> 1 & 1)
+    return (version, rates[rate]) if at + n_bytes <= len(data) else None, n_bytes, n_samples
 
 
 def _mp3(data: bytes) -> bytes:
@@ -327,19 +319,16 @@ def _mp3(data: bytes) -> bytes:
     n_samples, parts = 0, _parts("MP3")
     while (at := data.find(b"\xff", at)) >= 0:
         next(parts)
-        frame = _mp3_frame(data, at)
-        is_next = frame is not None and at + frame[2] <= len(data) and kind in (None, frame[:2])
-        if kind is None and is_next and frame is not None:  # Two frames make a beginning.
-            after = _mp3_frame(data, at + frame[2])
-            is_next = after is not None and after[:2] == frame[:2]
-        if not is_next or frame is None:
+        found, n_bytes, n_own = _mp3_frame(data, at)
+        if kind is None and found == _mp3_frame(data, at + n_bytes)[0]:  # Two frames make a beginning.
+            kind = found
+        if found is None or found != kind:
             at += 1
             continue
-        kind = frame[:2]
-        frames.append(data[at : at + frame[2]])
-        at += frame[2]
-        n_samples += frame[3]
-        if n_samples > MAX_SECONDS * frame[1]:
+        frames.append(data[at : at + n_bytes])
+        at += n_bytes
+        n_samples += n_own
+        if n_samples > MAX_SECONDS * found[1]:
             break
     if kind is None:
         raise ValueError("the MP3 has no frames of layer III")

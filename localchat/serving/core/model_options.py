@@ -189,8 +189,6 @@ class ModelOptions:
     use_mmap: bool = option(True, "--no-mmap", help="read the model file in place of mapping it into memory")
     use_mlock: bool = option(False, "--mlock", help="lock the weights in memory")
     n_threads: int = option(0, "-t --threads N", Whole(0, 512), help="CPU threads (default: chosen for the machine)")
-    draft_path: str | None = option(None, "--draft SMALL.gguf", os.path.expanduser, setting="draft",
-        help="draft model for speculative decoding: a smaller model with the same vocabulary")
     mmproj: str | None = option(None, "--mmproj FILE", os.path.expanduser, setting="mmproj",
         help="projector of the model, with which it takes images or sound (default: the one beside the model)")
     finds_mmproj: bool = option(True, "--no-mmproj", help="load no projector")

@@ -38,7 +38,7 @@ def load(
     `progress` is called on that thread with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
 
     Raises:
-        EngineError: llama-cpp-python is missing or unusable here, a model cannot be loaded, or cannot draft.
+        EngineError: llama-cpp-python is missing or unusable here, or the model cannot be loaded.
     """
     loaded: Future[Engine] = Future()
 
@@ -66,7 +66,7 @@ def _load(
     after_step: Callable[[bool], None],
 ) -> Engine:
     try:
-        from .llama import built_for, load_backend, load_draft_backend, supports_gpu
+        from .llama import built_for, load_backend, supports_gpu
     except (ImportError, OSError, RuntimeError) as error:
         raise out_of_resources(error) or EngineError(f"llama-cpp-python cannot be used here: {error}") from error
 
@@ -74,19 +74,12 @@ def _load(
         lacking = f"llama.cpp is built for {built_for()}; see docs/install.md, With a GPU"
         log.warning("--gpu-layers %d has no effect: %s", options.n_gpu_layers, lacking)
     backend = load_backend(path, options, progress)
-    try:
-        draft_backend = load_draft_backend(options.draft_path, options, backend) if options.draft_path else None
-    except BaseException:
-        backend.close()
-        raise
     facts, encoder = backend.facts, None
     if backend.projector is not None:
         from .media.encoder import MediaEncoder
 
         encoder = MediaEncoder(backend.projector)
-    engine = Engine(
-        backend, max_queue=options.max_queue, draft_backend=draft_backend, encoder=encoder, after_step=after_step
-    )
+    engine = Engine(backend, max_queue=options.max_queue, encoder=encoder, after_step=after_step)
     if not facts.is_non_causal:
         n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
         engine.warm_up(

@@ -101,8 +101,6 @@ class Sequence:
         self.n_shared = 0
         # Prompt tokens that were cached when the sequence first ran; None before that.
         self.n_cached: int | None = None
-        # Draft tokens for the next step; they are not in `tokens`.
-        self.draft: list[int] = []
         # The text that prompt lookup searches: a character for each token, since str has a fast search.
         self.lookup_text = ""
         # The number of first tokens of the prompt whose logits were used for log probabilities.

@@ -20,7 +20,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from .batch import Batch, BatchChunk, MediaChunk, Sequence
-from .drafts import DraftModel, look_up_drafts
 from .inputs import Inputs
 from .kv_cache import KVCache
 from .protocols import Backend, DecodeFailed, NoFreeCells
@@ -58,15 +57,13 @@ class Engine:
         backend: Backend,
         *,
         max_queue: int = 256,
-        draft_backend: Backend | None = None,
         encoder: MediaEncoder | None = None,
         after_step: Callable[[bool], None] = lambda is_due: None,
     ):
-        """The engine owns both backends and closes them.
+        """The engine owns the backend and closes it.
 
         Args:
             max_queue: The limit of waiting sequences; further ones get QueueFull.
-            draft_backend: A smaller model of the same vocabulary for speculative decoding.
             encoder: Encodes images and sounds, if the model has a projector. The engine starts and closes it.
             after_step: Called on the engine thread when the output of a step has been delivered, before the next step
                 is decoded, which waits for it. It passes the output on, or keeps it until it is called with True:
@@ -102,7 +99,6 @@ class Engine:
         self._scheduler = Scheduler(backend.limits, self._cache, *encode)
         if encoder is not None:
             encoder.start(self._wants, lambda medium: self.post(partial(self._after_encoding, medium)))
-        self._draft_model = None if draft_backend is None else DraftModel(draft_backend, self.facts.n_vocab)
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
@@ -157,8 +153,6 @@ class Engine:
         self._token_sampler.close()
         if self._encoder is not None:
             self._encoder.close()
-        if self._draft_model is not None:
-            self._draft_model.close()
         self.backend.close()
 
     def submit(
@@ -276,13 +270,6 @@ class Engine:
         with contextlib.suppress(Empty):
             while True:
                 self._inbox.get_nowait()()
-        n_to_draft = self._scheduler.n_to_draft
-        if n_to_draft:
-            running = self._scheduler.running
-            look_up_drafts(running, n_to_draft)
-            if self._draft_model is not None:
-                plain = [sequence for sequence in running if not (sequence.draft or sequence.spans)]
-                self._draft_model.draft(plain, n_to_draft)
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
@@ -387,8 +374,6 @@ class Engine:
         if sequence is None:
             return
         self._scheduler.remove(sequence, keep=keep)
-        if self._draft_model is not None:
-            self._draft_model.forget(sequence)
         with self._lock:
             del self._open[id]
         sequence.deliver(end=end, **output)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .batch import MIN_SAVED, TILE_ROWS, Batch, BatchChunk, CacheLimits, Sequence
+from .drafts import draft_of
 from .kv_cache import KVCache, Match
 from .values import Adapters
 
@@ -66,20 +67,8 @@ class Scheduler:
             self.waiting.remove(sequence)
         else:
             self._is_full = False
-            self._stop(sequence, keep)
-
-    @property
-    def n_to_draft(self) -> int:
-        """How many tokens may be drafted for each running sequence: none if many run, or with several sets of adapters,
-        or one computes its prompt."""
-        n_running = len(self.running)
-        if not 0 < n_running <= _MAX_DRAFTING or not self._only_decodes() or len(self._sets) > 1:
-            return 0
-        return self._limits.max_drafted // n_running
-
-    def _only_decodes(self) -> bool:
-        """Whether only the newest token of each running sequence is missing."""
-        return all(sequence.n_missing == 1 for sequence in self.running)
+            self.running.remove(sequence)
+            self._cache.release(sequence, keep=keep)
 
     def schedule(self) -> Batch:
         """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits. Drafts
@@ -113,7 +102,8 @@ class Scheduler:
         newest = self.running[-1]
         if len(self.running) == 1:
             return newest
-        self._stop(newest, keep=True)
+        self.running.remove(newest)
+        self._cache.release(newest, keep=True)
         self.waiting = sorted([*self.waiting, newest], key=_arrival)
         self._is_full = True
         return None
@@ -159,11 +149,6 @@ class Scheduler:
             for other in self.running
         )
 
-    def _stop(self, sequence: Sequence, keep: bool) -> None:
-        sequence.draft = []
-        self.running.remove(sequence)
-        self._cache.release(sequence, keep=keep)
-
     def _in_turn(self) -> list[Sequence]:
         """The running sequences of the set of adapters whose turn it is."""
         present = list(dict.fromkeys(sequence.adapters for sequence in self.running))
@@ -177,18 +162,25 @@ class Scheduler:
     def _chunks(self, running: list[Sequence]) -> Iterator[BatchChunk]:
         """The newest token of each of the running sequences, with its draft, and the chunks of the prompts."""
         shares = self._plan(running)
-        n_to_draft = self._limits.max_drafted if self._only_decodes() else 0
-        # If sequences have their own cells, they are computed in one pass only with equal numbers of rows.
-        n_each = n_to_draft if self._limits.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
+        drafts = self._drafts(list(shares))
         first = 0
         for sequence, n_tokens in shares.items():
-            # One token is sampled after the last one of the draft.
-            n_drafted = max(min(n_to_draft, n_each, sequence.max_length - len(sequence.tokens) - 1), 0)
-            draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
-            n_to_draft -= len(draft)
+            draft = drafts.get(sequence, ())
             n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
             yield BatchChunk(sequence, first, n_rows, wants_output, draft, sequence.is_to_score)
             first += n_rows
+
+    def _drafts(self, sequences: list[Sequence]) -> dict[Sequence, tuple[int, ...]]:
+        """The drafts of the sequences in a step: none if many run, with several sets of adapters, or beside prompts."""
+        n_each = self._limits.max_drafted // len(sequences) if sequences else 0
+        is_too_much = len(self.running) > _MAX_DRAFTING or len(self._sets) > 1
+        if not n_each or is_too_much or any(sequence.n_missing > 1 for sequence in self.running):
+            return {}
+        # One token is sampled after the last one of the draft.
+        drafts = {one: draft_of(one, min(n_each, one.max_length - len(one.tokens) - 1)) for one in sequences}
+        # If sequences have their own cells, they are computed in one pass only with equal numbers of rows.
+        n_most = n_each if self._limits.is_unified else min(map(len, drafts.values()))
+        return {sequence: draft[:n_most] for sequence, draft in drafts.items()}
 
     def _plan(self, running: list[Sequence]) -> dict[Sequence, int]:
         """Those of the running sequences that are in this step, in order, and how many tokens of each are computed."""

@@ -24,6 +24,8 @@ from ..models.memory import OtherModels
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
 # Names of architectures without causal attention. Their metadata may lack `attention.causal`.
 _NON_CAUSAL = ("bert", "embedding", "t5encoder")
+# The tokens of a likely request, prompt and output together.
+LIKELY_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,11 @@ class LoadOptions(ModelOptions):
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     others: OtherModels = field(default_factory=OtherModels)
     """Models that take memory beside this one."""
+
+    def limit_of_request(self, n_ctx_train: int) -> int:
+        """The limit of one request, if memory allows: that of the options or of the training."""
+        n_ctx = self.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
+        return min(n_ctx, self.n_cells) if self.n_cells else n_ctx
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 from ..api import ollama
 from ..core.fields import parse_body
 from ..core.model_options import Adapter
-from ..engine.context_size import limit_of_request
 from ..loading.loader import load_options, template_of
 from ..loading.options import Options
 from ..loading.service import ServedModel, Service
@@ -115,7 +114,7 @@ class ModelEndpoints:
                 own_template = template_of(served.file)
                 metadata = {name: str(v) for name, v in read_header(served.file.path).items() if v is not None}
             template = metadata.get("tokenizer.chat_template", "") if own_template is None else own_template
-            n_ctx = limit_of_request(load_options(served.file, self.options), summary_of(served.file).n_ctx_train)
+            n_ctx = load_options(served.file, self.options).limit_of_request(summary_of(served.file).n_ctx_train)
         short = {name: text for name, text in metadata.items() if len(text) <= _MAX_METADATA_CHARS}
         info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
         family = entry["details"]["family"]

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,9 +88,15 @@ class Catalog:
         models = self.models()
         whole = name.casefold()
         wanted = whole.removesuffix(".gguf")
-        ways = ((_has_name, whole), (_has_adapter, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted))
-        for match, text in ways:
-            found = [model for model in models if match(model, text)]
+        matches: tuple[Callable[[ModelFile], bool], ...] = (
+            lambda model: whole in _names(model),
+            lambda model: whole in model.adapter_names,
+            lambda model: wanted in _names(model),
+            lambda model: _has_tag(model, wanted),
+            lambda model: _is_base(model, wanted),
+        )
+        for is_match in matches:
+            found = [model for model in models if is_match(model)]
             if len(found) == 1:
                 return found[0]
             if found:
@@ -143,14 +149,6 @@ class Catalog:
 
 def _names(model: ModelFile) -> Iterator[str]:
     return (name.casefold() for name in (model.name, *model.aliases))
-
-
-def _has_name(model: ModelFile, wanted: str) -> bool:
-    return wanted in _names(model)
-
-
-def _has_adapter(model: ModelFile, wanted: str) -> bool:
-    return wanted in model.adapter_names
 
 
 def _has_tag(model: ModelFile, wanted: str) -> bool:

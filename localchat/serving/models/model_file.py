@@ -184,25 +184,21 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
         kind = kind or "a vocabulary without weights"
     is_adapter = texts.get("general.type") == "adapter"
-    if kind is not None:
-        return Summary(
-            printable_name(architecture[:_MAX_SHOWN_CHARS]),
-            quantisation=_QUANTISATIONS.get(found.get("general.file_type"), ""),
-            problem=printable_name(f"{path}: it is {kind}, not a model"),
-            is_model=False,
-            width=max(_count(found.get(f"clip.{part}.projection_dim")) for part in ("vision", "audio")),
-            modalities=tuple(name for name, part in _ENCODERS.items() if found.get(f"clip.has_{part}_encoder") is True),
-            is_adapter=is_adapter and texts.get("adapter.type", "lora") == "lora",
-            base=texts.get("general.base_model.0.name", ""),
-        )
+    widths = (f"{architecture}.embedding_length", *(f"clip.{part}.projection_dim" for part in _ENCODERS.values()))
     return Summary(
         printable_name(architecture[:_MAX_SHOWN_CHARS]),
         _QUANTISATIONS.get(found.get("general.file_type"), ""),
-        _count(found.get(f"{architecture}.context_length")),
-        _count(found.get("general.parameter_count")),
-        f"{architecture}.pooling_type" in found,
-        width=_count(found.get(f"{architecture}.embedding_length")),
-        base=texts.get("general.name", ""),
+        n_ctx_train=_count(found.get(f"{architecture}.context_length")),
+        n_params=_count(found.get("general.parameter_count")),
+        is_embedding=f"{architecture}.pooling_type" in found,
+        problem=printable_name(f"{path}: it is {kind}, not a model") if kind else "",
+        is_model=kind is None,
+        width=max(_count(found.get(name)) for name in widths),
+        modalities=tuple(
+            one for one, part in _ENCODERS.items() if kind and found.get(f"clip.has_{part}_encoder") is True
+        ),
+        is_adapter=is_adapter and texts.get("adapter.type", "lora") == "lora",
+        base=texts.get("general.base_model.0.name" if is_adapter else "general.name", ""),
     )
 
 

@@ -11,22 +11,22 @@ import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.constraints.constraint import constraint_for
-from localchat.serving.chat.dialects import DIALECTS, Dialect
-from localchat.serving.chat.dialects.call_layout import CallLayout
+from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.engine.values import Constraint
 from tests.support.constraints import (
     MESSAGES,
-    OPEN_SCHEMA,
-    PROMPT,
+    SCHEMA,
     TOOLS,
     check_calls,
+    check_fits,
     constraint_of,
     fits,
     generated,
     read_calls,
     required,
 )
+from tests.support.dialect_outputs import BAR
 from tools import formats as templates
 
 
@@ -40,19 +40,24 @@ def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
     return (tool("f", {"a": schema}, "a"),)
 
 
-def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Constraint:
-    """The constraint that requires calls in this layout."""
-    template = ChatTemplate("")
-    template.dialect = replace(dialect, calls=(layout,))
-    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
-    assert constraint is not None
-    return constraint
+def layout_constraint(name: str, i: int, tools: Any) -> Constraint | None:
+    """The constraint that requires calls in one layout of a family."""
+    dialect = replace(DIALECTS[name], calls=DIALECTS[name].calls[i : i + 1])
+    return constraint_of("", dialect=dialect, **required(tools=tools))
 
 
 # For each family, the text of its template, and a call of `f` with one argument.
 IN_TAGS = {
     "glm": ("<tool_call><arg_key>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
     "minicpm5": ('<function name="<param name="', '<function name="f"><param name="a">{}</param></function>'),
+    "gemma-4": ("<|tool_call>", "<|tool_call>call:f{{a:{}}}<tool_call|>"),
+    # The arguments are one object.
+    "deepseek-dsml": (
+        f"<{BAR}DSML{BAR}function_calls>",
+        '<|DSML|function_calls>\n<|DSML|invoke name="f">{{"a": {}}}\n</|DSML|invoke>\n</|DSML|function_calls>'.replace(
+            "|", BAR
+        ),
+    ),
 }
 
 
@@ -75,6 +80,16 @@ IN_TAGS = {
         ("minicpm5", {"type": "string", "maxLength": 12}, ["<b>", "<![CDATA[</param>]]>"], ["<![CDATA[a", "a" * 13]),
         ("minicpm5", {"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
         ("minicpm5", {}, ["a", "3", "<!"], ["<![CDATA[a"]),
+        # Texts have the quotes of the notation, lists and objects are JSON.
+        ("gemma-4", {"anyOf": [{"type": "string"}, {"type": "null"}]}, ['<|"|>"x"<|"|>', "null"], ["x", "1"]),
+        ("gemma-4", {"type": "array", "items": {"type": "string"}}, ['["<tool_call|>"]'], ['[<|"|>a<|"|>]', "[1]"]),
+        ("gemma-4", {"type": "string", "format": "date"}, ['"2026-11-28"'], ['<|"|>2026-11-28<|"|>', '"now"']),
+        (
+            "deepseek-dsml",
+            {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+            ['"2026-11-28"'],
+            ['"a"'],
+        ),
         # Schemas that bare text cannot enforce: their values are JSON.
         ("minicpm5", {"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
     ],
@@ -83,11 +98,10 @@ IN_TAGS = {
 def test_value_in_tags_matches_its_schema(name: str, schema: Any, right: list[str], wrong: list[str]):
     markers, call = IN_TAGS[name]
     tools = tools_with(schema)
-    constraint = constraint_of("{{ tools }}" + markers, **required(tools=tools))
-    assert [value for value in right if not fits(constraint, call.format(value))] == []
-    assert [value for value in wrong if fits(constraint, call.format(value))] == []
-    for value in right:
-        check_calls(DIALECTS[name], tools, call.format(value))
+    calls = [[call.format(value) for value in values] for values in (right, wrong)]
+    check_fits(constraint_of("{{ tools }}" + markers, **required(tools=tools)), *calls)
+    for text in calls[0]:
+        check_calls(DIALECTS[name], tools, text)
 
 
 @pytest.mark.parametrize(
@@ -110,19 +124,13 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
     assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
 
 
-@pytest.mark.parametrize(
-    "schema", [{"type": "string"}, *({"type": "string", "maxLength": n} for n in (20, 21, 90)), {}], ids=str
-)
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)
 def test_text_in_a_notation_cannot_end_the_call(schema: Any):
     """The parser ends a call of Gemma at the marker, also inside a text; a string of LFM2 may contain its marker."""
     tools = tools_with(schema)
-    constraint = constraint_of("{{ tools }}<|tool_call>", **required(tools=tools))
-    call, end = '<|tool_call>call:f{a:<|"|>TEXT<|"|>}<tool_call|>', "<tool_call|>"
-    assert not fits(constraint, call.replace("TEXT", end))
-    assert not fits(constraint, call.replace("TEXT", "x" + end + "y"))
-    # A limit of the length above 20 allows no prefix of a marker.
-    text = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
-    assert fits(constraint, call.replace("TEXT", text))
+    call, end = '<|tool_call>call:f{a:<|"|>%s<|"|>}<tool_call|>', "<tool_call|>"
+    wrong = [call % end, call % f"x{end}y"]
+    check_fits(constraint_of("{{ tools }}<|tool_call>", **required(tools=tools)), [call % ("x" + end[1:])], wrong)
     constraint = constraint_of("{{ tools }}<|tool_call_start|>", **required(tools=tools))
     for quote in ('"', "'"):
         call = f"<|tool_call_start|>[f(a={quote}<|tool_call_end|>{quote})]<|tool_call_end|>"
@@ -142,12 +150,9 @@ def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: s
     prompt, output = templates.generated(template, templates.Message(reasoning, "", CALLS))
     request = ChatRequest(messages=MESSAGES, tools=templates.TOOLS, tool_choice="auto")
     constraint = constraint_for(request, template, prompt)
-    assert constraint is not None
     # Kimi K3 ends its turns with a marker that also ends its calls.
     text = output.rstrip() + ("<|sep|>" if name == "kimi-k3.jinja" else "")
-    assert fits(constraint, text), text
-    assert not fits(constraint, text.replace("get_time", "get_tame"))
-    assert not fits(constraint, text.replace("days", "hours"))
+    check_fits(constraint, [text], [text.replace("get_time", "get_tame"), text.replace("days", "hours")])
 
 
 LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.calls))]
@@ -193,33 +198,31 @@ HARD = (tool("get-it~$n", UNENFORCED, UNENFORCED, **CLOSED),)
 
 
 @pytest.mark.parametrize("tools", [TOOLS, RICH, NESTED, HARD], ids=["plain", "rich", "nested", "hard"])
-@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=str)
 def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
     """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
-    dialect = DIALECTS[name]
-    constraint = layout_constraint(dialect, dialect.calls[i], tools)
+    constraint, layout = layout_constraint(name, i, tools), DIALECTS[name].calls[i]
     texts = (generated(constraint, random.Random(seed)) for seed in range(9))
     found = list(itertools.islice((text for text in texts if text is not None), 3))
     assert found
-    layout = dialect.calls[i]
     if tools is NESTED and (layout.arguments is not None or layout.notation == "gemma"):
         # The layout can enforce the schema, so the arguments are not one JSON object.
         assert not any('"color":' in text for text in found)
     for text in found:
-        check_calls(dialect, tools, text)
+        check_calls(DIALECTS[name], tools, text)
 
 
-WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""}))
+OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+WRITTEN = [("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""})]
 
 
-@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=str)
 def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
     """The code that writes earlier calls, the grammar and the parser use one declaration."""
-    dialect = DIALECTS[name]
-    layout = dialect.calls[i]
     tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
-    constraint = layout_constraint(dialect, layout, tools)
+    constraint = layout_constraint(name, i, tools)
     for calls in (WRITTEN, WRITTEN[1:2]):
-        text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
+        written = [{"name": called, "arguments": arguments} for called, arguments in calls]
+        text = DIALECTS[name].calls[i].written(written)
         assert fits(constraint, text), text
-        assert read_calls(dialect, tools, text) == list(calls)
+        assert read_calls(DIALECTS[name], tools, text) == calls

@@ -18,6 +18,9 @@ DSML += '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|i
 M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
 M3_REST = 'P<invoke name="no">P</invoke>\nP</tool_call>'
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
+CODER_OPT = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>%s\n</parameter>\n</function>'
+GEMMA = "<|tool_call>call:now%s<tool_call|>Hi"
+GIGA, GIGA_MESSAGE = '{"name": "now", "arguments": {}}', "<|message_sep|>\n\nfunction call<|role_sep|>\n"
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
 ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
@@ -44,6 +47,8 @@ CASES = {
     "deepseek-dsml": [("types of values", DSML.replace("|", BAR), [("now", '{"x": "3", "y": 3}')])],
     "qwen-coder": [
         ("opening tag left out", CODER, [("weather", '{"city": "a\\n\\nb"}')]),
+        ("marker within JSON", CODER_OPT % '"}', [("weather", '{"opt": {"a": "</parameter>"}}')]),
+        ("marker after a cut", CODER_OPT % "", [("weather", r'{"opt": "{\"a\": \""}'), "</parameter>\n</function>"]),
         ("JSON of another family", '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', [NOW]),
         (
             "white space beside that of the template",
@@ -80,6 +85,14 @@ CASES = {
     ],
     "minicpm5": [("white space after quotes", CDATA, [("weather", '{"city": "a]]> <b>"}'), "Hi"])],
     "gemma-4": [
+        (
+            "quotes",
+            GEMMA % r'{a:<|"|>x:"y", {\n<|"|>,b:[1,None]}',
+            [("now", r'{"a":"x:\"y\", {\\n","b":[1,null]}'), "Hi"],
+        ),
+        ("JSON", GEMMA % '{"a": "b:c", n: {x: true}}', [("now", '{"a": "b:c", "n": {"x": true}}'), "Hi"]),
+        ("no quotes", GEMMA % "{city:New York,a:Rome}", [("now", '{"city":"New York","a":"Rome"}'), "Hi"]),
+        ("marker in a text", GEMMA % '{a:<|"|><|tool_call><|"|>}', [("now", '{"a":"<|tool_call>"}'), "Hi"]),
         ("end of reasoning that was not opened", "<channel|>Hi", ["Hi"]),
         ("start in part doubled", "<|channel><|channel>thought\nhm\n<channel|>Hi", [Reasoning("hm"), "Hi"]),
         ("empty reasoning in the text", "Hi <|channel>thought\n<channel|>you", ["Hi you"]),
@@ -119,6 +132,7 @@ CASES = {
         ("text after a call", "now\n{}\n" + PYTHON, [NOW, PYTHON]),
         ("name without arguments", "all\nIs it\n>>>now\nor never", ["Is it\n>>>now\nor never"]),
     ],
+    "gigachat": [("calls in two messages", f"<|function_call|>{GIGA}{GIGA_MESSAGE}{GIGA}", [NOW, NOW])],
     "granite-3": [
         ("end left out", " \n<response>Hi", ["Hi"]),
         ("at the end of a text", "Write it:\n\n" + XML, ["Write it:\n\n" + XML]),
@@ -185,14 +199,6 @@ def test_value_without_its_start_tag_belongs_to_its_key(name, tag):
     """It is not parsed as the value of the next key."""
     text = ALL[name].replace(f"{tag}3", "3").replace(f"{tag}Paris", "Paris")
     assert calls_of(parse_every_way(text, DIALECTS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
-
-
-def test_markers_within_json_do_not_end_a_value():
-    text = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>"}\n</parameter>\n</function>'
-    events = parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)
-    assert calls_of(events) == [("weather", {"opt": {"a": "</parameter>"}})]
-    broken = parse_every_way(text.replace('"}', ""), DIALECTS["qwen-coder"], tools=TOOLS)
-    assert calls_of(broken) == [("weather", {"opt": '{"a": "'})]
 
 
 def test_gemma_writes_names_in_the_order_of_its_template():
@@ -341,20 +347,6 @@ def test_call_in_a_notation_that_breaks_off_counts_as_cut(name, text, raw):
     made.feed(text)
     made.finish()
     assert made.inside_tool_call
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ('{a:<|"|>x:"y", {\\n<|"|>,b:[1,None]}', {"a": 'x:"y", {\\n', "b": [1, None]}),
-        ('{"a": "b:c", n: {x: true}}', {"a": "b:c", "n": {"x": True}}),
-        ('{city:New York,a:<|"|><|tool_call><|"|>}', {"city": "New York", "a": "<|tool_call>"}),
-    ],
-    ids=["quotes of the notation", "JSON", "no quotes"],
-)
-def test_gemma_notation(text, arguments):
-    events = parse_every_way(f"<|tool_call>call:f{text}<tool_call|>Hi", DIALECTS["gemma-4"], tools=named("f"))
-    assert (calls_of(events), text_of(events, ContentDelta)) == ([("f", arguments)], "Hi")
 
 
 STREAMED = {

@@ -79,6 +79,7 @@ REASONING = [
     ("empty", "", []),
     ("content keeps its white space", " Hi <there> \n", [" Hi <there> \n"]),
     ("white space at the ends of reasoning", "<think>\nhm \n</think>\n\nHi", [R("hm"), "Hi"]),
+    ("white space before reasoning", "\n<think>hm</think>Hi", [R("hm"), "Hi"]),
     ("empty reasoning is no event", "<think>\n\n</think>\n\nHi", ["Hi"]),
     ("reasoning that is cut", "<think>a\n\nb", [R("a\n\nb")]),
     ("end tag that is cut", "<think>a </thi", [R("a </thi")]),

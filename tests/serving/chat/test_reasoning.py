@@ -59,45 +59,35 @@ def written(pieces: list[bytes], max_tokens: int, name: str = "qwen-coder", **op
     return text
 
 
-def tokens(text: str) -> list[bytes]:
-    """The tokens of a text that is written with `|` between them."""
-    return [part.encode() for part in text.split("|")]
-
-
 OPEN = {"prompt": "<think>\n"}
 CALL = "<function=now></function>"
 
+# For each case: the tokens, with `|` between them, the budget, the options of the tracker, and the output.
+BUDGETS = {
+    "over the budget": ("<think>|a|b|c|</think>|hi", 2, {}, "<think>ab enough</think>c</think>hi"),
+    "ended by a call": (f"<think>|a|b|c|{CALL}|x|y", 4, {}, f"<think>abc{CALL}xy"),
+    "ended by the marker of a call": ("<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>xbc"),
+    "no tools, no call": (f"<think>|a|{CALL}|x|y", 3, {"tools": ()}, f"<think>a{CALL}x enough</think>y"),
+    "budget of zero": ("<think>|a", 0, {}, "<think> enough</think>a"),
+    "start in pieces": ("<thi|nk>|a|b", 1, {}, "<think>a enough</think>b"),
+    "end in pieces": ("<think>|a|b</th|ink>hi|c|d", 4, {}, "<think>ab</think>hicd"),
+    "no reasoning": ("a|b|c", 1, {}, "abc"),
+    "tags within text": ("hi |<think>|a|b|c", 1, {}, "hi <think>abc"),
+    "once only": ("<think>|a|</think>|b|<think>|c|d", 2, {}, "<think>a</think>b<think>cd"),
+    "opened by the prompt": ("a|b|c", 2, OPEN, "ab enough</think>c"),
+}
 
-@pytest.mark.parametrize(
-    ("text", "max_tokens", "options", "expected"),
-    [
-        pytest.param("<think>|a|b|c|</think>|hi", 2, {}, "<think>ab enough</think>c</think>hi", id="over the budget"),
-        pytest.param(f"<think>|a|b|c|{CALL}|x|y", 4, {}, f"<think>abc{CALL}xy", id="ended by a call"),
-        pytest.param(
-            "<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>xbc", id="ended by the marker of a call"
-        ),
-        pytest.param(
-            f"<think>|a|{CALL}|x|y", 3, {"tools": ()}, f"<think>a{CALL}x enough</think>y", id="no tools, no call"
-        ),
-        pytest.param("<think>|a", 0, {}, "<think> enough</think>a", id="budget of zero"),
-        pytest.param("<thi|nk>|a|b", 1, {}, "<think>a enough</think>b", id="start in pieces"),
-        pytest.param("<think>|a|b</th|ink>hi|c|d", 4, {}, "<think>ab</think>hicd", id="end in pieces"),
-        pytest.param("a|b|c", 1, {}, "abc", id="no reasoning"),
-        pytest.param("hi |<think>|a|b|c", 1, {}, "hi <think>abc", id="tags within text"),
-        pytest.param("<think>|a|</think>|b|<think>|c|d", 2, {}, "<think>a</think>b<think>cd", id="once only"),
-        pytest.param("a|b|c", 2, OPEN, "ab enough</think>c", id="opened by the prompt"),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "max_tokens", "options", "expected"), BUDGETS.values(), ids=BUDGETS)
 def test_reasoning_ends_with_its_budget(text: str, max_tokens: int, options: dict[str, Any], expected: str):
-    assert written(tokens(text), max_tokens, **options) == expected.encode()
+    assert written([token.encode() for token in text.split("|")], max_tokens, **options) == expected.encode()
 
 
 def test_reasoning_in_several_messages_has_one_budget():
     start, end, again = "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"
-    text = f"{start}|a|b|{end}|{again}{start}|d|e|{end}|{again}{start}|f"
+    pieces = [start, "a", "b", end, again + start, "d", "e", end, again + start, "f"]
     expected = f"{start}ab{end}{again}{start}d enough{end}e{end}{again}{start} enough{end}f"
-    pieces = text.replace("<|", "\1").replace("|>", "\2").replace("|", "\0").replace("\1", "<|").replace("\2", "|>")
-    assert written([part.encode() for part in pieces.split("\0")], 4, "harmony") == expected.encode()
+    assert written([piece.encode() for piece in pieces], 4, "harmony") == expected.encode()
 
 
 def test_reasoning_does_not_end_within_a_character():

@@ -35,58 +35,29 @@ def test_template_language(source, expected):
     assert render(source) == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        pytest.param("{% if %}", "not valid Jinja at line 1", id="syntax"),
-        pytest.param(
-            "{{ raise_exception('only one user') }}", "refuses this conversation: only one user", id="raise_exception"
-        ),
-        pytest.param("{{ messages.__class__.__name__ }}", "unsafe", id="attribute"),
-        pytest.param("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe", id="item that is an attribute"),
-        pytest.param("{{ messages[0].update({'role': 'x'}) }}", "unsafe", id="dict update"),
-        pytest.param("{{ 'x' * 1000000000 }}", "too large", id="repetition"),
-        pytest.param("{{ [[1]] | tojson(indent=30000000) }}", "too much work", id="indent of JSON"),
-        pytest.param(
-            "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
-            "too much work",
-            id="macro that calls itself twice",
-        ),
-        pytest.param("{{ 10 ** 300 * 10 ** 300 }}", "too much work", id="product"),
-        pytest.param("{{ '{:{w}}'.format('a', w=30000000) }}", "too much work", id="width that is an argument"),
-        pytest.param("{{ 'a' | indent(30000000, true) }}", "too much work", id="indent"),
-        pytest.param("{{ ('a\n' * 9999) | indent(' ' * 9999) }}", "too much work", id="indent of many lines"),
-        pytest.param("{{ [1] | batch(linecount=30000000) | list }}", "No filter named 'batch'", id="batch"),
-        pytest.param("{{ [1] | slice(30000000) | list }}", "No filter named 'slice'", id="slice"),
-        pytest.param("{{ 1.5 | round(30000000, 'floor') }}", "No filter named 'round'", id="round"),
-        pytest.param("{{ 9 ** 99999999 }}", "too large", id="power"),
-        pytest.param("{{ '%999999999d' % 1 }}", "too large", id="width of %"),
-        pytest.param("{{ '{:999999999}'.format(1) }}", "width", id="width of format"),
-        pytest.param("{{ 'x'.ljust(999999999) }}", "unsafe", id="padding"),
-        pytest.param(
-            "{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}",
-            "loops more than 20000 times",
-            id="loops",
-        ),
-        pytest.param("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError", id="recursion"),
-        pytest.param("{{ messages[0].content + 1 }}", "TypeError", id="type error"),
-        pytest.param(
-            "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}",
-            "too large",
-            id="doubling",
-        ),
-        pytest.param("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled", id="nesting of the source"),
-        *(
-            (f"{{{{ 'a' | {name} }}}}", "No filter named")
-            for name in ("sum", "striptags", "center", "urlize", "groupby")
-        ),
-        *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("''.center", "{}.fromkeys", "(1).to_bytes", "''.format_map")),
-        *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
-        ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
-        pytest.param("a" * 200_000, "200000 characters; the limit is 131072", id="long source"),
-        ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
-    ],
-)
+# A template that is refused, and a part of the message.
+ERRORS = [
+    ("{% if %}", "not valid Jinja at line 1"),
+    ("{{ raise_exception('only one user') }}", "refuses this conversation: only one user"),
+    ("{{ messages.__class__.__name__ }}", "unsafe"),
+    ("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe"),
+    ("{{ messages[0].update({'role': 'x'}) }}", "unsafe"),
+    ("{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}", "loops more than 20000 times"),
+    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+    ("{{ messages[0].content + 1 }}", "TypeError"),
+    ("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled"),
+    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in ("batch(3)", "slice(3)", "round(3)", "sum")),
+    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in ("striptags", "center", "urlize", "groupby")),
+    *((f"{{{{ ''.{name}(1) }}}}", "unsafe") for name in ("ljust", "center", "format_map")),
+    *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("{}.fromkeys", "(1).to_bytes")),
+    *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
+    ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
+    ("a" * 200_000, "200000 characters; the limit is 131072"),
+    ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), ERRORS, ids=lambda text: text[:40])
 def test_template_error(source, message, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
     with pytest.raises(TemplateError, match=message):
@@ -101,63 +72,47 @@ LISTS, TUPLES = (
 OTHER = LISTS + "{% set m = n.x %}" + LISTS
 TEXT = "{% set t = 'ab' * 14000 %}{% set t = t + t + t + t + t + t %}"
 DEEP = "{% set n = namespace(x=()) %}{% for i in range(2000) %}{% set n.x = (n.x,) %}{% endfor %}"
-WORK = {
-    **{f"printed {x}": LISTS + f"{{{{ {x} }}}}" for x in ("n.x", "n", "'a' ~ n.x", "{1: n.x}.items()")},
-    **{
-        f"compared {x}": OTHER + f"{{{{ n.x {x} }}}}"
-        for x in ("== m", "!= m", "< m", "in [m]", "not in [m]", "is eq(m)")
-    },
-    **{
-        f"filter {x}": OTHER + f"{{{{ [m, n.x] | {x} }}}}"
-        for x in (
-            "string",
-            "safe",
-            "tojson",
-            "sort",
-            "min",
-            "unique",
-            "join",
-            "upper",
-            "trim",
-            "select('eq', m) | list",
-        )
-    },
-    "sort of an iterator": OTHER + "{{ [m, n.x] | map('list') | sort }}",
-    **{f"call {x}": LISTS + f"{{{{ {x} }}}}" for x in ("','.join(n.x)", "'{}'.format(n.x)", "raise_exception(n.x)")},
-    "loop.changed": LISTS + "{% for i in range(2) %}{{ loop.changed(n.x) }}{% endfor %}",
-    **{f"operator {x}": LISTS + f"{{{{ {x} }}}}" for x in ("'%s' % (n.x,)", "'%r' % n.x", "(n.x * 2) | length")},
-    **{
-        f"hash {x}": TUPLES + f"{{{{ {x} }}}}"
-        for x in ("{n.x: 1}", "{}[n.x]", "{}.get(n.x)", "n.x in {}", "{}[[n.x]].a")
-    },
-    "hash of nested tuples": DEEP + "{{ {n.x: 1} }}",
-    "list in itself": "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}",
-    **{f"output {x}": TEXT + x for x in ("{{ t }}{{ t }}", "{% set a %}{{ t }}{{ t }}{% endset %}")},
-    "output of a macro": TEXT + "{% macro m() %}{{ t }}{{ t }}{% endmacro %}{{ m() | length }}",
-    **{
-        f"result of {x}": TEXT + f"{{{{ ({x}) | length }}}}"
-        for x in (
-            *("t + t", "t ~ t", "[t] * 9999", "[t, t] | join", "[1, 2, 3] | join(t)", "t.join('123')", "t | list"),
-            *("t | replace('a', 'cc')", "t.replace('', 'c')", "t.split('b')", "t.split(sep='b')", "t.splitlines()"),
-            *("('%(a)s' * 9) % {'a': t}", "('{0}' * 9).format(t)", "t | indent(9)", "[[t]] | tojson(indent=999999)"),
-            *("t.find('ba' * 9999)", "'ba' * 9999 in t", "t.strip('ba' * 9999)", "t | trim('ba' * 9999)"),
-            *(
-                "'%(a)99999d' % {'a': 1}",
-                "'%*d' % (99999, 1)",
-                "('9' * 9999) | int",
-                "[{}] | map(attribute='a.' * 19999)",
-            ),
-        )
-    },
-    "slices": TEXT + "{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
-    "slices of a list": "{% set t = [0] * 9999 %}{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
-    "recursive loop": "{% for i in [1] recursive %}{{ loop(range(99999)) if loop.depth < 2 }}{% endfor %}",
-    "block that calls itself": "{% block a %}{% for i in range(99999) %}{% endfor %}{{ self.a() }}{% endblock %}",
-    "variable with the name of the counter": "{% set _steps = range(9) %}{% for i in range(99999) %}{% endfor %}",
-}
+PRINTED = [
+    *("n.x", "n", "'a' ~ n.x", "{1: n.x}.items()", "','.join(n.x)", "'{}'.format(n.x)", "raise_exception(n.x)"),
+    *("'%s' % (n.x,)", "'%r' % n.x", "(n.x * 2) | length"),
+]
+COMPARED = ["== m", "!= m", "< m", "in [m]", "not in [m]", "is eq(m)"]
+FILTERS = ["string", "safe", "tojson", "sort", "min", "unique", "join", "upper", "trim", "select('eq', m) | list"]
+HASHED = ["{n.x: 1}", "{}[n.x]", "{}.get(n.x)", "n.x in {}", "{}[[n.x]].a"]
+RESULTS = [
+    *("t + t", "t ~ t", "[t] * 9999", "[t, t] | join", "[1, 2, 3] | join(t)", "t.join('123')", "t | list"),
+    *("t | replace('a', 'cc')", "t.replace('', 'c')", "t.split('b')", "t.split(sep='b')", "t.splitlines()"),
+    *("('%(a)s' * 9) % {'a': t}", "('{0}' * 9).format(t)", "t | indent(9)", "[[t]] | tojson(indent=999999)"),
+    *("t.find('ba' * 9999)", "'ba' * 9999 in t", "t.strip('ba' * 9999)", "t | trim('ba' * 9999)"),
+    *("'%(a)99999d' % {'a': 1}", "'%*d' % (99999, 1)", "('9' * 9999) | int", "[{}] | map(attribute='a.' * 19999)"),
+]
+WORK = [
+    *("{{ 'x' * 1000000000 }}", "{{ 10 ** 300 * 10 ** 300 }}", "{{ 9 ** 99999999 }}", "{{ '{:999999999}'.format(1) }}"),
+    *("{{ '{:{w}}'.format('a', w=30000000) }}", "{{ 'a' | indent(30000000, true) }}"),
+    "{{ ('a\n' * 9999) | indent(' ' * 9999) }}",
+    "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    *(f"{LISTS}{{{{ {x} }}}}" for x in PRINTED),
+    *(f"{OTHER}{{{{ n.x {x} }}}}" for x in COMPARED),
+    *(f"{OTHER}{{{{ [m, n.x] | {x} }}}}" for x in FILTERS),
+    OTHER + "{{ [m, n.x] | map('list') | sort }}",
+    LISTS + "{% for i in range(2) %}{{ loop.changed(n.x) }}{% endfor %}",
+    *(f"{TUPLES}{{{{ {x} }}}}" for x in HASHED),
+    DEEP + "{{ {n.x: 1} }}",
+    "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}",
+    *(TEXT + x for x in ("{{ t }}{{ t }}", "{% set a %}{{ t }}{{ t }}{% endset %}")),
+    TEXT + "{% macro m() %}{{ t }}{{ t }}{% endmacro %}{{ m() | length }}",
+    *(f"{TEXT}{{{{ ({x}) | length }}}}" for x in RESULTS),
+    TEXT + "{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
+    "{% set t = [0] * 9999 %}{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
+    "{% for i in [1] recursive %}{{ loop(range(99999)) if loop.depth < 2 }}{% endfor %}",
+    "{% block a %}{% for i in range(99999) %}{% endfor %}{{ self.a() }}{% endblock %}",
+    # A variable with the name of the counter.
+    "{% set _steps = range(9) %}{% for i in range(99999) %}{% endfor %}",
+]
 
 
-@pytest.mark.parametrize("source", WORK.values(), ids=WORK)
+@pytest.mark.parametrize("source", WORK, ids=lambda source: source[-40:])
 def test_operation_that_is_too_large_is_refused_before_it_runs(source, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_SIZE", 1 << 18)
     monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 4_000)
@@ -353,16 +308,14 @@ REFUSING = "{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception
 # The template, the messages, and the beginning of the prompt.
 FIELDS = {
     "arguments as text": (
-        CALLS.replace("ARGUMENTS", "call.function.arguments"),
-        [call_message({"a": "é"})],
+        CALLS.replace("ARGUMENTS", "call.function.arguments"), [call_message({"a": "é"})],
         '[assistant]<f:{"a": "é"}:call_1>',
     ),
     "content in parts": (OPENED + "{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", [USER], "hi"),
     "a list of no tools": ("{% for t in tools %}{% endfor %}{{ messages[0].content }}", [USER], "hi"),
     "developer": (OPENED + "{{ m.role }} {{ m.content }}{% endfor %}{# developer #}", DEVELOPER, "developer x"),
     "developer without effect": (
-        OPENED + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}",
-        DEVELOPER,
+        OPENED + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}", DEVELOPER,
         "system x",
     ),
     "calls without content": (OPENED + NULL_CONTENT, [USER, call_message({})], 'hi[{"'),
@@ -373,7 +326,7 @@ FIELDS = {
     "reasoning in a part": (OPENED + IN_PARTS, [REASONED], "2<b>a"),
     "reasoning refused beside text and calls": (OPENED + REFUSING + BOTH, [REASONED_CALL], "()a[{"),
     "reasoning beside text and calls": (OPENED + BOTH, [REASONED_CALL], "(b)a[{"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "messages", "shown"), FIELDS.values(), ids=FIELDS)
@@ -386,41 +339,31 @@ PLAIN_ROLES = """{%- for m in messages %}
 [{{ m.role }}]{{ m.content }}
 {%- endfor %}"""
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
+SYSTEM, RESULT = {"role": "system", "content": "Be brief."}, {"role": "tool", "content": "3"}
+WRITTEN = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+# The roles that a template supports, the messages, and the prompt.
+MOVED = {
+    "call and result": (
+        ["system", "user", "assistant"], [call_message({}), RESULT],
+        f"[assistant]{WRITTEN}[user]<tool_response>\n3\n</tool_response>",
+    ),
+    "no system role": (["user", "assistant"], [SYSTEM, USER], "[user]Be brief.\n\nhi"),
+    "text and call": (
+        ["system", "user", "assistant", "tool"], [{**call_message({}), "content": "Well."}, RESULT],
+        f"[assistant]Well.\n{WRITTEN}[tool]3",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("roles", "messages", "expected"),
-    [
-        pytest.param(
-            ["system", "user", "assistant"],
-            [call_message({"a": 1}), {"role": "tool", "content": "3"}],
-            '[assistant]<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-            "[user]<tool_response>\n3\n</tool_response>",
-            id="call and result",
-        ),
-        pytest.param(
-            ["user", "assistant"],
-            [{"role": "system", "content": "Be brief."}, USER],
-            "[user]Be brief.\n\nhi",
-            id="no system role",
-        ),
-        pytest.param(
-            ["system", "user", "assistant", "tool"],
-            [{**call_message({}), "content": "Well."}, {"role": "tool", "content": "3"}],
-            '[assistant]Well.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>[tool]3',
-            id="text and call",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("roles", "messages", "expected"), MOVED.values(), ids=MOVED)
 def test_unsupported_content_moves_to_supported_messages(roles, messages, expected):
     assert render(PLAIN_ROLES.replace("ROLES", str(roles)), messages) == expected
 
 
 @pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
 def test_template_without_tools_gets_a_description_of_the_tools(roles):
-    messages = [{"role": "system", "content": "Be brief."}, USER]
     tools = [{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}]
-    text = render(PLAIN_ROLES.replace("ROLES", str(roles)), messages, tools=tools)
+    text = render(PLAIN_ROLES.replace("ROLES", str(roles)), [SYSTEM, USER], tools=tools)
     assert text.startswith(f"[{roles[0]}]You can call functions.")
     described = '{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}'
     assert f"\n<tools>\n{described}\n</tools>\n" in text

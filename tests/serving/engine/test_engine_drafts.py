@@ -1,4 +1,4 @@
-"""Speculative decoding: fewer steps, and the same text, ends and log probabilities; prompt lookup and draft models."""
+"""Speculative decoding: fewer steps, and the same text, ends and log probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from localchat.serving.core.events import SampledTokens
 from localchat.serving.engine.drafts import looked_up
-from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError, GenerationRequest
 from tests.support.engines import (
     Finish,
@@ -111,69 +110,6 @@ def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
         assert text_of([next(generation)]) == "abcdabcda"
         with pytest.raises(EngineError, match="sampling a token failed"):
             next(generation)
-
-
-# A draft model.
-
-
-def rule(tokens: list[int], n_prompt: int) -> int:
-    """A model whose next token depends on the last two. Its text does not soon repeat itself."""
-    before, last = ([0, 0, *tokens])[-2:]
-    return (before * 31 + last * 17 + 7) % 251
-
-
-def other_rule(tokens: list[int], n_prompt: int) -> int:
-    return (rule(tokens, n_prompt) + 1) % 251
-
-
-def sometimes(tokens: list[int], n_prompt: int) -> int:
-    """Differs from `rule` after about every fifth token."""
-    return (rule if tokens[-1] % 5 else other_rule)(tokens, n_prompt)
-
-
-def continuation(tokens: list[int], n: int) -> list[int]:
-    text = list(tokens)
-    for _ in range(n):
-        text.append(rule(text, 0))
-    return text[len(tokens) :]
-
-
-def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
-    generations = [submit(engine, request) for request in requests]
-    step_until_idle(engine)
-    items = [list(generation) for generation in generations]
-    assert all(isinstance(of_one[-1], Finish) for of_one in items)
-    return [[t.id for item in of_one if isinstance(item, SampledTokens) for t in item.tokens] for of_one in items]
-
-
-def beyond_the_vocabulary(tokens: list[int], n_prompt: int) -> int:
-    return 300 if len(tokens) % 3 else rule(tokens, n_prompt)
-
-
-@pytest.mark.parametrize("n_cells", [1024, 60], ids=["many cells", "few cells"])
-@pytest.mark.parametrize("draft_rule", [rule, sometimes, beyond_the_vocabulary, other_rule])
-@pytest.mark.parametrize("seed", range(4))
-def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int, n_cells: int):
-    random_ = random.Random(seed)
-    requests = [
-        request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
-    ]
-    expected = [continuation(list(request.prompt), 40) for request in requests]
-    backend = FakeBackend(rule, max_drafted=12, n_parallel=3)
-    # Fewer slots, and some prompts take several steps, or fill the context.
-    draft = FakeBackend(draft_rule, n_parallel=2, n_batch=16, n_ctx=80, n_real_cells=n_cells)
-    with stepped(backend, draft_backend=draft) as engine:
-        assert outputs(engine, requests) == expected
-        stats = engine.stats()
-    assert draft.is_closed
-    n_steps = sum(len(record) for record in backend.batches)
-    assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
-    assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
-    # After a wrong draft, the next one has a single token.
-    assert 0 < stats.n_drafted < stats.n_sampled + 6 * draft.limits.tuning.draft_model_tokens
-
-
-# Prompt lookup.
 
 
 LOOKUPS: dict[str, tuple[list[int], list[int]]] = {

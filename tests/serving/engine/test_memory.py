@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.serving.engine.context_size import (
+from localchat.serving.engine.llama import library, load_backend
+from localchat.serving.engine.llama.context import (
     LARGEST_SHARE,
     STEP,
     CacheMemory,
@@ -20,7 +21,6 @@ from localchat.serving.engine.context_size import (
     context_size,
     warn_of_context,
 )
-from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -155,10 +155,7 @@ ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV /
 def test_size_of_the_context_is_requested_or_chosen(
     options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, memories: list[CacheMemory], expected: ContextSize
 ):
-    size = context_size(
-        LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, memories=memories
-    )
-    assert size == expected
+    assert context_size(LoadOptions(**options), memories, n_ctx_train, n_weight_bytes) == expected
 
 
 @pytest.mark.parametrize(

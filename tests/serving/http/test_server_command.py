@@ -19,8 +19,9 @@ from unittest import mock
 import pytest
 
 from localchat.server import read_options
+from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.engine.tuning import LIBRARY
-from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading import logs
 from localchat.serving.loading.options import Options
@@ -55,7 +56,7 @@ ORIGINS = ["*", "null", "http://localhost:3000", "https://example.org/", "http:/
         ("--allow-chat-template", "allow_template", True),
         ("--default top_k=1 --default seed=2", "defaults", {"top_k": 1, "seed": 2}),
         *((f"--cors {origin}", "cors", [origin]) for origin in ORIGINS),
-        pytest.param("--draft=~/small.gguf", "draft_path", str(Path.home() / "small.gguf"), id="home folder"),
+        pytest.param("--mmproj=~/a.gguf", "mmproj", str(Path.home() / "a.gguf"), id="home folder"),
         pytest.param("--tls-cert=~/a.pem", "tls_cert", Path.home() / "a.pem", id="home folder of a path"),
     ],
 )
@@ -200,6 +201,24 @@ def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
         assert process.wait(DEADLINE_S) == 0
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), NO_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
+        (OSError(errno.EACCES, "Permission denied"), "[Errno 13] Permission denied"),
+        (ImportError("Long advice.\n\nnumpy is broken\n"), "numpy is broken"),
+        (ValueError(), "ValueError"),
+        (
+            EngineDied("SIGILL", "SIGILL"),
+            "SIGILL: llama.cpp was built for another CPU; build it on this machine (docs/install.md)",
+        ),
+    ],
+)
+def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason: str):
+    assert loading.reason_of(DEMO_PATH, error) == f"{DEMO_PATH}: {reason}"
+
+
 class Gone(io.StringIO):
     """A terminal that has vanished."""
 
@@ -213,11 +232,14 @@ class Gone(io.StringIO):
         raise OSError(errno.EIO, "Input/output error")
 
 
-def test_terminal_that_is_gone_ends_no_load(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("term", "has_bar"), [("xterm", True), ("dumb", False)])
+def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Gone())
     monkeypatch.setattr(loading, "Front", mock.Mock())
     start = loading._Start(ModelFile(DEMO_PATH, "demo"), Options(), has_bar=True)
     start._show(0.5)
+    assert bool(sys.stderr.n_writes) == has_bar
     start.clear()
     with restored():
         logs.log_to_stderr()

@@ -16,7 +16,6 @@ from tests.support.media_files import write_gguf
 
 WIDTH = 64
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}
-TENSOR: dict[str, Any] = {"a": [1.0]}
 
 
 def write(path: Path, architecture: str, values: dict[str, Any]) -> Path:
@@ -38,58 +37,40 @@ def write_mmproj(path: Path, width: int = WIDTH, *, kind: str = "F16", parts: tu
     return write(path, "clip", values)
 
 
-def found(model: Path) -> str | None:
-    projector = projector_of(ModelFile(model, ""))
-    return None if projector is None else projector.name
+QWEN, GEMMA = "Qwen2.5-VL-7B-Instruct", "gemma-3-4b-it"
+# By case: the models, of which the first one needs a projector, the projectors with the options of `write_mmproj`, and
+# the projector that is found.
+CASES: dict[str, tuple[list[str], dict[str, dict[str, Any]], str | None]] = {
+    "name": ([f"{GEMMA}-Q4_K_M"], {f"mmproj-{GEMMA}-f16": {}}, f"mmproj-{GEMMA}-f16"),
+    "name at the end": ([f"{QWEN}-Q4_K_M"], {f"{QWEN}-mmproj-f16": {}}, f"{QWEN}-mmproj-f16"),
+    "part": ([f"{QWEN}-q4_0-00001-of-00002"], {f"mmproj-{QWEN}-Q8_0": {}}, f"mmproj-{QWEN}-Q8_0"),
+    "another name": (["mistral-7b-Q4_K_M"], {"mmproj-llava-1.6-f16": {}}, None),
+    "the word model": ([f"{GEMMA}-Q4_K_M"], {"mmproj-model-f16": {}}, "mmproj-model-f16"),
+    "no name": ([f"{GEMMA}-UD-Q4_K_XL", f"{GEMMA}-Q8_0"], {"mmproj-F16": {}}, "mmproj-F16"),
+    "no name, two models": (["one-Q4_K_M", "one-Q8_0", "two-Q8_0"], {"mmproj-F16": {}}, None),
+    "another width": (["one"], {"mmproj-one": {"width": 128}}, None),
+    "beside the folder of a quantisation": (["Q4_K_M/one-Q4_K_M-00001-of-00002"], {"mmproj-F16": {}}, "mmproj-F16"),
+    "beside another folder": (["other/one"], {"mmproj-F16": {}}, None),
+    "unquantised": (["one"], {f"mmproj-one-{kind}": {"kind": kind} for kind in _FILE_TYPES}, "mmproj-one-F16"),
+    "no F16": (["one"], {f"mmproj-one-{kind}": {"kind": kind} for kind in ("Q8_0", "BF16", "F32")}, "mmproj-one-BF16"),
+}
 
 
-@pytest.mark.parametrize(
-    ("model", "projector", "is_found"),
-    [
-        ("gemma-3-4b-it-Q4_K_M.gguf", "mmproj-gemma-3-4b-it-f16.gguf", True),
-        ("gemma-3-4b-it-Q4_K_M.gguf", "mmproj-model-f16.gguf", True),
-        ("gemma-3-4b-it-UD-Q4_K_XL.gguf", "mmproj-F16.gguf", True),
-        ("Qwen2.5-VL-7B-Instruct-Q4_K_M.gguf", "Qwen2.5-VL-7B-Instruct-mmproj-f16.gguf", True),
-        ("Qwen2.5-VL-7B-Instruct-q4_0-00001-of-00002.gguf", "mmproj-Qwen2.5-VL-7B-Instruct-Q8_0.gguf", True),
-        ("mistral-7b-Q4_K_M.gguf", "mmproj-llava-1.6-f16.gguf", False),
-    ],
-)
-def test_projector_in_the_folder_is_found_by_its_name(tmp_path: Path, model: str, projector: str, is_found: bool):
-    write_mmproj(tmp_path / projector)
-    assert found(write_model(tmp_path / model)) == (projector if is_found else None)
+@pytest.mark.parametrize("case", CASES)
+def test_projector_is_found_by_its_place_name_width_and_kind(tmp_path: Path, case: str):
+    models, projectors, expected = CASES[case]
+    for name, options in projectors.items():
+        write_mmproj(tmp_path / f"{name}.gguf", **options)
+    paths = [write_model(tmp_path / f"{name}.gguf") for name in models]
+    found = projector_of(ModelFile(paths[0], ""))
+    assert (found and found.stem) == expected
 
 
-def test_projector_without_a_name_belongs_to_the_only_model_of_its_folder(tmp_path: Path):
-    write_mmproj(tmp_path / "mmproj-F16.gguf")
-    models = [write_model(tmp_path / name) for name in ("one-Q4_K_M.gguf", "one-Q8_0.gguf")]
-    assert [found(model) for model in models] == ["mmproj-F16.gguf"] * 2
-    write_model(tmp_path / "two-Q8_0.gguf")
-    assert [found(model) for model in models] == [None] * 2
-
-
-def test_projector_for_another_width_and_other_files_are_none(tmp_path: Path):
-    model = write_model(tmp_path / "one.gguf")
-    write_mmproj(tmp_path / "mmproj-one.gguf", 128)
+def test_other_files_are_no_projectors(tmp_path: Path):
     (tmp_path / "mmproj-F16.gguf").write_bytes(b"GGUF")
     (tmp_path / "mmproj-one-f16.gguf").write_text("<html>")
-    assert found(model) is None
-    assert found(tmp_path / "missing" / "one.gguf") is None
-
-
-def test_projector_beside_the_folder_of_a_quantisation_is_found(tmp_path: Path):
-    model = write_model(tmp_path / "Q4_K_M" / "one-Q4_K_M-00001-of-00002.gguf")
-    write_mmproj(tmp_path / "mmproj-F16.gguf")
-    assert found(model) == "mmproj-F16.gguf"
-    assert found(write_model(tmp_path / "other" / "one.gguf")) is None
-
-
-def test_unquantised_projector_is_preferred(tmp_path: Path):
-    model = write_model(tmp_path / "one.gguf")
-    for kind in ("Q8_0", "BF16", "F32"):
-        write_mmproj(tmp_path / f"mmproj-one-{kind}.gguf", kind=kind)
-    assert found(model) == "mmproj-one-BF16.gguf"
-    write_mmproj(tmp_path / "mmproj-one-F16.gguf")
-    assert found(model) == "mmproj-one-F16.gguf"
+    for path in (write_model(tmp_path / "one.gguf"), tmp_path / "missing" / "one.gguf"):
+        assert projector_of(ModelFile(path, "")) is None
 
 
 def test_projector_is_no_model_and_says_what_it_takes(tmp_path: Path):
@@ -112,20 +93,6 @@ def test_ollama_names_the_projector_of_a_model(tmp_path: Path):
     manifest.write_text(json.dumps({"layers": layers}))
     catalog = Catalog((), None, {"HOME": str(tmp_path)})
     assert projector_of(catalog.find("llava")) == models / "blobs" / f"sha256-{digests['projector']}"
-
-
-def test_lm_studio_and_hugging_face_have_it_beside_the_model(tmp_path: Path):
-    studio = tmp_path / ".lmstudio/models/org/vision-GGUF"
-    hub = tmp_path / ".cache/huggingface/hub/models--org--eyes-GGUF/snapshots/c0ffee"
-    for folder, name in ((studio, "vision"), (hub, "eyes")):
-        write_model(folder / f"{name}-Q4_K_M.gguf")
-        write_mmproj(folder / f"mmproj-{name}-F16.gguf")
-    catalog = Catalog((), None, {"HOME": str(tmp_path)})
-    models = [catalog.find("org/vision-GGUF"), catalog.find("org/eyes-GGUF")]
-    assert [projector_of(model) for model in models] == [
-        studio / "mmproj-vision-F16.gguf",
-        hub / "mmproj-eyes-F16.gguf",
-    ]
 
 
 def test_mapping_file_names_it(tmp_path: Path):

@@ -312,7 +312,17 @@ def error_place(schema: Any) -> tuple[str, str]:
     if _is_endless(schema, [node for _, node in nodes]):
         return "", "no value of it is finite"
     reason = error_in("start: " + json_rule(schema))
-    return _smallest_error(schema, nodes[1:]) or ("", reason) if reason else ("", "")
+    if not reason:
+        return "", ""
+    # The smallest part that is refused alone. The parts lose their references: they are compiled without definitions.
+    texts = {json_rule({**node, "x-guidance": options}): pointer for pointer, node in reversed(nodes[1:])}
+    left = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED)
+    for text, pointer in sorted(texts.items(), key=lambda item: len(item[0])):
+        left -= len(text)
+        own = error_in("start: " + re.sub(r'"\$ref": "[^"]*"', '"title": ""', text)) if left > 0 else ""
+        if own:
+            return pointer, own
+    return "", reason
 
 
 def _own_errors(node: dict[str, Any], *, is_lenient: bool) -> Iterator[tuple[str, str]]:
@@ -398,25 +408,3 @@ def _is_endless(root: Any, nodes: list[dict[str, Any]]) -> bool:
             if id(node) not in finite and has_end(node):
                 finite.add(id(node))
     return not is_finite(root)
-
-
-def _smallest_error(schema: dict[str, Any], nodes: list[tuple[str, dict[str, Any]]]) -> tuple[str, str] | None:
-    """The place and the reason of the smallest part that is refused; None if none is refused alone. Halving finds it.
-    The parts lose their references, so they are compiled without the definitions."""
-    left, parts = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED), []
-    texts = [(pointer, json_rule({**node, "x-guidance": schema.get("x-guidance", {})})) for pointer, node in nodes]
-    for pointer, text in sorted(texts, key=lambda part: len(part[1])):
-        left -= len(text)
-        if left > 0:
-            parts.append((pointer, re.sub(r'"\$ref": "[^"]*"', '"title": ""', text)))
-
-    def error_of(some: list[tuple[str, str]]) -> str:
-        rules = [f"r{i}: {text}" for i, (_, text) in enumerate(some)]
-        return error_in("\n".join([f"start: {' | '.join(f'r{i}' for i in range(len(some)))}", *rules]))
-
-    if not parts or not error_of(parts):
-        return None
-    while len(parts) > 1:
-        half = parts[: len(parts) // 2]
-        parts = half if error_of(half) else parts[len(parts) // 2 :]
-    return parts[0][0], error_of(parts)

@@ -13,8 +13,6 @@ from ..dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, PLACEHOLDE
 _PLACEHOLDERS = {A_NUMBER: "[0-9]{1,3}", A_BREAK: r"\n{0,2}", A_SPACE: r"\n? {0,16}", AN_ID: "[A-Za-z0-9_-]{1,64}"}
 ANY = "(?s:.*)"
 
-# The parts of GBNF that are converted before llguidance reads them: texts, classes, comments, any character.
-_GBNF_PART = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|\.', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
 
@@ -70,7 +68,7 @@ def gbnf_rule(grammar: str) -> str:
     from llguidance import gbnf_to_lark as gbnf
 
     try:
-        rules = gbnf.GrammarParser().parse(_GBNF_PART.sub(_gbnf_part, grammar))
+        rules = gbnf.GrammarParser().parse(_ESCAPE.sub(_gbnf_escape, grammar))
     except Exception as error:  # the parser raises Exception, and IndexError at the end of the text
         position = getattr(error, "pos", None)
         line = position.text.count("\n", 0, position.pos) + 1 if position else grammar.count("\n") + 1
@@ -93,27 +91,13 @@ def gbnf_rule(grammar: str) -> str:
     def link(node: Any) -> None:
         if isinstance(node, gbnf.RuleRefNode):
             node.target = use(node.name)
+        elif isinstance(node, gbnf.RegexNode):
+            # Any character includes a line break. In a class, && and ~~ would be operators.
+            node.rx = "(?s:.)" if node.rx == "." else re.sub(r"([&~])\1+", r"\1", node.rx)
         for child in node.children():
             link(child)
 
     lines = [f"start: {use('root').name}"]
-    ending: set[str] = set()
-
-    def ends(node: Any) -> bool:
-        """Whether some text of a node is finite, given the rules that are known to be."""
-        if isinstance(node, gbnf.RuleRefNode):
-            return node.name in ending
-        if isinstance(node, gbnf.RepetitionNode) and node.min_times == 0:
-            return True
-        if isinstance(node, gbnf.AlternativeNode):
-            return any(map(ends, node.alternatives))
-        return all(map(ends, node.children()))
-
-    while found := [name for name in names if name not in ending and ends(rules[name].alternatives)]:
-        ending.update(found)
-    endless = [name for name in names if name not in ending]
-    if endless:
-        raise ValueError(f"no text of the rule {endless[0]!r} is finite: it needs a part that does not refer to it")
 
     def join_terminals(node: Any) -> None:
         """Make one terminal of adjacent ones: llguidance takes the longest text of each, even if another follows."""
@@ -137,18 +121,8 @@ def gbnf_rule(grammar: str) -> str:
     return "%lark {\n" + "\n".join(lines) + "\n}"
 
 
-def _gbnf_part(match: re.Match[str]) -> str:
-    """A part of GBNF, rewritten without what the converter of llguidance does not know."""
-    text = match[0]
-    if text == ".":
-        return f"[\\x00-{chr(0x10FFFF)}]"
-    if text[0] == "#":
-        return ""
-    # In a class of a regular expression, && and ~~ would be operators.
-    return _ESCAPE.sub(_gbnf_escape, re.sub(r"([&~])\1+", r"\1", text) if text[0] == "[" else text)
-
-
 def _gbnf_escape(match: re.Match[str]) -> str:
+    """An escape as the parser of llguidance knows it: a character outside ASCII is itself."""
     code = int(match[1] or match[2] or match[3] or "0", 16)
     return chr(min(code, 0x10FFFF)) if code >= 0x80 else f"\\x{code:02x}" if match.lastindex else match[0]
 

@@ -88,9 +88,9 @@ class ArgumentsLayout:
         return (ValueLayout(STRING, start + quote, end_quote + end, end_quote + end), bare) if quote else (bare,)
 
     def can_name(self, name: str) -> bool:
-        if self.separator:
+        if self.key_end == "=":
             return name.isidentifier() and not keyword.iskeyword(name)
-        return re.fullmatch(r'[^\s<>"/\]]+', name) is not None
+        return re.fullmatch(r"[^\s<>\"'/\[\](){}=,:]+", name) is not None
 
     def written(self, name: str, value: Any, notation: str) -> str:
         type_name = TYPE_NAMES[type(value)]

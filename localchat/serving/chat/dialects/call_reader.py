@@ -15,7 +15,7 @@ from typing import Any, Callable
 from ...core.events import Event, ToolCallArguments, ToolCallStart
 from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
 from .scan import Cursor, Markers, Mismatch, Reader
-from .values import NAME, STRING, decode, maybe_nested, parameter_types, read_value, stream_value, text_json, value_json
+from .values import NAME, STRING, Value, decode, maybe_nested, parameter_types, read_value, text_json, value_json
 
 _ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.
 _TYPE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
@@ -225,7 +225,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
                 calls.arguments(_object_text((yield from read_value(cursor))))
             else:
                 cursor.end_record()
-                yield from stream_value(cursor, calls.arguments)
+                yield from Value(cursor, calls.arguments).read()
     except Mismatch:
         if not has_started:
             raise
@@ -277,13 +277,13 @@ def read_arguments(
     closer: str = "",
 ) -> Reader[None]:
     """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`. The text of
-    broken arguments is emitted as it is. For `is_json` and `closer` see `stream_value`."""
+    broken arguments is emitted as it is. For `is_json` and `closer` see `Value`."""
     calls.start(name, call_id)
     cursor.end_record()
     yield from cursor.read_run()
     try:
         if closer or (yield from cursor.is_next("{")):
-            yield from stream_value(cursor, calls.arguments, *ends, is_json=is_json, closer=closer)
+            yield from Value(cursor, calls.arguments, *ends, is_json=is_json, closer=closer).read()
         else:
             yield from cursor.expect(*ends)
             calls.arguments("{}")

@@ -36,21 +36,10 @@ _PYTHON_ESCAPE = re.compile(
 )
 
 
-def stream_value(cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> Reader[None]:
-    """Emit the next value as JSON. Raises Mismatch if it is broken; its beginning was emitted, the rest stays unread.
-
-    Args:
-        ends: Markers that no string without escapes may contain.
-        is_json: Whether quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python.
-        closer: The closing bracket of named arguments, `a=1)`, which become an object. "": a value is next.
-    """
-    return _Value(cursor, emit, ends, is_json, closer).read()
-
-
 def read_value(cursor: Cursor) -> Reader[str]:
     """Read the next JSON value. Returns its text, corrected. Raises Mismatch if it is broken."""
     texts: list[str] = []
-    yield from stream_value(cursor, texts.append)
+    yield from Value(cursor, texts.append).read()
     return "".join(texts)
 
 
@@ -75,8 +64,14 @@ def decode(raw: str) -> Any:
         return None
 
 
-class _Value:
-    def __init__(self, cursor: Cursor, emit: Emit, ends: tuple[str, ...], is_json: bool, closer: str) -> None:
+class Value:
+    def __init__(self, cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> None:
+        """
+        Args:
+            ends: Markers that no string without escapes may contain.
+            is_json: Whether quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python.
+            closer: The closing bracket of named arguments, `a=1)`, which become an object. "": a value is next.
+        """
         self._cursor = cursor
         self._emit = emit
         self._ends = ends
@@ -91,6 +86,7 @@ class _Value:
         self._follows_item = False
 
     def read(self) -> Reader[None]:
+        """Emit the value as JSON. Raises Mismatch if it is broken; its beginning was emitted, the rest stays unread."""
         if self._has_arguments:
             self._emit("{")
         try:

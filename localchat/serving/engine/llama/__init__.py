@@ -2,8 +2,7 @@
 
 from .backend import LlamaBackend
 from .devices import built_for, supports_gpu
-from .load import load_backend, load_draft_backend, sampling_from
+from .load import load_backend, sampling_from
 from .threads import default_threads
 
-__all__ = ["LlamaBackend", "built_for", "default_threads", "load_backend", "load_draft_backend", "sampling_from"]
-__all__ += ["supports_gpu"]
+__all__ = ["LlamaBackend", "built_for", "default_threads", "load_backend", "sampling_from", "supports_gpu"]

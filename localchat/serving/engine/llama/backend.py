@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..protocols import DecodeFailed, NoFreeCells
 from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
+from .rpc import Limit
 from .sampler import Sampler
 from .threads import ThreadCount
 from .vocabulary import Vocabulary
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 # The limit of rows of a batch in which threads mostly wait for memory and each other.
 _SHORT_BATCH = 32
-
-
-Limit = Callable[[], "contextlib.AbstractContextManager[None]"]
 
 
 class LlamaBackend:
@@ -47,8 +45,8 @@ class LlamaBackend:
         adapts_threads: bool,
         limit: Limit = contextlib.nullcontext,
     ):
-        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. The computation
-        of a batch runs within `limit()`."""
+        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. What computes
+        on workers runs within `limit()`."""
         self.facts = facts
         # Encodes images and sounds; None: the model takes only text. It is closed by its user.
         self.projector = projector
@@ -122,21 +120,21 @@ class LlamaBackend:
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
-        with self._limit():
-            self._decode(batch)
-
-    def _decode(self, batch: Batch) -> None:
         # llama.cpp stores the logits in the order of the rows.
         rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
         self._outputs = {row: i for i, row in enumerate(rows)}
         assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
-        self._set_adapters(batch.adapters)
         span = batch.chunks[0].span
-        code = self._compute(self._llama_batch(batch)) if span is None else self._compute_span(batch.chunks[0], span)
-        if code == 0:
-            if self._outputs:
+        with self._limit():
+            self._set_adapters(batch.adapters)
+            if span is None:
+                code = self._compute(self._llama_batch(batch))
+            else:
+                code = self._compute_span(batch.chunks[0], span)
+            if code == 0 and self._outputs:
                 shape = (len(self._outputs), self.vocabulary.n_tokens)
                 self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
+        if code == 0:
             return
         for chunk in batch.chunks if span is None else ():
             position = chunk.sequence.position_of(chunk.sequence.n_computed)
@@ -233,7 +231,8 @@ class LlamaBackend:
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         with self._embedding_lock:
             if self._embedding is None:
-                self._embedding = LlamaEmbedding(self._model, self.facts, L.llama_n_threads(self._context))
+                n_threads = L.llama_n_threads(self._context)
+                self._embedding = LlamaEmbedding(self._model, self.facts, n_threads, self._limit)
             return self._embedding.embed(inputs)
 
     def pair_tokens(self, query: str, document: str) -> list[int]:

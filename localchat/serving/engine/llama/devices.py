@@ -57,14 +57,10 @@ def supports_gpu() -> bool:
     return bool(L.llama_supports_gpu_offload())
 
 
-def uses_gpu(options: LoadOptions) -> bool:
-    """Whether llama.cpp puts layers on a GPU if there is one."""
-    return options.n_gpu_layers != 0 and supports_gpu()
-
-
 def used_gpus(options: LoadOptions) -> list[Device]:
     """The GPUs that may take layers, with their memory at this time."""
-    found = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
+    may_use = options.n_gpu_layers != 0 and supports_gpu()
+    found = [device for device in devices() if device.kind == "GPU"] if may_use else []
     return found[options.main_gpu :][:1] if options.split_mode == "none" else found
 
 

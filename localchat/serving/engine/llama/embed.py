@@ -18,6 +18,7 @@ import numpy as np
 from ...core.errors import ContextLengthExceeded
 from ..values import EngineError, ModelFacts, check_tokens
 from .library import BatchRows, L, Model, last_errors
+from .rpc import Limit
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -40,17 +41,16 @@ Piece = tuple[int, int, int]
 class LlamaEmbedding:
     """A context that computes vectors of tokens, for one thread at a time. It is as large as fits into memory."""
 
-    def __init__(self, model: Model, facts: ModelFacts, n_threads: int):
-        """
-        Raises:
-            EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
-        """
+    def __init__(self, model: Model, facts: ModelFacts, n_threads: int, limit: Limit):
+        """What computes on workers runs within `limit()`. Raises EngineError if not even a context of `_MIN_INPUT`
+        tokens fits into memory."""
         is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
         # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
         n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
         while True:
             params = _params(model, facts, n_ctx, is_whole, n_threads)
-            context = L.llama_init_from_model(model.pointer, params)
+            with limit():
+                context = L.llama_init_from_model(model.pointer, params)
             if context is not None:
                 break
             if n_ctx <= _MIN_INPUT:
@@ -61,6 +61,7 @@ class LlamaEmbedding:
         self._n_step: int = params.n_batch
         self._n_inputs: int = params.n_seq_max
         self._model = model  # The context needs it.
+        self._limit = limit
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
@@ -83,7 +84,8 @@ class LlamaEmbedding:
             L.llama_memory_clear(self._memory, False)  # A call that failed has left cells.
         vectors: dict[int, Any] = {}
         for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
-            self._compute(inputs, step, vectors)
+            with self._limit():
+                self._compute(inputs, step, vectors)
         return [array("f", vectors[i].tolist()) for i in range(len(inputs))]
 
     def _compute(self, inputs: Sequence[Sequence[int]], step: list[Piece], vectors: dict[int, Any]) -> None:
@@ -143,10 +145,8 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 
 
 def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
-    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order.
-
-    Only an input that is longer than a step is split.
-    """
+    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order. Only an input that is
+    longer than a step is split."""
     step: list[Piece] = []
     n_left = n_step
     for index, length in enumerate(lengths):

@@ -63,11 +63,8 @@ class Masks:
                 self._tokenizer = LLTokenizer(TokenizerWrapper(self), n_vocab=n_vocab, eos_token=ends)
 
     def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
-        """A matcher at the start of an output.
-
-        Raises:
-            BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
-        """
+        """A matcher at the start of an output. Raises BadRequest if the grammar is malformed, needs text that the model
+        has no tokens for, or takes too much work."""
         self.prepare()
         shown = frozenset(visible)
         is_shown = ~self._vocabulary.is_control
@@ -100,12 +97,8 @@ class Matcher:
         self._is_shown = is_shown
         self._local = local
         self._origin = origin
-        # Whether each token may come next [vocabulary]; None: not computed since the last token.
+        # The last mask; None: not computed since the last token.
         self._allowed: Any = None
-
-    def allows(self, token: int) -> bool:
-        """Whether the token may come next."""
-        return bool(self._mask()[token])
 
     def accept(self, token: int) -> None:
         """Advance by the token that was sampled."""
@@ -115,19 +108,10 @@ class Matcher:
 
     def allowed_tokens(self) -> Any:
         """The tokens that may come next. Raises BadRequest if there are none."""
-        found = np.flatnonzero(self._mask())
+        found = np.flatnonzero(self.mask())
         if not len(found):
             raise invalid_grammar("it requires text for which this model has no tokens", self._origin)
         return found
-
-    @property
-    def n_allowed(self) -> int:
-        """The number of tokens that may come next."""
-        return int(np.count_nonzero(self._mask()))
-
-    def forbid(self, logits: Any) -> None:
-        """Set the logits [vocabulary] of the tokens that may not come next to minus infinity."""
-        logits[np.flatnonzero(~self._mask())] = -np.inf
 
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""
@@ -135,7 +119,8 @@ class Matcher:
         n_shown = next((i for i, token in enumerate(found) if not self._is_shown[token]), len(found))
         return found[:n_shown]
 
-    def _mask(self) -> Any:
+    def mask(self) -> Any:
+        """Whether each token may come next [vocabulary]."""
         if self._allowed is None:
             bits = np.frombuffer(self._shown_matcher().compute_bitmask(), np.uint8)
             if self._matcher.is_error():

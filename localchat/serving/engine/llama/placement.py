@@ -11,12 +11,11 @@ from typing import Any
 from ...models.gguf import GGUFError, read_start
 from ...models.memory import NotEnoughMemory, gigabytes
 from ...models.model_file import ModelFile
-from ..context_size import GPU_SHARE, LIKELY_TOKENS
-from ..values import EngineError, LoadOptions
+from ..values import LIKELY_TOKENS, EngineError, LoadOptions
+from .context import GPU_SHARE, layer_memory
 from .devices import Device, ggml
 from .library import L
 
-KV_TYPES: Mapping[str, int] = {"f16": L.GGML_TYPE_F16, "q8_0": L.GGML_TYPE_Q8_0, "q4_0": L.GGML_TYPE_Q4_0}
 _SPLIT_MODES: Mapping[str, int] = {"none": 0, "layer": 1, "row": 2}
 # By whether the file is mapped into memory, and whether its memory is locked.
 _LOAD_MODES: Mapping[tuple[bool, bool], int] = {
@@ -30,24 +29,21 @@ _EXPERTS = rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Device]) -> LoadOptions:
-    """The options with the number of layers on the GPUs.
-
-    Args:
-        free: The free bytes of the machine; None if they are not known.
-        gpus: The GPUs that may take layers.
-
-    Raises:
-        NotEnoughMemory: The weights do not fit, or more layers would be on the GPUs without the idle models.
-    """
-    n_bytes = ModelFile(Path(path), "").n_bytes
-    beside = ""
+    """The options with the number of layers on the GPUs: `gpus` are those that may take layers, `free` are the free
+    bytes of the machine, None if not known. Raises NotEnoughMemory if the weights do not fit, or if more layers would
+    be on the GPUs without the idle models."""
+    n_bytes, beside = weight_bytes(path), ""
     if options.mmproj:  # It is loaded after the weights.
         beside = " beside its projector"
         n_projector = projector_bytes(options.mmproj)
         first = next((gpu for gpu in gpus if not gpu.is_remote), None)
         gpus = [replace(gpu, n_free=max(gpu.n_free - n_projector, 0)) if gpu is first else gpu for gpu in gpus]
         free = free if free is None or first else max(free - n_projector, 0)
-    n_layers, n_cache_bytes = _layers(path, options)
+    try:
+        header = read_start(path)
+    except (GGUFError, OSError):  # llama.cpp says what is wrong.
+        header = {}
+    n_layers, layer = layer_memory(header, n_bytes)
     free_on_gpus = sum(gpu.n_free for gpu in gpus)
     names = ", ".join(gpu.name for gpu in gpus)
     n_on_gpus = options.n_gpu_layers
@@ -55,7 +51,8 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
         # Some drivers do not report their memory. llama.cpp takes -1 as all layers.
         n_on_gpus = -1
         if n_bytes and free_on_gpus and not options.cpu_moe:
-            n_layer_bytes = (n_bytes / n_layers + n_cache_bytes) / GPU_SHARE
+            n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
+            n_layer_bytes = layer.n_bytes(n_tokens) / GPU_SHARE
             n_fitting = int(free_on_gpus / n_layer_bytes)
             if n_fitting < min(n_layers, int((free_on_gpus + options.others.n_idle) / n_layer_bytes)):
                 raise NotEnoughMemory(f"{n_fitting} of {n_layers} layers fit into the free memory of {names}")
@@ -69,34 +66,20 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
     return replace(options, n_gpu_layers=n_on_gpus)
 
 
+def weight_bytes(path: str) -> int:
+    """The bytes of a model in all its parts, or of an adapter; 0 if the file cannot be read."""
+    return ModelFile(Path(path), "").n_bytes
+
+
 def projector_bytes(path: str) -> int:
     """The memory of a projector: its weights, and a fifth more for what it computes."""
-    return ModelFile(Path(path), "").n_bytes * 6 // 5
+    return weight_bytes(path) * 6 // 5
 
 
 def _check(n_bytes: float, n_free: int, where: str, advice: str) -> None:
     if n_bytes > n_free:
         sizes = f"the weights take {gigabytes(n_bytes)}, and {gigabytes(n_free)} are free{where}"
         raise NotEnoughMemory(f"{sizes}: {advice}", n_bytes - n_free)
-
-
-def _layers(path: str, options: LoadOptions) -> tuple[int, float]:
-    """The number of layers, including the output layer, and the bytes of the KV cache of one for likely requests."""
-    try:
-        header = read_start(path)
-    except (GGUFError, OSError):  # llama.cpp says what is wrong.
-        header = {}
-    architecture = header.get("general.architecture", "")
-
-    def number(name: str, otherwise: int) -> int:
-        value = header.get(f"{architecture}.{name}")  # None for an array, whose values are not read.
-        return value if isinstance(value, int) else otherwise
-
-    n_heads = max(number("attention.head_count", 1), 1)
-    width = number("attention.key_length", number("embedding_length", 0) // n_heads)
-    n_kv_heads = number("attention.head_count_kv", n_heads)
-    n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
-    return max(number("block_count", 1), 1) + 1, 4.0 * n_tokens * n_kv_heads * width
 
 
 def set_placement(params: Any, options: LoadOptions) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from .devices import devices, ggml
 
 # How long a worker that has responded to the hello may take for the next connection.
 _CONNECT_S = 5
+Limit = Callable[[], "contextlib.AbstractContextManager[None]"]
+# One call of workers at a time: a process has one timer, and ggml-rpc keeps the last graph of a device without a lock.
+_calls = threading.Lock()
 NO_RPC = "this build of llama.cpp has no RPC: build it with CMAKE_ARGS=-DGGML_RPC=ON (docs/machines.md)"
 
 
@@ -46,11 +50,12 @@ def server(host: str, port: int, n_threads: int) -> Callable[[], None]:
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """End this process if the `with` block takes longer: calls of llama.cpp wait for a worker without a limit."""
-    faulthandler.dump_traceback_later(seconds, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    with _calls:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _function(name: bytes, result: Any, *arguments: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.params import SamplingParams
 from ..reasoning import ReasoningTracker
-from ..values import EngineError, GenerationRequest, ReasoningBudget
+from ..values import EngineError, GenerationRequest
 from .library import L, pointer_to
 from .vocabulary import Vocabulary
 
@@ -97,12 +97,8 @@ class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
-        """The prompt of the request has token ids alone.
-
-        Raises:
-            BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
-            EngineError: llama.cpp refuses a sampling step.
-        """
+        """The prompt of the request has token ids alone. Raises what `Masks.matcher` raises, and EngineError if
+        llama.cpp refuses a sampling step."""
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)
@@ -111,7 +107,10 @@ class Sampler:
         self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
         self._forbidden = sorted(ends) if params.ignore_eos else []
         self._find_biased()
-        self._reasoning = _tracker(request.reasoning_budget, vocabulary)
+        self._reasoning: ReasoningTracker | None = None
+        if budget := request.reasoning_budget:
+            texts = (vocabulary.tokenize(text, parse_special=is_markup) for text, is_markup in budget.closing)
+            self._reasoning = ReasoningTracker(budget, [token for tokens in texts for token in tokens])
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
         # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
@@ -144,7 +143,7 @@ class Sampler:
         token = self._reasoning.forced_token if self._reasoning is not None else None
         if token is not None:
             self._forced.clear()
-            if self._grammar is not None and not self._grammar.allows(token):
+            if self._grammar is not None and not self._grammar.mask()[token]:
                 raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
         else:
             if self._grammar is not None and not self._forced:
@@ -177,14 +176,15 @@ class Sampler:
         if self._chain is None:
             # argmax takes a tenth of the time of llama.cpp, which copies the candidates first.
             token = int(logits.argmax())
-            if self._grammar is None or self._grammar.allows(token):
+            if self._grammar is None or self._grammar.mask()[token]:
                 return token
             allowed = self._grammar.allowed_tokens()
             return int(allowed[logits[allowed].argmax()])
         if self._grammar is None and not self._keeps_candidates:
             return int(L.llama_sampler_sample(self._chain, context, row))
-        if self._grammar is not None and self._may_overwrite and self._grammar.n_allowed > _MANY * len(logits):
-            self._grammar.forbid(logits)
+        mask = None if self._grammar is None else self._grammar.mask()
+        if mask is not None and self._may_overwrite and np.count_nonzero(mask) > _MANY * len(logits):
+            logits[np.flatnonzero(~mask)] = -np.inf
             return int(L.llama_sampler_sample(self._chain, context, row))
         ids = self._vocabulary.ids if self._grammar is None else self._grammar.allowed_tokens()
         token = self._choose(ids, logits[ids])
@@ -253,13 +253,6 @@ class Sampler:
         if not sampler:  # a NULL pointer; adding it would crash
             raise EngineError("llama.cpp refused a sampling step: check the sampling values")
         L.llama_sampler_chain_add(self._chain, sampler)
-
-
-def _tracker(budget: ReasoningBudget | None, vocabulary: Vocabulary) -> ReasoningTracker | None:
-    if budget is None:
-        return None
-    texts = (vocabulary.tokenize(text, parse_special=is_markup) for text, is_markup in budget.closing)
-    return ReasoningTracker(budget, [token for tokens in texts for token in tokens])
 
 
 def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:

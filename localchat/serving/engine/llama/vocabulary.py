@@ -48,11 +48,7 @@ class Vocabulary:
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
     ) -> list[int]:
-        """The tokens of a text.
-
-        Raises:
-            ContextLengthExceeded: There are more than `limit` or `MAX_TOKENS` tokens.
-        """
+        """The tokens of a text. Raises ContextLengthExceeded for more than `limit` or `MAX_TOKENS` tokens."""
         n_most = MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special, n_most)
 
@@ -94,18 +90,6 @@ class Vocabulary:
         """The ids of the tokens that have one of these attributes."""
         ids: list[int] = np.flatnonzero(self._attributes & attributes).tolist()
         return ids
-
-    def difference(self, other: Vocabulary) -> str:
-        """A description of the first difference between two vocabularies; "" if they have the same tokens.
-
-        Unused tokens at the end do not count: models of one family pad their vocabularies to different sizes.
-        """
-        if abs(self.n_tokens - other.n_tokens) > 256:
-            return f"{self.n_tokens} tokens and {other.n_tokens}"
-        if self.add_bos != other.add_bos or self.bos != other.bos:
-            return f"a text begins with {self.bos!r} and {other.bos!r}"
-        pairs = enumerate(zip(self.all_pieces, other.all_pieces))
-        return next((f"token {id} is {one!r} and {two!r}" for id, (one, two) in pairs if one != two), "")
 
     def _read_pieces(self) -> list[bytes]:
         # Each piece is written into a row of its own.

@@ -50,8 +50,8 @@ class Projector(Protocol):
     def count(self, media: MediaFile) -> Items:
         """The size of an image or sound in a prompt; any thread. Raises BadRequest if it cannot be decoded."""
 
-    def encode(self, media: MediaFile) -> Sequence[tuple[Any, int]]:
-        """For each chunk its rows, and their bytes. Runs on one thread."""
+    def encode(self, media: MediaFile) -> Sequence[Any]:
+        """The rows of each chunk, in a buffer. Runs on one thread."""
 
     def close(self) -> None: ...
 
@@ -118,16 +118,18 @@ class MediaEncoder:
         """The medium of this content; any thread. Raises BadRequest if it cannot be decoded."""
         key = hashlib.sha256(media.kind.encode() + media.data).digest()
         with self._counting:
-            medium = self._cached(key)
-            if medium is None:
-                try:
-                    medium = PreparedMedia(media, key, self._projector.count(media))
-                except BadRequest as error:
-                    error.param = media.path
-                    raise
-                with self._lock:
-                    self._cache[key] = medium
-                    self._evict()
+            with self._lock:
+                if key in self._cache:
+                    self._cache.move_to_end(key)
+                    return self._cache[key]
+            try:
+                medium = PreparedMedia(media, key, self._projector.count(media))
+            except BadRequest as error:
+                error.param = media.path
+                raise
+            with self._lock:
+                self._cache[key] = medium
+                self._evict()
         return medium
 
     def encode(self, media: Iterable[PreparedMedia]) -> None:
@@ -151,13 +153,6 @@ class MediaEncoder:
         for medium in refused:
             self._on_end(medium)
 
-    def _cached(self, key: bytes) -> PreparedMedia | None:
-        with self._lock:
-            medium = self._cache.get(key)
-            if medium is not None:
-                self._cache.move_to_end(key)
-            return medium
-
     def _evict(self) -> None:
         """Drop the least recently used media, except the newest one."""
         n_bytes = sum(medium.n_bytes for medium in self._cache.values())
@@ -168,7 +163,12 @@ class MediaEncoder:
         if sys.platform == "linux":  # There, each thread has a priority.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (medium := self._next()) is not None:
-            self._encode(medium)
+            try:
+                self._encode(medium)
+            except Exception as error:
+                log.warning("%s could not be encoded: %s", medium.media.path or medium.media.kind, error)
+                known = isinstance(error, EngineError)
+                medium.error = error if known else EngineError(f"it cannot be encoded: {error}")
             with self._lock:
                 # Before the scheduler hears of it, which may ask again.
                 self._current = None
@@ -188,16 +188,10 @@ class MediaEncoder:
 
     def _encode(self, medium: PreparedMedia) -> None:
         began_at = time.perf_counter()
-        try:
-            encoded = self._projector.encode(medium.media)
-        except Exception as error:
-            log.warning("%s could not be encoded: %s", medium.media.path or medium.media.kind, error)
-            medium.error = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
-            return
-        for chunk, (rows, _) in zip(medium.chunks, encoded):
+        for chunk, rows in zip(medium.chunks, self._projector.encode(medium.media)):
             chunk.rows = rows
         # The file is not needed again.
         medium.media = replace(medium.media, data=b"")
-        medium.n_bytes = sum(n_bytes for _, n_bytes in encoded)
+        medium.n_bytes = sum(memoryview(chunk.rows).nbytes for chunk in medium.chunks)
         seconds = time.perf_counter() - began_at
         log.debug("encoded %s of %d tokens in %.2f s", medium.media.kind, len(medium.cells), seconds)

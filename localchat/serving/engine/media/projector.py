@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...core.errors import BadRequest
-from ...core.media import AUDIO, IMAGE, MediaFile
+from ...core.media import MediaFile
 from ..batch import PositionSection
 from ..llama.library import L, Model, last_errors, mtmd
 from ..values import EngineError
@@ -25,18 +24,15 @@ from .encoder import Counted, Items
 _SIZES = ((4096, 4096), (16384, 1024), (1024, 16384), (448, 448))
 # A program that is not there: libmtmd starts ffmpeg from this folder for files that it does not know.
 _NO_FOLDER = b"/nonexistent"
-# The size of the image and the seconds of the sound that are encoded as a trial.
-_TRIAL_SIDE, _TRIAL_SECONDS = 64, 1
+# The side of the image that is encoded as a trial.
+_TRIAL_SIDE = 64
 
 
 class LlamaProjector:
     """A loaded projector. `count` runs on any thread, `encode` on one."""
 
     def __init__(self, path: str, model: Model, *, n_threads: int, use_gpu: bool) -> None:
-        """
-        Raises:
-            EngineError: The file is no projector for this model, or one image and one sound cannot be encoded.
-        """
+        """Raises EngineError if the file is no projector for this model, or cannot encode an image and a sound."""
         if not os.path.isfile(path):
             raise EngineError(f"there is no projector {path!r}: check --mmproj")
         library = self._library = mtmd()
@@ -87,14 +83,12 @@ class LlamaProjector:
                 raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
         return found
 
-    def encode(self, media: MediaFile) -> list[tuple[Any, int]]:
+    def encode(self, media: MediaFile) -> list[Any]:
         """See media/encoder.py."""
         self.is_encoding = True
         try:
             with self._chunks(self._bitmap(media)) as chunks:
-                return [
-                    self._rows(chunk, item.n_cells) for chunk, item in self._items(chunks) if isinstance(item, Counted)
-                ]
+                return [self._rows(chunk, item) for chunk, item in self._items(chunks) if isinstance(item, Counted)]
         finally:
             self.is_encoding = False
 
@@ -151,44 +145,34 @@ class LlamaProjector:
         sections = (tuple([getattr(at, name) for at in start] for start in positions) for name in "tyxz")
         return tuple(PositionSection(one, [b - a for a, b in zip(one, two)]) for one, two in sections)
 
-    def _rows(self, chunk: Any, n_cells: int) -> tuple[Any, int]:
+    def _rows(self, chunk: Any, counted: Counted) -> Any:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
         if code != 0:
             raise EngineError(f"libmtmd could not encode it (code {code}): {last_errors()}")
-        rows = (ctypes.c_float * self._width * n_cells)()
-        n_bytes = ctypes.sizeof(rows)
-        ctypes.memmove(rows, self._library.mtmd_get_output_embd(self._context), n_bytes)  # valid until the next call
-        return rows, n_bytes
+        rows = (ctypes.c_float * self._width * counted.n_cells)()
+        found = self._library.mtmd_get_output_embd(self._context)  # valid until the next call
+        ctypes.memmove(rows, found, ctypes.sizeof(rows))
+        return rows
 
     def _try(self, path: str) -> None:
         """Encode an image and a sound: a projector that does not fit the model can end the process at the first one."""
-        trials = []
+        library, trials = self._library, []
         if "image" in self.modalities:
-            trials.append(MediaFile(IMAGE, _gray_bitmap(_TRIAL_SIDE)))
+            trials.append(library.mtmd_bitmap_init(_TRIAL_SIDE, _TRIAL_SIDE, (ctypes.c_uint8 * (3 * _TRIAL_SIDE**2))()))
         if "audio" in self.modalities:
-            trials.append(MediaFile(AUDIO, _silence(self._library.mtmd_get_audio_sample_rate(self._context))))
-        for media in trials:
+            n_samples = library.mtmd_get_audio_sample_rate(self._context)  # A second.
+            trials.append(library.mtmd_bitmap_init_from_audio(n_samples, (ctypes.c_float * n_samples)()))
+        for bitmap in trials:
             try:
-                if any(isinstance(item, int) and item < 0 for item in self.count(media)):
-                    raise EngineError("its special tokens are not in the vocabulary of the model")
-                self.encode(media)
+                with self._chunks(bitmap) as chunks:
+                    for chunk, item in self._items(chunks):
+                        if isinstance(item, Counted):
+                            self._rows(chunk, item)
+                        elif item < 0:
+                            raise EngineError("its special tokens are not in the vocabulary of the model")
             except (BadRequest, EngineError) as error:
                 raise _unfit(path, error.message) from error
 
 
 def _unfit(path: str, reason: str) -> EngineError:
     return EngineError(f"{path!r} is no projector for this model: {reason}; --no-mmproj loads the model alone")
-
-
-def _gray_bitmap(side: int) -> bytes:
-    """A BMP file."""
-    pixels = b"\x80" * (side * side * 3)
-    header = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 24, 0, len(pixels), 0, 0, 0, 0)
-    return b"BM" + struct.pack("<IHHI", 54 + len(pixels), 0, 0, 54) + header + pixels
-
-
-def _silence(rate: int) -> bytes:
-    """A WAV file."""
-    samples = bytes(2 * rate * _TRIAL_SECONDS)
-    header = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", len(samples))
-    return b"RIFF" + struct.pack("<I", 4 + len(header) + len(samples)) + b"WAVE" + header + samples

@@ -1,0 +1,202 @@
+"""Schemas and grammars in GBNF: what their constraints allow, and what is refused with its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from localchat.serving.chat.constraints import json_schema
+from localchat.serving.core.errors import BadRequest
+from tests.support.constraints import check_fits, constraint_of, formatted, gbnf
+
+INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
+DECLARED = {"properties": {"a": INTEGER}, "required": ["a"]}
+BASE = {"type": "object", "properties": {"a": INTEGER, "k": {"$ref": "#/$defs/base"}}}
+KINDS = {name: {"type": "object", "properties": {"k": {"const": name}}, "required": ["k"]} for name in ("x", "y")}
+# A schema, JSON that it allows, and JSON that it does not.
+ENFORCED = {
+    "uri of Pydantic": ({"type": "string", "format": "uri", "maxLength": 2083}, ['"https://a.b/c"'], ['"a b"', "1"]),
+    "required null": ({"type": "object", "required": None, "properties": {"a": {}}}, ["{}", '{"a": 1}'], ["[]"]),
+    "unknown format": ({"type": "string", "format": "color"}, ['"red"'], ["1"]),
+    "nullable": ({"type": "integer", "nullable": True}, ["1", "null"], ['"a"']),
+    "other properties": ({"type": "object", "properties": {"a": {}}}, ["{}", '{"a": 1}'], ['{"b": 1}']),
+    "definitions": ({"$ref": "#/$defs/q", "$defs": {"q": {"enum": [1, "b"]}}}, ["1", '"b"'], ["2"]),
+    "default of uniqueItems": ({"type": "array", "uniqueItems": False}, ["[1, 1]"], ["1"]),
+    "options of llguidance": ({"type": "integer", "x-guidance": {"lenient": True}}, ["1"], ['"a"']),
+    "null in values": (
+        {"enum": [{"a": None, "b": 1}, {"properties": None}], "title": None},
+        ['{"a": null, "b": 1}', '{"properties": null}'], ['{"b": 1}', "{}"],
+    ),
+    "object without type": (DECLARED, ['{"a": 1}'], ["-2", "{}"]),
+    "names of any text": ({"type": "object", "propertyNames": {"type": "string"}}, ['{"a": 1}'], ["1"]),
+    "listed names": (
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
+        ['{"a": 1, "b": 2}', '{"a": 1}'], ['{"c": 1}', '{"a": 1, "a": 2}', '{"b": 1}', '{"a": ""}'],
+    ),
+    "pattern of names": ({"type": "object", "propertyNames": {"pattern": "^x"}}, ['{"xa": 1}'], ['{"a": 1}']),
+    "pattern of a declared name": (
+        {"properties": {"a": INTEGER}, "patternProperties": {"^a$": {"minimum": 3}}, "additionalProperties": False},
+        ['{"a": 3}', "{}"], ['{"a": 1}', '{"a": 3, "a": 3}'],
+    ),
+    "declared name in escapes": (
+        {**DECLARED, "additionalProperties": {"type": "string"}},
+        ['{"a": 1, "b": "x"}'], ['{"a": 1, "\\u0061": "x"}'],
+    ),
+    "closed allOf": (
+        {"allOf": [DECLARED, {"properties": {"b": INTEGER}}]},
+        ['{"a": 1, "b": 2}', '{"a": 1}'], ["{}", '{"a": 1, "c": 2}'],
+    ),
+    "closed reference": (
+        {"$ref": "#/$defs/base", "properties": {"b": INTEGER}, "$defs": {"base": BASE}},
+        ['{"a": 1, "k": {"a": 2}, "b": 2}'], ['{"c": 2}', '{"k": {"b": 1}}'],
+    ),
+    "closed anyOf": (
+        {**DECLARED, "anyOf": [{"properties": {"y": INTEGER}}, {"properties": {"z": INTEGER}}]},
+        ['{"a": 1, "y": 1}', '{"a": 1, "z": 1}'], ['{"a": 1, "w": 1}'],
+    ),
+    "open allOf": (
+        {"allOf": [DECLARED, {"properties": {"b": INTEGER}, "additionalProperties": True}]}, ['{"a": 1, "c": ""}'],
+        ["{}"],
+    ),
+    "oneOf of references": (
+        {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}], "$defs": KINDS}, ['{"k": "x"}'],
+        ['{"k": "z"}', '{"k": "x", "b": 1}'],
+    ),
+    "oneOf of objects": (
+        {"oneOf": [{**DECLARED, "type": "object"}, {"properties": {"b": TEXT}, "required": ["b"]}]},
+        ['{"a": 1}', '{"b": ""}'], ['{"a": 1, "b": ""}', "{}"],
+    ),
+    "unused definition": ({"type": "integer", "$defs": {"q": {"not": {}}, "r": {"$ref": "#/$defs/s"}}}, ["1"], ['""']),
+    "reference to a branch": (
+        {"oneOf": [TEXT, {"type": "object", "properties": {"a": {"$ref": "#/oneOf/0"}}}]}, ['{"a": ""}'], ['{"a": 1}'],
+    ),
+    "reference elsewhere": (
+        {"$ref": "#/components/A<b>", "components": {"A<b>": {**DECLARED, "properties": {"a": {"format": "x"}}}}},
+        ['{"a": 1}'], ['{"a": 1, "b": 1}'],
+    ),
+    "names of a reference": (
+        {"type": "object", "propertyNames": {"$ref": "#/$defs/q"}, "$defs": {"q": {"enum": ["a"]}}},
+        ['{"a": 1}'], ['{"b": 1}'],
+    ),
+    "any number of items": ({"type": "array", "items": INTEGER, "maxItems": 2**31 - 1}, ["[1, 2]"], ['[""]']),
+    "40 patterns": (
+        {"type": "object", "patternProperties": {f"^{i}_": INTEGER for i in range(40)}},
+        ['{"7_a": 1}'], ['{"7_a": ""}'],
+    ),
+    "length as a float": ({"type": "string", "maxLength": 1.0}, ['"a"'], ['"ab"']),
+    "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
+    "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
+    "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
+    "list of nodes": (
+        {**DECLARED, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, ['{"a": {"a": null}}'],
+        ['{"a": {}}'],
+    ),
+}  # fmt: skip
+
+REFERENCES = [{"$ref": f"#/$defs/{i}"} for i in range(100)]
+CHAIN = {f"d{i}": {"properties": {"n": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(3000)}
+# A schema that cannot be enforced, and the place in it; None: the error names the field.
+UNENFORCEABLE = {
+    "names of a format": ({"type": "object", "propertyNames": {"format": "date"}}, "/propertyNames"),
+    "reference beside": (
+        {"properties": {"a": {"$ref": "#/properties/b"}, "b": INTEGER, "c": {"not": INTEGER}}}, "/properties/c/not",
+    ),
+    "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
+    "several large objects": (
+        {"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2}, "/prefixItems/1",
+    ),
+    "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
+    "bounds near zero": ({"items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}}, "/items"),
+    "control character": ({**DECLARED, "additionalProperties": {"enum": ["x\1"]}}, "/additionalProperties"),
+    "pattern of control characters": (
+        {**DECLARED, "additionalProperties": {"pattern": "^\\x1b$"}}, "/additionalProperties",
+    ),
+    "many combinations": (
+        {"$ref": "#/$defs/0", "$defs": {str(i): {"properties": {"a": {}}, "anyOf": REFERENCES} for i in range(100)}},
+        None,
+    ),
+    # llguidance follows references on the stack, and would end the process.
+    "long chain of references": ({"$ref": "#/$defs/d0", "$defs": {**CHAIN, "d3000": {}}}, "/$defs/d300"),
+    "names that differ": ({"type": "object", "minProperties": 2}, "/minProperties"),
+    "pattern of taken names": (
+        {**DECLARED, "patternProperties": {"^[a]$": {}}, "additionalProperties": False}, "/patternProperties",
+    ),
+    "closed objects that overlap": (
+        {"oneOf": [{**DECLARED, "properties": {"a": {}, "b": {}}}, {"properties": {"b": {}}, "required": ["b"]}]}, "",
+    ),
+    "endless": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
+    "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
+    "not": ({"properties": {"a": {"not": {"type": "null"}}}}, "/properties/a/not"),
+    "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
+    "uniqueItems": (
+        {"$defs": {"q": {"type": "array", "uniqueItems": True}}, "$ref": "#/$defs/q"}, "/$defs/q/uniqueItems",
+    ),
+    "look-ahead": ({"properties": {"a/b": {"type": "string", "pattern": "(?=a)"}}}, "/properties/a~1b"),
+    "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
+    "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
+    "unknown type": ({"properties": {"a": {"type": "foo"}}}, "/properties/a"),
+    "false": (False, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ENFORCED.values(), ids=ENFORCED)
+def test_schema_is_enforced(case: Any):
+    schema, right, wrong = case
+    check_fits(constraint_of(**formatted("json_schema", schema)), right, wrong)
+
+
+@pytest.mark.parametrize("case", UNENFORCEABLE.values(), ids=UNENFORCEABLE)
+def test_schema_that_cannot_be_enforced_is_refused_with_its_place(case: Any):
+    schema, place = case
+    with pytest.raises(BadRequest, match="cannot be enforced") as caught:
+        constraint_of(**formatted("json_schema", schema))
+    assert caught.value.param == ("json_schema" if place is None else f"json_schema#{place}")
+    assert not re.search("llguidance|Unsatisfiable|coerce|Unimplemented", caught.value.message)
+
+
+def test_place_among_many_definitions_is_found_with_little_work(monkeypatch: pytest.MonkeyPatch):
+    part = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "description": "words " * 20}
+    definitions: dict[str, Any] = {f"d{i}": {**part, "title": str(i)} for i in range(299)}
+    definitions["bad"] = {"properties": {"z": {"type": "string", "pattern": "(?=a)"}}}
+    schema = {"properties": {name: {"$ref": f"#/$defs/{name}"} for name in definitions}, "$defs": definitions}
+    n_chars, error_in = [], json_schema.error_in
+    monkeypatch.setattr(json_schema, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
+    assert json_schema.error_place(json_schema.normalized(schema))[0] == "/$defs/bad/properties/z"
+    assert sum(n_chars) < 8 * len(json.dumps(schema))
+
+
+JSON_GBNF = r"""root ::= object # a "comment }
+value ::= object | array | string | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array ::= "[" ws ( value
+  ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+ws ::= | " " | "\n" [ \t]{0,20}"""
+
+
+@pytest.mark.parametrize(
+    ("grammar", "right", "wrong"),
+    [
+        (JSON_GBNF, ["{}", '{"a": [true, "x\\n"], "b": {}}'], ["[]", '{"a"}', '{"a": 1}']),
+        ('root ::= "a" root "b" | "c"', ["c", "aacbb"], ["aacb", "ab"]),
+        ('root ::= [a-f]{2,4} ("," [^a-f\\]-])?', ["ab,x", "abcd"], ["a", "ab,]", "ab,-"]),
+        ('root ::= "\\u00e9\\x41\\n" .', ["\u00e9A\nx", "\u00e9A\n\n"], ["\u00e9A\n"]),
+        ("root ::= [a&&b~~]+", ["a&b~"], ["c", ""]),
+        ('root ::= start "z" | "(" root ")"\nstart ::= [a-z]+', ["abz", "((zzz))"], ["z", "(ab)"]),
+    ],
+    ids=["json", "recursive", "classes", "escapes", "operators of classes", "texts that overlap"],
+)
+def test_gbnf_is_followed(grammar: str, right: list[str], wrong: list[str]):
+    check_fits(gbnf(grammar), right, wrong)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ["", " \n", 'root ::= undefined "x"', "no grammar", 'other ::= "x"', "root ::= )", "root ::= +", 'root ::= "\\'],
+)
+def test_gbnf_that_cannot_be_parsed_is_refused(grammar: str):
+    with pytest.raises(ValueError, match=r"\w"):
+        gbnf(grammar)
