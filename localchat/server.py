@@ -1,8 +1,8 @@
 """`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server, and its command line.
 
 Parses the options, opens the port, and then loads the model while the server already responds. The HTTP server
-itself is in serving/http/http_server.py. The model runs in a process of its own (serving/engine/front.py): this process
-imports neither llama.cpp nor numpy.
+itself is in serving/http/http_server.py. The model runs in a process of its own (serving/engine/process.py): this
+process imports neither llama.cpp nor numpy.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bench import dialects
 from tests.support import fuzz_sse, fuzz_wire
 
 
-@pytest.mark.parametrize(("check", "n"), [(fuzz_sse.check, 3000), (fuzz_wire.check, 1000)], ids=["sse", "wire"])
+@pytest.mark.parametrize(("check", "n"), [(fuzz_sse.check, 3000), (fuzz_wire.check, 500)], ids=["sse", "wire"])
 def test_fuzz(check, n):
     for seed in range(n):
         check(seed)

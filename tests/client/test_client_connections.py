@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -15,32 +18,14 @@ import pytest
 
 import localchat.transport.addresses
 import localchat.transport.sockets
-from localchat import ConnectError
+from localchat import AsyncClient, ConnectError
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
-from tests.support.clients import failure, failure_at, make_client
+from tests.support.clients import failure, failure_at, make_client, run_async, until
 from tests.support.documents import run
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    KEY,
-    MODELS,
-    OPEN,
-    STOP,
-    Peer,
-    Server,
-    always,
-    at_unix_socket,
-    chunks,
-    interrupted,
-    piece,
-    responding_once,
-    waiting,
-    with_tls,
-)
-
-# Connections
+from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, STOP, chunks, piece, with_length
+from tests.support.raw_server import DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.slow_servers import interrupted, responding_once, waiting
 
 
 def test_threads_share_a_client_and_its_connections():
@@ -230,25 +215,84 @@ def test_tls_to_a_plain_server_is_named_in_the_error():
         failure_at(server.url.replace("http:", "https:"), ConnectError, "does not use TLS")
 
 
-# Proxies
+async def chat_text(client: AsyncClient) -> str:
+    return (await client.chat("hi")).text
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost", "0.0.0.0", "[::]"])
-def test_loopback_never_uses_a_proxy(host, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert find_proxy(f"http://{host}:8080/v1") is None
+def test_idle_connection_with_unread_bytes_is_not_reused():
+    """The server sends a 408 and closes the connection while it is idle."""
+    left = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO, with_length(b"idle for too long", "408 Request Timeout", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        left.set()
+        peer.request()
+
+    async def twice(client: AsyncClient) -> str:
+        text = await chat_text(client)
+        await until(left)
+        await asyncio.sleep(0.01)
+        return text + await chat_text(client)
+
+    with Server(handle) as server:
+        assert run_async(server.url, twice) == "HelloHello"
 
 
-NO_PROXY = {
-    "none": ("", "http://h.example/v1", True),
-    "name": ("h.example", "http://h.example/v1", False),
-    "no-suffix": ("ample", "http://h.example/v1", True),
-    "star": ("*", "http://h.example/v1", False),
-    "port": ("h.example:81", "http://h.example:81/v1", False),
-    "cidr": ("10.0.0.0/8", "http://10.1.2.3/v1", False),
-    "cidr6": ("fd00::/8", "http://[fd00::1]/v1", False),
-    "ipv6-in-another-notation": ("[fd00:0::1]", "http://[fd00::1]/v1", False),
-}
+def test_client_in_a_second_event_loop():
+    async def call() -> str:
+        text = await chat_text(client)
+        await client.close()
+        return text
+
+    with always(HELLO) as server:
+        client = AsyncClient(server.url, model="m")
+        assert [asyncio.run(call()) for _ in range(2)] == ["Hello"] * 2
+
+
+# asyncio before Python 3.11 warns of the transport of each handshake that was cancelled.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
+    """If a socket were closed while asyncio watches it, a new socket could get its file number."""
+
+    async def call(client: AsyncClient, chance: random.Random) -> None:
+        for _ in range(40):
+            task = asyncio.ensure_future(chat_text(client))
+            await asyncio.wait([task], timeout=chance.random() * 0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert await task == "Hello"
+
+    async def call_all(client: AsyncClient) -> None:
+        await asyncio.gather(*(call(client, random.Random(seed)) for seed in range(6)))
+
+    with with_tls(always(HELLO), certificate) as server:
+        run_async(server.url, call_all, verify=False)
+
+
+LOOPBACK = ("127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost", "0.0.0.0", "[::]")
+# The value of no_proxy, a URL, and whether a request goes through the proxy.
+NO_PROXY: list[tuple[str, str, bool]] = [
+    *(("", f"http://{host}:8080/v1", False) for host in LOOPBACK),
+    ("", "http://h.example/v1", True),
+    ("h.example", "http://h.example/v1", False),
+    ("ample", "http://h.example/v1", True),
+    ("*", "http://h.example/v1", False),
+    ("h.example:81", "http://h.example:81/v1", False),
+    ("10.0.0.0/8", "http://10.1.2.3/v1", False),
+    ("fd00::/8", "http://[fd00::1]/v1", False),
+    ("[fd00:0::1]", "http://[fd00::1]/v1", False),
+]
+
+
+@pytest.mark.parametrize(("no_proxy", "url", "proxied"), NO_PROXY)
+def test_proxy_is_used_for_other_machines_but_those_of_no_proxy(no_proxy, url, proxied, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert find_proxy(url) == ("http://proxy:3128" if proxied else None)
+    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
+    assert find_proxy("http://h.example/v1", False) is None
 
 
 def test_c20_addresses_of_ipv6():
@@ -256,15 +300,6 @@ def test_c20_addresses_of_ipv6():
     address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
     assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
     assert Settings(base_url="https://[2001:db8::1]/v1").address.authority == "[2001:db8::1]:443"
-
-
-@pytest.mark.parametrize(("no_proxy", "url", "proxied"), NO_PROXY.values(), ids=NO_PROXY)
-def test_no_proxy(no_proxy, url, proxied, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://proxy:3128")
-    monkeypatch.setenv("no_proxy", no_proxy)
-    assert find_proxy(url) == ("http://proxy:3128" if proxied else None)
-    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
-    assert find_proxy("http://h.example/v1", False) is None
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
@@ -291,13 +326,11 @@ def test_https_goes_through_a_tunnel(certificate, client_class):
 
     def handle(peer: Peer, server: Server) -> None:
         request = peer.request()
-        assert request is not None
         connects.append(f"{request.method} {request.path}")
         assert "authorization" not in request.headers
         peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         inner = Peer(context.wrap_socket(peer.sock, server_side=True))
         request = inner.request()
-        assert request is not None
         assert "proxy-authorization" not in request.headers
         assert request.headers["authorization"] == f"Bearer {KEY}"
         inner.send(HELLO)

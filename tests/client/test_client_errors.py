@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import math
 import pickle
 import socket
 import threading
@@ -16,83 +15,56 @@ import pytest
 
 import localchat.transport.call
 import localchat.transport.failures
-from localchat import (
-    Accumulator,
-    AsyncClient,
-    AuthenticationError,
-    BadRequestError,
-    Client,
-    ConnectError,
-    ProtocolError,
-    RateLimitError,
-    ServerError,
-    StatusError,
-    Timeout,
-)
+from localchat import Accumulator, AsyncClient, Client, Timeout
+from localchat.errors import AuthenticationError, ConnectError, ProtocolError, RateLimitError, ServerError, StatusError
 from localchat.request import media
 from localchat.transport.http1 import Inflate
 from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
-from tests.support.raw_server import (
+from tests.support.fuzz_sse import cuts
+from tests.support.raw_responses import (
     DONE,
     HELLO,
     HELLO_JSON,
-    KEY,
     OPEN,
     STOP,
-    Peer,
-    Request,
-    Server,
-    always,
-    choice,
     chunked,
     chunks,
-    dripping,
+    delta,
     piece,
-    serving,
     sse,
     with_length,
 )
+from tests.support.raw_server import KEY, Peer, Request, Server, always, serving
 from tests.support.scripted import playing, text
-
-# Statuses and retries
-
+from tests.support.slow_servers import dripping
 
 STATUSES = {
-    "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
-    "401": (401, b'{"error": "no key"}', AuthenticationError, "set OPENAI_API_KEY"),
-    "429": (429, b"slow down", RateLimitError, "slow down"),
-    "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
-    "empty": (500, b"", ServerError, "no reason given"),
-    "letters": (400, '{"error": {"grund": "größe"}}'.encode(), BadRequestError, "größe"),
-    "other fields": (
-        500,
-        b'{"success": false, "error": {"code": "E", "message": "try later"}}',
-        ServerError,
-        "try later",
-    ),
+    "400": (400, '{"error": {"message": "bad x", "param": "x", "code": "c"}}', "bad x"),
+    "401": (401, '{"error": "no key"}', "set OPENAI_API_KEY"),
+    "429": (429, "slow down", "slow down"),
+    "302": (302, "", "redirects to http://elsewhere/v1"),
+    "empty": (500, "", "no reason given"),
+    "letters": (400, '{"error": {"grund": "größe"}}', "größe"),
+    "other fields": (500, '{"success": false, "error": {"code": "E", "message": "try later"}}', "try later"),
 }
 
 
-@pytest.mark.parametrize(("status", "body", "kind", "words"), STATUSES.values(), ids=STATUSES)
-def test_status_becomes_its_error(status, body, kind, words):
+@pytest.mark.parametrize(("status", "body", "words"), STATUSES.values(), ids=STATUSES)
+def test_status_becomes_its_error(status, body, words):
     headers = "Location: http://elsewhere/v1\r\nX-Request-Id: r1\r\nRetry-After: 3\r\n"
-    raw = with_length(body, f"{status} Reason", headers)
-    with always(raw) as server, make_client(server) as client:
+    with always(with_length(body.encode(), f"{status} Reason", headers)) as server, make_client(server) as client:
         for _ in range(2):
-            with pytest.raises(kind, match=words) as caught:
+            with pytest.raises(StatusError, match=words) as caught:
                 client.chat("hi")
         error = caught.value
-        assert (error.status, error.request_id, error.retry_after) == (status, "r1", 3.0)
-        assert error.body == body.decode()
+        assert (error.status, error.request_id, error.retry_after, error.body) == (status, "r1", 3.0, body)
+        assert type(error) is StatusError.class_for(status)
         assert server.connections == 1
 
 
 def test_nothing_listens(client_class):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    words = f"nothing listens on 127.0.0.1:{port}: start a server"
-    failure_at(f"http://127.0.0.1:{port}/v1", ConnectError, words, client_class)
+    failure_at("http://127.0.0.1:1/v1", ConnectError, "nothing listens on 127.0.0.1:1: start a server", client_class)
 
 
 def test_upload_refused_early_still_gives_the_status(client_class):
@@ -145,9 +117,7 @@ def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
     busy = with_length(b"slow down", "429 Many", "Retry-After: 60\r\n")
     error = failure(always(busy), RateLimitError, "slow down", max_retries=2, timeout=Timeout(total=10))
     assert error.retry_after == 60
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    failure_at(url, ConnectError, "nothing listens", max_retries=2, timeout=Timeout(total=0.2))
+    failure_at("http://127.0.0.1:1/v1", ConnectError, "nothing listens", max_retries=2, timeout=Timeout(total=0.2))
 
 
 DELAYS = {
@@ -182,11 +152,7 @@ def test_longest_retry_after_is_waited_for(monkeypatch):
 def test_delay_grows_to_a_limit_with_jitter():
     for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
         delay = localchat.transport.failures.retry_delay(ConnectError("x"), tries, 100)
-        assert delay is not None
         assert 0.75 * longest <= delay <= longest
-
-
-# The key
 
 
 def test_key_is_in_no_error(no_delay, client_class):
@@ -241,29 +207,12 @@ def test_redirect_is_not_followed_and_names_a_base_url_that_works(model, host):
     failure(serving(respond), StatusError, f"redirects to {shown}/v1: use that as the base URL", model=model)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        *(({"api_key": f"zqz{end}"}, "is the API key right") for end in ("\nb", "\r\nX: y", "\0b", "k\u00e9y")),
-        ({"headers": {"X-Api-Key": "zqz\n"}}, "X-Api-Key"),
-        ({"headers": {"X-Count": 3}}, "X-Count is not text"),
-        ({"headers": {3: "zqz"}}, "not a valid header name"),
-        *(({"headers": {name: "zqz"}}, "not a valid header name") for name in ("X\r\nY", "X Y", "X:", "", "\u00e9")),
-    ],
-)
-def test_key_or_header_that_cannot_be_sent_is_refused_without_showing_it(options, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        Client(**options)
-    assert "zqz" not in str(caught.value)
-
-
 def test_header_replaces_another_in_any_case():
     with always(HELLO) as server, make_client(server, api_key=KEY, headers={"AUTHORIZATION": "mine"}) as client:
         client.chat("hi", extra_headers={"content-type": "text/json"})
         client.chat("hi", extra_headers={"authorization": "theirs"})
         assert [request.headers["authorization"] for request in server.requests] == ["mine", "theirs"]
         assert server.requests[0].headers["content-type"] == "text/json"
-        assert max(request.n_headers - len(request.headers) for request in server.requests) == 0
 
 
 def test_client_neither_shows_its_key_nor_can_be_pickled():
@@ -277,26 +226,20 @@ def test_client_neither_shows_its_key_nor_can_be_pickled():
 ZIPPED = "Content-Encoding: gzip\r\n"
 
 
-# Compressed bodies
+MEMBERS = [f"text {number} ".encode() * 5 for number in range(3)]
+PACKED = {
+    "several members": ("gzip", b"".join(map(gzip.compress, MEMBERS)), b"".join(MEMBERS)),
+    "zlib": ("deflate", zlib.compress(b"text"), b"text"),
+    "without a header": ("deflate", zlib.compress(b"text")[2:-4], b"text"),
+    "padded gzip": ("deflate", gzip.compress(b"text") + b"\0\0", b"text"),
+}
 
 
-def test_all_members_are_inflated_however_they_are_cut():
-    texts = [f"text {number} ".encode() * 5 for number in range(3)]
-    packed = b"".join(map(gzip.compress, texts))
-    for at in range(len(packed) + 1):
-        inflate = Inflate("gzip", 10_000)
-        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"".join(texts), at
-
-
-@pytest.mark.parametrize(
-    "packed",
-    [zlib.compress(b"text"), zlib.compress(b"text")[2:-4], gzip.compress(b"text") + b"\0\0"],
-    ids=["zlib", "raw", "padded gzip"],
-)
-def test_deflate_without_a_header_and_padding_are_read_however_they_are_cut(packed):
-    for at in range(len(packed) + 1):
-        inflate = Inflate("deflate", 10_000)
-        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"text", at
+@pytest.mark.parametrize(("encoding", "packed", "text"), PACKED.values(), ids=PACKED)
+def test_body_is_inflated_however_it_is_cut(encoding, packed, text):
+    for parts in cuts(packed):
+        inflate = Inflate(encoding, 10_000)
+        assert b"".join(map(inflate.feed, parts)) == text, parts
 
 
 RAW_DEFLATE = zlib.compress(b"slow down")[2:-4]  # without the header and the checksum of zlib
@@ -310,8 +253,7 @@ ENCODED_ERRORS = {
 
 
 @pytest.mark.parametrize(("status", "encoding", "body"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
-def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, monkeypatch):
-    monkeypatch.setattr(localchat.transport.failures, "_FIRST_DELAY_S", 0.001)
+def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, no_delay):
     server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
     error = failure(server, StatusError, "slow down", client_class, max_retries=1)
     assert error.status == int(status[:3])
@@ -331,23 +273,20 @@ def test_size_of_a_response_is_limited(client_class):
     assert len(error.body) == localchat.transport.call.MAX_DRAINED_BYTES
 
 
-def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
+def test_many_choices_and_calls_take_linear_time_or_are_refused():
     accumulator, start = Accumulator(), time.process_time()  # Not the time of other programs.
     for index in range(5000):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
     assert not accumulator.complete
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
-    calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
-    parts = [piece("Hello"), *(sse({"choices": [item]}) for item in calls)]
-    error = failure(always(chunked(*parts)), ProtocolError, "more than 1000 tool calls", client_class)
+    calls = (delta(tool_calls=[{**call, "index": index, "id": f"a{index}"}]) for index in range(1001))
+    parts = [piece("Hello"), *calls]
+    error = failure(always(chunked(*parts)), ProtocolError, "more than 1000 tool calls")
     assert error.partial.text == "Hello"
-    with always(chunked(*parts[:-1], DONE)) as server, make_client(server, client_class) as client:
+    with always(chunked(*parts[:-1], DONE)) as server, make_client(server) as client:
         assert len(client.chat("hi").tool_calls) == 1000
     assert time.process_time() - start < 5
-
-
-# Text that is not UTF-8
 
 
 @pytest.mark.parametrize(
@@ -380,9 +319,6 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
     assert readers != [threading.get_ident()]
 
 
-# Secrets
-
-
 @pytest.mark.parametrize(
     ("url", "named", "sent"),
     [
@@ -410,28 +346,5 @@ def test_key_of_the_environment_is_sent_only_to_allowed_servers(url, named, sent
 def test_error_401_explains_that_the_key_was_not_sent(monkeypatch):
     with always(with_length(b"", "401 No")) as server, make_client(server) as client:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        with pytest.raises(localchat.AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
+        with pytest.raises(AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
             client.chat("hi")
-
-
-# NaN and infinity
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinity_are_refused_and_nothing_is_sent(number):
-    with always(HELLO) as server, make_client(server) as client:
-        for options, words in (
-            ({"temperature": number}, "temperature is .*, which is not a finite number"),
-            ({"logit_bias": {"1": number}}, "neither NaN nor infinity"),
-            ({"extra_body": {"a": [number]}}, "neither NaN nor infinity"),
-            ({"timeout": number}, "timeout is"),
-        ):
-            for method in (client.chat, client.complete):
-                with pytest.raises(ValueError, match=words):
-                    method("hi", **options)
-        with pytest.raises(ValueError, match="neither NaN nor infinity"):
-            client.request("POST", "rerank", {"top_n": number})
-        for make in (Client, Timeout):
-            with pytest.raises(ValueError, match="timeout is a number"):
-                make(**{"timeout" if make is Client else "idle": number})
-    assert server.requests == []

@@ -10,7 +10,8 @@ import pytest
 
 from localchat import Client, StatusError
 from tests.support.clients import make_client
-from tests.support.raw_server import DEADLINE_S, HELLO, OPEN, Request, always, serving, with_length
+from tests.support.raw_responses import DONE, HELLO, OPEN, chunked, piece, with_length
+from tests.support.raw_server import DEADLINE_S, Request, always, serving
 from tests.support.scripted import Json, playing, refusal, text
 
 PROMPTS = [f"{number}" for number in range(20)]
@@ -32,6 +33,16 @@ def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_cl
     assert [str(result) for result in results if result.error is None] == [f"<{n}>" for n in PROMPTS if n != "7"]
     assert progress == [(n, 20) for n in range(1, 21)]
     assert all(request["temperature"] == 0 for request in script.requests)
+
+
+def test_failed_request_has_its_partial_reply(client_class):
+    raws = [chunked(piece("a", "stop"), DONE), chunked(piece("b")), with_length(b"{}", "400 Bad")]
+    server = serving(lambda request, number: raws[int(request.json["messages"][-1]["content"])])
+    with server, make_client(server, client_class) as client:
+        replies = client.map(["0", "1", "2"])
+    assert [[choice.text for choice in reply.choices] for reply in replies] == [["a"], ["b"], []]
+    assert [type(reply.error).__name__ for reply in replies] == ["NoneType", "IncompleteStream", "BadRequestError"]
+    assert replies[2].as_dict()["error"].startswith("BadRequestError: 400 from ")
 
 
 def test_generator_of_images_reaches_every_prompt(client_class):
@@ -73,23 +84,6 @@ def test_error_of_the_callback_cancels_requests_in_flight():
     with serving(respond) as server, make_client(server) as client, pytest.raises(KeyboardInterrupt):
         client.map(["slow", "fast"], on_progress=stop)
     assert time.monotonic() - start < 5
-
-
-def test_wrong_prompts_and_options_send_nothing():
-    with always(HELLO) as server, make_client(server) as client:
-        for options, words in (
-            ({"prompts": "text"}, "list of prompts"),
-            ({"prompts": ["a", b"b"]}, "not bytes"),
-            ({"concurency": 2}, "is concurrency meant"),
-            ({"concurrency": 0}, "at least 1, not 0"),
-            ({"concurrency": "2"}, "whole number of at least 1, not '2'"),
-            ({"on_progress": 3}, "on_progress is a function, not 3"),
-            ({"response_format": "json_object"}, "'json_object' is no field"),
-            ({"retries_on_mismatch": -1}, "retries_on_mismatch"),
-        ):
-            with pytest.raises((ValueError, TypeError), match=words):
-                client.map(options.pop("prompts", ["a"]), **options)
-        assert server.requests == []
 
 
 def test_log_reports_requests_and_retries_without_key_and_prompt(caplog, monkeypatch):

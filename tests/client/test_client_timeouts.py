@@ -12,48 +12,51 @@ from typing import Any
 import pytest
 
 import localchat.streams
-from localchat import (
-    AsyncClient,
-    Cancelled,
-    Client,
-    DoesNotFit,
-    IncompleteStream,
-    ProtocolError,
-    ServerError,
-    StreamError,
-    TimedOut,
-    Timeout,
-)
+from localchat import AsyncClient, Client, Timeout
+from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
 from localchat.terminal import ask, session
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
-from tests.support.clients import failure, failure_at, make_client
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    OPEN,
-    STOP,
-    Peer,
-    Server,
-    always,
-    at_unix_socket,
-    chunked,
-    chunks,
+from tests.support.clients import failure, failure_at, make_client, run_async, until
+from tests.support.raw_responses import DONE, HELLO, OPEN, STOP, chunked, chunks, piece, sse, until_close, with_length
+from tests.support.raw_server import DEADLINE_S, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.slow_servers import (
     dripping,
     dripping_letters,
     full_listener,
     interrupted,
-    piece,
     pinging,
     responding_once,
     silent_server,
-    sse,
-    until_close,
     waiting,
-    with_length,
-    with_tls,
 )
+
+
+@pytest.mark.parametrize(
+    ("timeout", "limits"),
+    [
+        (Timeout(), (5.0, 600.0, 120.0, 600.0, None)),
+        (Timeout(30), (30, 30, 30, 30, 30)),
+        (Timeout(None), (None, None, None, None, None)),
+        (Timeout(30, connect=5, total=None), (5, 30, 30, 30, None)),
+        (Timeout(first=None), (5.0, None, 120.0, 600.0, None)),
+    ],
+)
+def test_timeout_is_one_number_for_all_limits_or_one_for_each(timeout: Timeout, limits: Any):
+    assert (timeout.connect, timeout.first, timeout.idle, timeout.stall, timeout.total) == limits
+
+
+def test_none_is_no_timeout_and_the_default_is_another_value():
+    with Client(timeout=3) as client:
+        for options, expected in (
+            ({}, Timeout(3)),
+            ({"timeout": None}, Timeout(None)),
+            ({"timeout": Timeout()}, Timeout()),
+        ):
+            assert client.stream("hi", **options)._request.timeout == expected
+            assert client.with_options(**options)._settings.timeout == expected
+    assert Client()._settings.timeout == Timeout() != Timeout(None)
+
 
 ANNOUNCED = b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n"
 TIMEOUTS = {
@@ -86,10 +89,10 @@ def test_timeouts_do_not_run_between_reads():
     """A program may take long between two events, for example to read the text aloud."""
     done = threading.Event()
     server = interrupted(done, OPEN, chunks(piece("b"), STOP, DONE))
-    with server, make_client(server, timeout=Timeout(stall=0.5)) as client:
+    with server, make_client(server, timeout=Timeout(stall=0.3)) as client:
         texts = client.stream("hi").text
         assert next(texts) == "a"
-        time.sleep(0.7)  # Longer than the timeout.
+        time.sleep(0.4)  # Longer than the timeout.
         done.set()
         assert list(texts) == ["b"]
 
@@ -104,6 +107,25 @@ def test_timeout_for_the_end_of_a_response_is_cancelled_if_text_follows_and_neve
         left.append(deadlines.left()[0] or 0)
     assert left[0] <= 5 < left[1] <= 60
     assert left[2] <= 60
+
+
+def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call():
+    """The end of the first response is received in the same iteration of the loop in which its timeout expires."""
+    late = threading.Event()
+
+    def be_busy() -> None:
+        late.set()
+        time.sleep(2 * call.DRAIN_S)
+
+    async def twice(client: AsyncClient) -> str:
+        async with client.stream("hi") as stream:
+            async for event in stream:
+                if event.type == "usage":
+                    asyncio.get_running_loop().call_later(0.001, be_busy)
+        return stream.reply.text + (await client.chat("hi")).text
+
+    with interrupted(late, HELLO[:-5], HELLO[-5:]) as server:
+        assert run_async(server.url, twice) == "HelloHello"
 
 
 def test_timeout_expires_on_https(certificate):
@@ -135,7 +157,7 @@ def test_first_event_timeout_applies_while_the_request_is_sent():
     """The server reads nothing, and the request is larger than any buffer."""
     with silent_server() as port:
         url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(first=0.1)
-        assert failure_at(url, TimedOut, prompt="x" * 30_000_000, timeout=timeout).kind == "first"
+        assert failure_at(url, TimedOut, prompt="x" * 10_000_000, timeout=timeout).kind == "first"
 
 
 def test_timeout_of_a_call_applies_to_its_list_of_models():
@@ -174,10 +196,10 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         peer.send(chunked(end=False))
         while True:
             peer.send(chunks(sse(payload), end=False))
-            time.sleep(0.02)  # The pace of the payloads; nothing waits for it.
+            time.sleep(0.01)  # The pace of the payloads; nothing waits for it.
 
     payload: dict[str, Any] = {"id": "1", "choices": []}
-    timeout = Timeout(idle=5, stall=0.4, total=1.2)
+    timeout = Timeout(idle=5, stall=0.25, total=0.6)
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
     payload = {"prompt_progress": {"processed": 8}}
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"
@@ -220,21 +242,15 @@ def close_in_a_thread(waits: threading.Event, url: str, prompt: str = "hi", **op
 def close_in_a_task(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
     """Close a stream in another task when `waits` is set."""
 
-    async def close(stream: Any) -> None:
-        while not waits.is_set():
-            await asyncio.sleep(0.001)
+    async def read_and_close(client: AsyncClient) -> None:
+        stream = client.stream(prompt)
+        reading = asyncio.ensure_future(stream.finish())
+        await until(waits)
         await stream.close()
+        with pytest.raises(Cancelled):
+            await reading
 
-    async def main() -> None:
-        async with AsyncClient(url, **options) as client:
-            stream = client.stream(prompt)
-            closing = asyncio.ensure_future(close(stream))
-            with pytest.raises(Cancelled):
-                async for _ in stream:
-                    pass
-            await closing
-
-    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+    run_async(url, read_and_close, **options)
 
 
 @pytest.fixture(params=[close_in_a_thread, close_in_a_task])
@@ -289,11 +305,30 @@ def test_close_while_it_connects(scheme, listening, close_when):
 
 def test_close_while_the_request_is_sent(close_when):
     with silent_server() as port:
-        close_when(set_after(0.3), f"http://127.0.0.1:{port}/v1", prompt="x" * 30_000_000)
+        close_when(set_after(0.3), f"http://127.0.0.1:{port}/v1", prompt="x" * 10_000_000)
 
 
 def test_close_while_the_resolver_hangs(hanging_resolver, close_when):
     close_when(hanging_resolver, "http://h.example/v1", timeout=Timeout(connect=None))
+
+
+@pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-response", "in-the-response"])
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
+    server = with_tls(waiting(*parts), certificate) if tls else waiting(*parts)
+
+    async def cancel(client: AsyncClient) -> None:
+        task = asyncio.ensure_future(client.chat("hi"))
+        await until(server.sent)
+        task.cancel()
+        start = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(server.left)
+        assert time.monotonic() - start < 0.5  # A millisecond on an idle machine.
+
+    with server:
+        run_async(server.url, cancel, verify=False)
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

@@ -1,15 +1,18 @@
-"""Events, values and errors: comparison, immutability, repr, pickling."""
+"""Events, values and errors: comparison, immutability, repr, pickling, JSON."""
 
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import typing
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pytest
 
-from localchat import errors, events
+from localchat import ToolResult, errors, events
 from localchat.errors import LocalChatError, StatusError
 from localchat.events import Choice, Reply, StreamEvent, ToolCall, Usage
 
@@ -44,8 +47,15 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
     assert tuple(vars(event)) == type(event).__match_args__
     assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
-    if event.type not in ("tool_call", "logprobs", "annotations"):  # These contain a dict.
-        assert hash(other) == hash(event)
+    assert len({event, other, *EXAMPLES.values()}) == len(EXAMPLES)
+    assert json.dumps(other.as_dict()).startswith(f'{{"type": "{name}"')
+
+
+def test_call_is_succeeded_or_failed_and_its_result_compares_without_the_value():
+    failed = events.changed(CALL, arguments=None, error="not JSON")
+    assert (CALL.status, failed.status) == ("succeeded", "failed")
+    assert hash(CALL) != hash(events.changed(CALL, id="2"))
+    assert ToolResult(CALL, "a", value=1) == ToolResult(CALL, "a", value=2)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +75,6 @@ def test_subclass_has_the_fields_of_its_base():
     assert Other("a") != events.ReasoningDelta("a")
 
 
-def test_tool_call_status_k18():
-    assert CALL.status == "succeeded"
-    assert events.changed(CALL, arguments=None, error="not JSON").status == "failed"
-
-
 def test_reply_is_its_first_choice():
     choice = Choice(0, "text", "reasoning", "no", (CALL,), "tool_calls", "tool_use")
     reply = Reply((choice, Choice(1, "other")))
@@ -78,15 +83,40 @@ def test_reply_is_its_first_choice():
     assert (reply.finish_reason, reply.finish_reason_raw) == ("tool_calls", "tool_use")
 
 
-def error_classes() -> list[type[LocalChatError]]:
-    named = [item for name, item in vars(errors).items() if not name.startswith("_")]
-    return [item for item in named if isinstance(item, type) and issubclass(item, Exception)]
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (Choice(text="hi"), {"content": "hi"}),
+        (Choice(text="hi", reasoning="Hm.", reasoning_field=None), {"content": "hi"}),
+        (Choice(text="hi", annotations=({"type": "url_citation"},)), {"content": "hi"}),
+        (Choice(refusal="no"), {"content": "", "refusal": "no"}),
+    ],
+)
+def test_reply_as_a_message(choice: Choice, message: Any):
+    assert Reply((choice,)).message == {"role": "assistant", **message}
 
 
+@dataclass
+class Day:
+    at: date
+
+
+def test_values_as_json_have_neither_raw_fields_nor_headers():
+    call = events.changed(CALL, extra={"signature": "s"}, raw={"x": 1})
+    reply = Reply((Choice(text="hi", tool_calls=(call,)),), headers={"Set-Cookie": "x"}, raw={}, parsed=Day(date.max))
+    shown = reply.as_dict()
+    assert json.loads(json.dumps(shown)) == shown
+    assert shown["parsed"] == {"at": "9999-12-31"}
+    assert not {"raw", "headers"} & {*shown, *shown["choices"][0]["tool_calls"][0]}
+    result = ToolResult(CALL, "text", value=object()).as_dict()
+    assert (result["type"], result["call"]["arguments"], "value" in result) == ("tool_result", {"a": 1}, False)
+
+
+ERRORS = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, Exception)]
 OF_PYTHON: Any = {errors.TimedOut: TimeoutError, errors.ConnectError: ConnectionError}
 
 
-@pytest.mark.parametrize("error_class", error_classes(), ids=lambda error_class: error_class.__name__)
+@pytest.mark.parametrize("error_class", ERRORS, ids=lambda error_class: error_class.__name__)
 def test_error_is_one_of_the_package_and_survives_pickle(error_class):
     assert issubclass(error_class, LocalChatError)
     error = error_class("what to do")
@@ -101,16 +131,3 @@ def test_status_has_its_class():
     names |= {422: "Unprocessable", 429: "RateLimit", 500: "Server", 503: "Server", 599: "Server"}
     names |= {302: "Status", 418: "Status"}
     assert {status: StatusError.class_for(status).__name__.removesuffix("Error") for status in names} == names
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        (Choice(text="hi"), {"content": "hi"}),
-        (Choice(text="hi", reasoning="Hm.", reasoning_field=None), {"content": "hi"}),
-        (Choice(text="hi", annotations=({"type": "url_citation"},)), {"content": "hi"}),
-        (Choice(refusal="no"), {"content": "", "refusal": "no"}),
-    ],
-)
-def test_reply_as_a_message(choice: Choice, message: Any):
-    assert Reply((choice,)).message == {"role": "assistant", **message}

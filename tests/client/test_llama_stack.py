@@ -38,9 +38,6 @@ from tests.support.scripted import chunk
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
-# K7 and sampling
-
-
 REASONS = {
     "end_of_turn": "stop eos eos_token content_filter another",
     "end_of_message": "eom tool_calls function_call tool_use",
@@ -77,9 +74,6 @@ def test_l2_l3_sampling_options(params: Any, options: Any):
         sampling_options({"strategy": {"type": "beam"}})
 
 
-# Log probabilities
-
-
 @pytest.mark.parametrize(
     ("logprobs", "maps"),
     [
@@ -98,9 +92,6 @@ def test_l33_chat_logprobs_hold_the_chosen_token_too():
     item = {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": -0.5}]}
     assert chat_logprobs([item, {"token": "c", "logprob": -2.0}]) == [{"b": -0.5, "a": -1.0}, {"c": -2.0}]
     assert chat_logprobs(None) is None
-
-
-# Tools
 
 
 TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "string": "string", "list": "array"}
@@ -163,53 +154,42 @@ def test_what_the_server_requires_back_survives_the_conversion():
     choice = Choice(reasoning="Hm.", tool_calls=tuple(calls), reasoning_field="reasoning", extra=extra)
     assert to_openai({"role": "assistant", **vars(stack_reply(choice))}) == choice.message
     assert stack_calls(choice.message["tool_calls"])[0].extra == signed
-    nothing = {"role": "assistant", "content": None, "tool_calls": STACK_ASSISTANT["tool_calls"]}
-    assert to_openai(nothing)["content"] is None
 
-
-# Messages
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 STACK_CALL = {"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}
 ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 STACK_ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [STACK_CALL]}
+HI = {"type": "text", "text": "hi"}
 IMAGE_PARTS = [
-    {"type": "text", "text": "see"},
+    HI,
     {"type": "image_url", "image_url": {"url": "https://host/a.png"}},
     {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
 ]
-STACK_ITEMS = [
-    {"type": "text", "text": "see"},
-    {"type": "image", "image": {"url": {"uri": "https://host/a.png"}}},
-    {"type": "image", "image": {"data": PNG}},
-]
+STACK_IMAGES = [{"url": {"uri": "https://host/a.png"}}, {"data": PNG}]
+STACK_ITEMS = [HI, *({"type": "image", "image": image} for image in STACK_IMAGES)]
+# The name of a built-in tool, and arguments without their text.
+SEARCH = {"call_id": "1", "tool_name": BuiltIn.SEARCH, "arguments": {"q": "é"}}
+SEARCHED = {"id": "1", "type": "function", "function": {"name": "brave_search", "arguments": json.dumps({"q": "é"})}}
 
 
 @pytest.mark.parametrize(
     ("stack", "openai"),
     [
         ({"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}),
+        ({"role": "user", "content": None}, {"role": "user", "content": ""}),
+        ({"role": "developer", "content": ["hi"]}, {"role": "system", "content": [HI]}),
+        (SimpleNamespace(role="user", content=SimpleNamespace(**HI)), {"role": "user", "content": [HI]}),
         ({"role": "user", "content": STACK_ITEMS}, {"role": "user", "content": IMAGE_PARTS}),
         (STACK_ASSISTANT, ASSISTANT),
+        ({**STACK_ASSISTANT, "tool_calls": [SEARCH]}, {**ASSISTANT, "tool_calls": [SEARCHED]}),
+        ({**STACK_ASSISTANT, "content": None}, {**ASSISTANT, "content": None}),
         ({"role": "assistant", "content": "ok", "tool_calls": []}, {"role": "assistant", "content": "ok"}),
         ({"role": "tool", "call_id": "1", "content": "42"}, {"role": "tool", "tool_call_id": "1", "content": "42"}),
     ],
 )
 def test_l28_l29_messages(stack: Any, openai: Any):
     assert to_openai(stack) == openai
-
-
-def test_l28_typed_message_and_lone_part():
-    typed = to_openai(SimpleNamespace(role="user", content=SimpleNamespace(type="text", text="hi")))
-    assert typed == {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-    assert to_openai({"role": "developer", "content": ["a", "b"]})["role"] == "system"
-    assert to_openai({"role": "user", "content": None})["content"] == ""
-
-
-def test_l29_names_of_built_in_tools_and_arguments_without_their_text():
-    call = {"call_id": "1", "tool_name": BuiltIn.SEARCH, "arguments": {"q": "é"}}
-    function = to_openai({"role": "assistant", "content": "", "tool_calls": [call]})["tool_calls"][0]["function"]
-    assert (function["name"], json.loads(function["arguments"])) == ("brave_search", {"q": "é"})
 
 
 @pytest.mark.parametrize(
@@ -226,9 +206,6 @@ def test_l29_names_of_built_in_tools_and_arguments_without_their_text():
 def test_l28_wrong_message_is_a_value_error(message: Any):
     with pytest.raises(ValueError, match=r"role|counterpart|image|expected a dict"):
         to_openai(message)
-
-
-# Replies
 
 
 @pytest.mark.parametrize(
@@ -250,9 +227,6 @@ def test_l10_l11_unparseable_call_does_not_affect_the_others():
     reply = stack_reply(Choice(text="so", tool_calls=calls, finish_reason="tool_calls", finish_reason_raw="stop"))
     assert reply.tool_calls == (StackCall("1", "f", {}, "{}"), UnparseableToolCall("2", "g", "{"))
     assert (reply.content, reply.stop_reason) == ("so", "end_of_message")
-
-
-# Streams
 
 
 def events_of(*chunks: Any, done: bool = False) -> List[StreamEvent]:

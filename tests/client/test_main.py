@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -17,23 +19,9 @@ from localchat.__main__ import main
 from localchat.terminal import ask, session
 from tests.support import documents
 from tests.support.documents import ROOT
-from tests.support.raw_server import (
-    DEADLINE_S,
-    DONE,
-    HELLO,
-    HELLO_EVENTS,
-    OPEN,
-    Server,
-    always,
-    chunked,
-    chunks,
-    delta,
-    interrupted,
-    piece,
-    sse,
-    waiting,
-    with_length,
-)
+from tests.support.raw_responses import DONE, HELLO, HELLO_EVENTS, OPEN, chunked, chunks, delta, piece, sse, with_length
+from tests.support.raw_server import DEADLINE_S, Server, always
+from tests.support.slow_servers import interrupted, waiting
 
 PROGRAM = [sys.executable, "-m", "localchat"]
 OUTPUT = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}
@@ -42,6 +30,14 @@ OUTPUT = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS"
 def run(server: Server | None, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the program with this server, or without one."""
     return documents.run([*PROGRAM, *arguments], **{**environment(server.url if server else ""), **options})
+
+
+def exit_code(*arguments: str) -> Any:
+    """Run the program in this process."""
+    try:
+        return main(arguments)
+    except SystemExit as ended:  # Of its parser.
+        return ended.code
 
 
 def run_shell(command: str, url: str = "") -> subprocess.CompletedProcess[str]:
@@ -58,30 +54,69 @@ CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}
 OTHERS = chunked(
     delta("tool_calls", 1, reasoning_content="hm", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS
 )
-# The response of the server and the options, then stdout, a part of stderr, and the exit code.
-OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
-    "answer": (HELLO, [], "Hello\n", "", 0),
-    "models": (HELLO, ["--models"], "first\n", "", 0),
-    "usage": (HELLO, ["--usage"], "Hello\n", "3 tokens in, 2 out, first after ", 0),
-    "reasoning": (REASONING, [], "Hello\n", "", 0),
-    "reasoning on demand": (REASONING, ["--show-reasoning"], "Hello\n", "hm\n", 0),
-    "call": (chunked(delta("tool_calls", tool_calls=[CALL]), DONE), [], 'f({"q":1})\n', "", 0),
-    "first of several choices": (OTHERS, ["-o", "n=3", "--show-reasoning"], "Hello\n", "", 0),
-    "status": (with_length(b'{"error": "bad luck"}', "400 Bad"), [], "", "bad luck", 1),
-    "error in the stream": (chunked(piece("Hel"), sse({"error": "bad luck"})), [], "Hel\n", "bad luck", 1),
-    "cut": (chunked(piece("Hel")), [], "Hel\n", "cut after 3 characters", 3),
-    "cut by a limit": (chunked(piece("Hel", "length"), DONE), [], "Hel\n", "length", 3),
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FIELDS = '{"model": "m", "text": "Hello", "finish_reason": "stop", "usage": {"input_tokens": 3, "output_tokens": 2}}'
+
+
+def in_two(text: str, finish: str) -> bytes:
+    return chunked(piece(text[:3]), piece(text[3:], finish), DONE)
+
+
+WRONG_OPTIONS = {
+    "response_format=5": "5",
+    "timeout=[]": "timeout is a number",
+    "api_key=sk-1": "no field",
+    "extra_body=x": "extra_body is a Mapping, not a str",
 }
+WRONG_USAGES = ("", "--nonsense", "-o novalue hi", "--timeout 0", "--timeout nan", "--retries -1", "--json")
+# The arguments and the response of the server, then stdout, a part of stderr, and the exit code.
+OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
+    ("hi", HELLO, "Hello\n", "", 0),
+    ("--models", HELLO, "first\n", "", 0),
+    ("--usage hi", HELLO, "Hello\n", "3 tokens in, 2 out, first after ", 0),
+    ("hi", REASONING, "Hello\n", "", 0),
+    ("--show-reasoning hi", REASONING, "Hello\n", "hm\n", 0),
+    ("hi", chunked(delta("tool_calls", tool_calls=[CALL]), DONE), 'f({"q":1})\n', "", 0),
+    ("-o n=3 --show-reasoning hi", OTHERS, "Hello\n", "", 0),
+    ("hi", with_length(b'{"error": "bad luck"}', "400 Bad"), "", "bad luck", 1),
+    ("hi", chunked(piece("Hel"), sse({"error": "bad luck"})), "Hel\n", "bad luck", 1),
+    ("hi", chunked(piece("Hel")), "Hel\n", "cut after 3 characters", 3),
+    ("hi", in_two("Hello", "length"), "Hello\n", "length", 3),
+    ("--json hi", HELLO, f"{FIELDS}\n", "", 0),
+    ("--schema s.json hi", in_two('{"a": 1}', "stop"), '{"a": 1}\n', "", 0),
+    ("--schema s.json hi", in_two('{"a": "x"}', "stop"), "", "does not fit", 1),
+    ("--schema s.json hi", in_two('{"a": 1', "length"), "", "does not fit", 3),
+    *((f"-o {option} hi", HELLO, "", words, 1) for option, words in WRONG_OPTIONS.items()),
+    *((arguments, HELLO, "", "usage:", 2) for arguments in (*WRONG_USAGES, "--schema s.json")),
+]
 
 
-@pytest.mark.parametrize(("raw", "options", "out", "errors", "code"), OUTPUTS.values(), ids=OUTPUTS)
-def test_output_and_exit_code(raw, options, out, errors, code):
+@pytest.mark.parametrize(("arguments", "raw", "out", "errors", "code"), OUTPUTS, ids=[row[0] for row in OUTPUTS])
+def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path, monkeypatch, capsys):
+    """In this process: most of the time of a program is its start."""
+    (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     with always(raw) as server:
-        done = run(server, "-m", "m", *options, "hi")
-    assert (done.stdout, done.returncode) == (out, code)
-    assert errors in done.stderr
-    assert bool(done.stderr) == bool(errors)
-    assert "Traceback" not in done.stderr
+        assert exit_code("-b", server.url, "-m", "m", *arguments.split()) == code
+    shown = capsys.readouterr()
+    assert shown.out == out
+    assert errors in shown.err
+    assert bool(shown.err) == bool(errors or code)
+    assert shown.err.startswith("localchat: ") or code != 1
+    if code != 2 and "--schema" in arguments:
+        assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "file", ["--file no.txt", "--file latin.txt", "--image no", "--audio a.gif", '-o images=["no"]']
+)
+def test_file_that_cannot_be_read_is_reported(file, tmp_path):
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    done = run(None, *file.split(), "hi", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("localchat: ")
 
 
 def test_options_become_fields_of_the_request():
@@ -98,14 +133,15 @@ def test_options_become_fields_of_the_request():
         assert request.json["messages"][0] == {"role": "system", "content": "be brief"}
 
 
-def test_piped_input_comes_before_the_text():
+def test_piped_input_comes_before_the_text(monkeypatch):
     with always(HELLO) as server:
         for piped, words, prompt in (
             ("text\n", "explain", "text\n\nexplain"),
             ("text", "", "text"),
             ("", "a b", "a b"),
         ):
-            run(server, *words.split(), piped=piped)
+            monkeypatch.setattr(sys, "stdin", io.StringIO(piped))
+            assert exit_code("-b", server.url, *words.split()) == 0
             assert server.requests[-1].json["messages"][0]["content"] == prompt
 
 
@@ -139,31 +175,17 @@ def test_input_that_is_no_utf8_is_reported(errors):
         assert "not UTF-8" in done.stderr
 
 
-def test_content_begins_a_new_line_after_reasoning():
+def test_content_begins_a_new_line_after_reasoning(monkeypatch):
     reasoning = [delta(reasoning_content=text) for text in ("h", "m")]
-    with always(chunked(*reasoning, *HELLO_EVENTS)) as server:
-        done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
-        assert done.stdout == "hm\nHello\n"
-    with always(chunked(*reasoning, piece("", "length"), DONE)) as server:
-        done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
-        assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ('images=["no.png"]', "no.png"),
-        ("response_format=5", "5"),
-        ("timeout=[]", "timeout is a number"),
-        ("api_key=sk-1", "no field"),
-        ("extra_body=x", "extra_body is a Mapping, not a str"),
-    ],
-)
-def test_wrong_value_of_an_option_is_reported(option, words):
-    done = run(None, "-o", option, "hi")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("localchat: ")
-    assert words in done.stderr
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    for rest, shown in (
+        (HELLO_EVENTS, "hm\nHello\n"),
+        ((piece("", "length"), DONE), "hm\nlocalchat: the server cut the answer: length\n"),
+    ):
+        server, out = always(chunked(*reasoning, *rest)), io.StringIO()
+        with server, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            exit_code("-b", server.url, "--show-reasoning", "hi")
+        assert out.getvalue() == shown
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
@@ -200,7 +222,6 @@ def child(server: Server) -> subprocess.Popen[bytes]:
     """The program, which has printed the first character of the response."""
     pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     started = subprocess.Popen([*PROGRAM, "-m", "m", "hi"], env={**os.environ, **environment(server.url)}, **pipes)
-    assert started.stdout is not None
     assert started.stdout.read(1) == b"a"
     return started
 
@@ -220,8 +241,6 @@ def test_closed_output_causes_no_message():
     """For example of `python -m localchat ... | head -c 1`."""
     closed = threading.Event()
     with interrupted(closed, OPEN, chunks(*HELLO_EVENTS)) as server, child(server) as program:
-        assert program.stdout is not None
-        assert program.stderr is not None
         program.stdout.close()
         closed.set()
         assert program.stderr.read() == b""

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, ModelNotNamed, ProtocolError, chat
+from localchat import Client, ModelNotNamed, ProtocolError
 from localchat.embeddings import DEFAULT_BATCH_SIZE, parse_embeddings
 from tests.support.clients import make_client
-from tests.support.raw_server import HELLO, Request, always, serving, with_length
+from tests.support.raw_responses import HELLO, with_length
+from tests.support.raw_server import Request, always, serving
 from tests.support.scripted import playing
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
@@ -96,6 +97,7 @@ def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
         assert vectors == [[float(text)] for text in texts]
         assert [len(request["input"]) for request in script.requests] == [4, 4, 2]
         assert (vectors.model, vectors.usage.input_tokens) == ("m-1", 10)
+        assert DEFAULT_BATCH_SIZE == 256
         assert client.embed(texts[:2], batch_size=1) == [[0.0], [1.0]]
         assert [len(request["input"]) for request in script.requests[3:]] == [1, 1]
         one = client.embed("7")
@@ -112,10 +114,6 @@ def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
 def body_of(*vectors: Any, indexes: Any = None) -> dict[str, Any]:
     indexes = range(len(vectors)) if indexes is None else indexes
     return {"data": [{"index": index, "embedding": vector} for index, vector in zip(indexes, vectors)]}
-
-
-def test_a_batch_has_256_texts():
-    assert DEFAULT_BATCH_SIZE == 256
 
 
 PACKED = base64.b64encode(struct.pack("<2f", 0.5, -1)).decode()
@@ -146,13 +144,3 @@ def test_vectors_are_decoded_from_base64_if_requested():
     for wrong, words in (("AAA=", "base64 of 32-bit floats"), ("", "list of numbers"), ("AADAfw==", "NaN")):
         with pytest.raises(ProtocolError, match=words):
             parse_embeddings(body_of(wrong), 1, base64=True)
-
-
-def test_function_takes_the_options_of_the_client():
-    """They are not fields of the request."""
-    with always(HELLO) as server:
-        assert chat("hi", base_url=server.url, api_key="sk-1", model="m", max_retries=0).text == "Hello"
-    assert server.requests[0].headers["authorization"] == "Bearer sk-1"
-    assert b"sk-1" not in server.requests[0].body
-    with pytest.raises(TypeError, match="is base_url meant"):
-        chat("hi", base_ulr="http://127.0.0.1:1")

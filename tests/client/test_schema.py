@@ -391,8 +391,6 @@ def test_sections_and_fields_of_a_docstring(doc: str, summary: str, described: A
     assert read_docstring(doc) == (summary, described)
 
 
-# Old Pythons
-
 MODERN = """
 from __future__ import annotations
 import datetime

@@ -9,6 +9,7 @@ import pytest
 from localchat.serving.http.stream import encode as encode_chunk
 from localchat.serving.http.stream import encode_named
 from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
+from tests.support.fuzz_sse import cuts
 
 BOM = b"\xef\xbb\xbf"
 
@@ -23,12 +24,6 @@ def decode(chunks: list[bytes], flush: bool = False, **options: object) -> list[
     return events + decoder.flush() if flush else events
 
 
-def cuts(raw: bytes) -> list[list[bytes]]:
-    """The whole stream, its single bytes, and every cut in two."""
-    singles = [raw[i : i + 1] for i in range(len(raw))]
-    return [[raw], singles] + [[raw[:i], raw[i:]] for i in range(1, len(raw))]
-
-
 def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **options: object) -> None:
     for chunks in cuts(raw):
         assert decode(chunks, flush, **options) == expected, chunks
@@ -36,7 +31,7 @@ def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **op
 
 # Characters at which str.splitlines splits, and this format does not.
 NO_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-# Rules of the WHATWG format that neither the web-platform-tests below nor the streams of fuzz_sse.py show.
+# Rules of the WHATWG format that the web-platform-tests below do not show.
 RULES = {
     "2-cut-character": (b"data: \xe2\x82\ndata: x\n\n", [event("\ufffd\nx")]),
     "2-surrogate-bytes": (b"data: \xed\xa0\x80\n\n", [event("\ufffd\ufffd\ufffd")]),
@@ -56,10 +51,7 @@ WPT = {
         b"data:msg\ndata:msg\n\n:\nfalsefield:msg\n\nfalsefield:msg\nData:data\n\ndata\n\ndata:end\n\n",
         [event("msg\nmsg"), event(""), event("end")],
     ),
-    "format-bom": (
-        BOM + b"data:1\n\n" + BOM + b"data:2\n\ndata:3\n\n",
-        [event("1"), event("3")],
-    ),
+    "format-bom": (BOM + b"data:1\n\n" + BOM + b"data:2\n\ndata:3\n\n", [event("1"), event("3")]),
     "format-bom-2": (BOM + BOM + b"data:1\n\ndata:2\n\ndata:3\n\n", [event("2"), event("3")]),
     "format-comments": (
         b"data:1\r:\0\n:\r\ndata:2\n:" + b"x" * 64 + b"\rdata:3\n:data:fail\r:" + b"x" * 64 + b"\ndata:4\n\n",

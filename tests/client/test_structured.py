@@ -157,9 +157,6 @@ def test_response_format_may_be_a_target_or_ready_made():
     assert [request["response_format"] for request in script.requests[1:3]] == ready
 
 
-# ExpectedValue
-
-
 @dataclass
 class Counts:
     counts: Dict[str, int]

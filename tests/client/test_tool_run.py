@@ -12,10 +12,11 @@ import pytest
 
 from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, ToolRun, TooManyRounds
 from tests.client.test_tools import Place, add
-from tests.support.raw_server import DEADLINE_S, OPEN, Server, waiting
+from tests.support.clients import until
+from tests.support.raw_responses import OPEN
+from tests.support.raw_server import DEADLINE_S, Server
 from tests.support.scripted import calls, chunk, playing, scripted, text
-
-# Rounds
+from tests.support.slow_servers import waiting
 
 
 def test_run_calls_the_function_and_returns_the_final_reply():
@@ -63,39 +64,8 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
             client.run("x", tools=[again], max_rounds=3)
         assert len(script.requests) == 3
     assert len(ran) == 2
-    assert caught.value.partial is not None
     assert caught.value.partial.tool_calls[0].name == "again"
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
-
-
-WRONG: dict[str, tuple[Any, str]] = {
-    "n": ({"n": 2, "tools": [add]}, "n must be 1"),
-    "max_rounds": ({"max_rounds": 0}, "at least 1, not 0"),
-    "text for max_rounds": ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
-    "no tools": ({"tools": None}, "tools is a list of functions, not None"),
-    "one function": ({"tools": add}, "tools is a list of functions, not <function add"),
-    "on_call": ({"on_call": True}, "on_call is a function, not True"),
-    "parallel": ({"parallel": -1}, "parallel is .* not -1"),
-    "think_tags": ({"think_tags": "on"}, "think_tags must be one of"),
-    "unknown name": ({"temprature": 0}, "no option 'temprature': is temperature meant"),
-    "on_done": ({"on_done": print}, "no option 'on_done'"),
-    "header": ({"extra_headers": {"a b": "c"}}, "a b"),
-    **{name: ({name: 5}, f"{name} is a .*, not a int") for name in ("extra_headers", "extra_body", "model")},
-    "schema": ({"response_format": complex}, "no counterpart"),
-    "retries": ({"max_retries": -1}, "max_retries is a whole number"),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_wrong_option_of_a_run_or_conversation_is_found_at_once(options: Any, message: str, kind: Any):
-    client = kind("http://127.0.0.1:1")
-    for call in (lambda **given: client.run_stream("x", **given), client.conversation):
-        with pytest.raises((ValueError, TypeError), match=message):
-            call(**options)
-
-
-# Messages that are sent back
 
 
 def test_calls_of_a_reply_that_was_cut_are_not_run():
@@ -140,17 +110,13 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
     assert {url: Client(url)._settings.takes_tool_names for url in urls} == urls
 
 
-# Ends
-
-
 @pytest.mark.parametrize("method", ["stream", "run_stream"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_stream_or_run_without_references_closes_its_connection(asynchronous: bool, method: str):
     async def start(server: Server) -> None:
         async for _ in getattr(AsyncClient(server.url, model="m"), method)("x").text:
             break
-        while not server.left.is_set():
-            await asyncio.sleep(0.01)
+        await until(server.left)
 
     gc.disable()  # The collector would delete a run that is part of a reference cycle.
     try:

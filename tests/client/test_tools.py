@@ -59,7 +59,11 @@ def results(script: Script) -> List[str]:
     return [message["content"] for message in script.requests[-1]["messages"] if message["role"] == "tool"]
 
 
-# Definitions
+def ran(made: Any, tools: List[Any], client_class: Any = Client, **options: Any) -> List[str]:
+    """The results that a run with these calls and tools sends to the model."""
+    with playing(made, text("ok"), client_class=client_class) as (client, script):
+        client.run("x", tools=tools, **options)
+    return results(script)
 
 
 class Forecast:
@@ -138,9 +142,6 @@ def test_result_is_text_for_the_model(value: Any, shown: str):
     assert result_text(value) == shown
 
 
-# Calls
-
-
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -168,15 +169,24 @@ def find(name: str) -> str:
     return next(known for known in ["a"] if known == name)
 
 
-def test_exception_of_a_tool_is_shortened_for_the_model_and_logged(caplog: pytest.LogCaptureFixture, client_class: Any):
-    made = calls(("fail", ""), ("find", '{"name": "z"}'), ("find", '{"name": "a"}'))
-    with playing(made, text("oh"), client_class=client_class) as (client, script), caplog.at_level(logging.WARNING):
-        client.run("x", tools=[fail, find])
-    failed, ended, found = results(script)
+def counting(a: int) -> Iterator[int]:
+    yield from range(a)
+    if a == 3:
+        raise ValueError("no more")
+
+
+LAZY = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
+
+
+def test_results_are_text_and_exceptions_are_shortened_and_logged(caplog: pytest.LogCaptureFixture, client_class: Any):
+    made = [("fail", ""), *(("find", f'{{"name": "{name}"}}') for name in "za"), ("lazy", "{}")]
+    made += [("counting", f'{{"a": {a}}}') for a in (2, 3)]
+    with caplog.at_level(logging.WARNING):
+        failed, *others = ran(calls(*made), [fail, find, counting, LAZY], client_class)
     assert failed.startswith("Error: RuntimeError: no luck")
     assert len(failed) < 600
-    assert ended == "Error: RuntimeError: the function raised StopIteration: "
-    assert found == "a"
+    stopped = "Error: RuntimeError: the function raised StopIteration: "
+    assert others == [stopped, "a", '{"n": ["1"], "m": [0, 1]}', "[0, 1]", "Error: ValueError: no more"]
     assert "RuntimeError" in caplog.text
 
 
@@ -195,11 +205,6 @@ async def later(a: int) -> int:
     return a + 1
 
 
-def test_run_refuses_coroutine_functions():
-    with Client("http://127.0.0.1:1") as client, pytest.raises(TypeError, match="only an AsyncClient"):
-        client.run("x", tools=[later])
-
-
 class Promise:
     """An awaitable that is not a coroutine."""
 
@@ -211,45 +216,22 @@ class Promise:
         return self.value
 
 
-@pytest.mark.parametrize("function", [lambda a: later(a), lambda a: Promise(a)])
-def test_awaitable_that_a_tool_returns_is_awaited_or_refused(function: Any):
-    tool = Tool.of(function, name="later")
-    for kind, result in ((Client, "only an AsyncClient can run"), (waiting_client, "2")):
-        with playing(calls(("later", '{"a": 1}')), text("x"), client_class=kind) as (client, script):
-            client.run("x", tools=[tool])
-        assert result in results(script)[0]
-
-
 async def stepwise(a: int) -> Any:
     for number in range(a):
         yield number
 
 
-def counting(a: int) -> Iterator[int]:
-    yield from range(a)
-    if a == 3:
-        raise ValueError("no more")
+@pytest.mark.parametrize(("function", "result"), [(later, "3"), (Promise, "3"), (stepwise, "[0, 1]")])
+def test_asynchronous_result_of_a_tool_needs_an_async_client(function: Any, result: str):
+    """A coroutine function is refused at once; another function is known only when it has returned an awaitable."""
+    tool, made = Tool.of(lambda a: function(a), name="f"), calls(("f", '{"a": 2}'))
+    assert ran(made, [tool], waiting_client) == [result]
+    assert "only an AsyncClient can run" in ran(made, [tool])[0]
+    if function is not Promise:
+        assert ran(made, [Tool.of(function, name="f")], waiting_client) == [result]
+        with pytest.raises(TypeError, match="only an AsyncClient"):
+            Client("http://127.0.0.1:1").run_stream("x", [function])
 
-
-def test_generator_gives_its_items_or_its_error(client_class: Any):
-    made = calls(*(("counting", f'{{"a": {a}}}') for a in (2, 3)), ("lazy", "{}"))
-    lazy = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
-    with playing(made, text("ok"), client_class=client_class) as (client, script):
-        client.run("x", tools=[counting, lazy])
-    assert results(script) == ["[0, 1]", "Error: ValueError: no more", '{"n": ["1"], "m": [0, 1]}']
-
-
-def test_asynchronous_generator_needs_an_async_client():
-    tool = Tool.of(lambda a: stepwise(a), name="stepwise")
-    for tools, kind, result in (([stepwise], waiting_client, "[0, 1]"), ([tool], Client, "only an AsyncClient")):
-        with playing(calls(("stepwise", '{"a": 2}')), text("ok"), client_class=kind) as (client, script):
-            client.run("x", tools=tools)
-        assert result in results(script)[0]
-    with pytest.raises(TypeError, match="only an AsyncClient"):
-        Client("http://127.0.0.1:1").run_stream("x", [stepwise])
-
-
-# Approval
 
 REFUSED = "Error: this call was not approved and did not run"
 
@@ -266,10 +248,8 @@ def test_call_runs_only_if_the_approval_hook_returns_true(approval: Any, result:
         return approval
 
     # The hook is not called for a call that is not valid.
-    with playing(calls(("add", '{"a": 1, "b": 2}'), ("add", "{")), text("ok")) as (client, script):
-        client.run("x", tools=[add], on_call=approve)
+    assert ran(calls(("add", '{"a": 1, "b": 2}'), ("add", "{")), [add], on_call=approve)[0] == result
     assert received == [("add", {"a": 1, "b": 2})]
-    assert results(script)[0] == result
 
 
 def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_errors_end_the_run():
@@ -278,18 +258,13 @@ def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_er
         return False
 
     made = calls(("add", '{"a": 1, "b": 2}'))
-    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
-        client.run("x", tools=[add], on_call=refuse)
-        assert results(script) == [REFUSED]
+    assert ran(made, [add], waiting_client, on_call=refuse) == [REFUSED]
     with playing(made) as (client, script):
         with pytest.raises(TypeError, match="only an AsyncClient can await on_call"):
             client.run("x", tools=[add], on_call=refuse)
         with pytest.raises(KeyError):  # An error of the hook ends the run as well.
             client.run("x", tools=[add], on_call=lambda call: {}["enough"])
         assert len(script.requests) == 2
-
-
-# Parallel calls
 
 
 def test_parallel_calls_run_together_and_keep_their_order():
@@ -299,19 +274,15 @@ def test_parallel_calls_run_together_and_keep_their_order():
         together.wait(DEADLINE_S)
         return name
 
-    made = calls(*(("wait", json.dumps({"name": name})) for name in "abc"))
-    with playing(made, text("ok")) as (client, script):
-        client.run("x", tools=[wait], parallel=True)
-    assert results(script) == ["a", "b", "c"]
+    assert ran(calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc")), [wait], parallel=True) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("parallel", [False, True, 1, 2])
 def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_class: Any):
     user = contextvars.ContextVar("user", default="nobody")
     user.set("somebody")
-    with playing(calls(*[("whoami", "{}")] * 3), text("ok"), client_class=client_class) as (client, script):
-        client.run("x", tools=[Tool.of(lambda: user.get(), name="whoami")], parallel=parallel)
-    assert results(script) == ["somebody"] * 3
+    tool = Tool.of(lambda: user.get(), name="whoami")
+    assert ran(calls(*[("whoami", "{}")] * 3), [tool], client_class, parallel=parallel) == ["somebody"] * 3
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -321,5 +292,4 @@ def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
         run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
         assert [event.type for event in run].count("tool_result") == 4
         assert (run.done, run.reply.text) == (True, "ok")
-        assert results(script)[:2] == ["2", "3"]
-        assert [result[:7] for result in results(script)[2:]] == ["Error: ", "Error: "]
+    assert [result[:7] for result in results(script)] == ["2", "3", "Error: ", "Error: "]

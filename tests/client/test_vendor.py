@@ -12,7 +12,8 @@ import pytest
 
 from tests.install.__main__ import interpreter
 from tests.support.documents import ROOT, run
-from tests.support.raw_server import DONE, HELLO, MODELS, OPEN, Server, always, chunked, piece, serving
+from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, piece, with_length
+from tests.support.raw_server import Server, always, serving
 from tools import vendor
 
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -106,18 +107,15 @@ PROGRAM = {
     "piped": (["and?"], "text", HELLO, (0, "Hello\n", "")),
     "cut": (["hi"], "", chunked(piece("Hel", "length"), DONE), (3, "Hel\n", "localchat: the server cut the answer")),
     "no prompt": ([], " ", HELLO, (2, "", "usage: python FILE.py")),
-    "server is down": (["hi"], "", None, (1, "", "localchat: nothing listens on 127.0.0.1:")),
+    "refused": (["hi"], "", with_length(b"no luck", "400 Bad"), (1, "", "localchat: 400 from ")),
 }
 
 
 @pytest.mark.parametrize(("words", "piped", "raw", "expected"), PROGRAM.values(), ids=PROGRAM)
 def test_one_file_as_a_program(words, piped, raw, expected, one_file):
-    with always(raw or HELLO) as server:
-        url = server.url
-        if raw is None:
-            server.__exit__()
+    with always(raw) as server:
         command = [sys.executable, "-I", "-S", one_file, *words]
-        done = run(command, piped=piped, OPENAI_BASE_URL=url, LOCALCHAT_MODEL="m")
+        done = run(command, piped=piped, OPENAI_BASE_URL=server.url, LOCALCHAT_MODEL="m")
     code, out, errors = expected
     assert (done.returncode, done.stdout) == (code, out)
     assert done.stderr.startswith(errors)
@@ -126,8 +124,12 @@ def test_one_file_as_a_program(words, piped, raw, expected, one_file):
         assert server.requests[-1].json["messages"][0]["content"] == "text\n\nand?"
 
 
-def test_files_that_this_program_did_not_write_or_cannot_write_are_kept_and_reported(one_file, tmp_path, capsys):
+def test_files_that_this_program_did_not_write_or_cannot_write_are_kept_and_reported(
+    one_file, tmp_path, capsys, monkeypatch
+):
     path = tmp_path / "chat_client.py"
+    text_of_file = one_file.read_text(encoding="utf-8")
+    monkeypatch.setattr(vendor, "one_file", lambda: text_of_file)  # It takes half a second.
     path.write_text(f"{vendor.MARK}\nolder\n", encoding="utf-8")
     assert vendor.main([str(path)]) == 0
     assert path.read_bytes() == one_file.read_bytes()

@@ -101,7 +101,7 @@ def test_dialect(name):
     shown, accumulator = play(name, [raw])
     assert shown == expected["events"], expected["about"]
     assert play(name, (raw[i : i + 1] for i in range(len(raw))))[0] == expected["events"]
-    for seed in range(10):
+    for seed in range(5):
         pieces = filter(None, pieces_of(raw, random.Random(seed)))  # An empty read would be the end.
         assert play(name, pieces)[0] == expected["events"], seed
     check_reply(accumulator.reply(), expected["events"])
@@ -121,7 +121,7 @@ def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
     """The events of a cut stream are a prefix of all events, then an error, unless only [DONE] is missing."""
     raw, expected = recorded(name)
     full = play(name, [raw])[1].reply()
-    for end in random.Random(name).sample(range(len(raw)), min(40, len(raw))):
+    for end in random.Random(name).sample(range(len(raw)), min(20, len(raw))):
         shown, accumulator = play(name, [raw[:end]])
         if shown and shown[-1][0] == "stop":
             assert accumulator.reply().text == full.text

@@ -37,9 +37,9 @@ def adapters(tmp_path_factory: Any) -> tuple[Adapter, ...]:
     return (*found, Adapter("wide", write_adapter(folder / "wide.gguf", DEMO, 3, n_more=1)))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["own cells", "shared cells"])
+@pytest.fixture(scope="module", params=[0, 12 * 1024], ids=["own cells", "shared cells"])
 def engine(adapters: tuple[Adapter, ...], request: Any) -> Iterator[Engine]:
-    options = LoadOptions(n_parallel=12, n_ctx=1024, adapters=adapters, kv_unified=request.param, n_threads=1)
+    options = LoadOptions(n_parallel=12, n_ctx=1024, adapters=adapters, n_cells=request.param, n_threads=1)
     # llama.cpp rounds the sums of these adapters in another way in a step with drafts.
     options = replace(options, speculates=False)
     with load(DEMO, options) as engine:

@@ -1,7 +1,5 @@
 """The endpoints besides chat, with the built-in model."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,13 +76,11 @@ def test_vectors_are_computed_beside_generated_text(port: int):
 # --- invalid requests ---
 
 WRONG = [
-    ("/v1/completions", {"prompt": "word " * 5000}, "prompt", "context_length_exceeded"),
     ("/v1/embeddings", {"input": [[10**9]]}, "input", None),
     ("/v1/embeddings", {"input": "a", "dimensions": 10**6}, "dimensions", None),
     ("/v1/embeddings", {"input": ["a", "word " * 5000]}, "input[1]", "context_length_exceeded"),
     ("/tokenize", {}, "content", None),
     ("/detokenize", {"tokens": [10**9]}, "tokens", None),
-    ("/apply-template", {"messages": []}, "messages", None),
 ]
 
 

@@ -134,10 +134,10 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
     ("options", "is_unified"),
     [
         (LoadOptions(n_parallel=2, n_ctx=512), False),
-        (LoadOptions(n_parallel=2, n_ctx=512, kv_unified=True), True),
+        (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
         (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
-    ids=["whole contexts fit", "unified requested", "too many sequences"],
+    ids=["whole contexts fit", "a requested number of cells", "too many sequences"],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,11 +1,8 @@
 """Embedding models and rerankers on the real engine: tiny random encoders and a decoder."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,27 +24,34 @@ gguf = pytest.importorskip("gguf", reason="the tiny models are written with the 
 tiny_models = importlib.import_module("tests.support.tiny_models")
 
 TEXTS = ["the cat sat", "a dog", "what is the mat " * 12, "b"]
+# The functions that write the models, with their arguments.
+MODELS: dict[str, tuple[Any, ...]] = {
+    "encoder": (tiny_models.write_bert, gguf.PoolingType.MEAN),
+    "reranker": (tiny_models.write_bert, gguf.PoolingType.RANK),
+    "decoder": (tiny_models.write_qwen_reranker,),
+}
 
 
-@contextlib.contextmanager
-def loaded(folder: Path, write: Callable[..., None], *more: Any) -> Iterator[Engine]:
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    path = folder / "tiny.gguf"
-    write(path, *more)
-    with load(str(path), LoadOptions(n_parallel=2)) as engine:
-        yield engine
+    with contextlib.ExitStack() as stack:
+        engines = {}
+        for name, (write, *more) in MODELS.items():
+            path = tmp_path_factory.mktemp(name) / "tiny.gguf"
+            write(path, *more)
+            engines[name] = stack.enter_context(load(str(path), LoadOptions(n_parallel=2)))
+        yield engines
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with loaded(tmp_path_factory.mktemp("encoder"), tiny_models.write_bert, gguf.PoolingType.MEAN) as engine:
-        yield engine
+@pytest.fixture
+def encoder(engines: dict[str, Engine]) -> Engine:
+    return engines["encoder"]
 
 
-@pytest.fixture(scope="module")
-def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with loaded(tmp_path_factory.mktemp("reranker"), tiny_models.write_bert, gguf.PoolingType.RANK) as engine:
-        yield engine
+@pytest.fixture
+def reranker(engines: dict[str, Engine]) -> Engine:
+    return engines["reranker"]
 
 
 def embed(engine: Engine, given: Any) -> list[Any]:
@@ -68,8 +72,8 @@ def test_encoder_refuses_an_input_longer_than_its_positions(encoder: Engine):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
-def test_model_that_generates_no_text_refuses_completions(kind: str, request: pytest.FixtureRequest):
-    engine = request.getfixturevalue(kind)
+def test_model_that_generates_no_text_refuses_completions(kind: str, engines: dict[str, Engine]):
+    engine = engines[kind]
     with pytest.raises(NotSupported):
         submit(engine, request_for(prompt=(2, 4, 3)))
     with pytest.raises(NotSupported):
@@ -90,14 +94,13 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_scores_are_those_of_each_pair_alone(kind: str, request: pytest.FixtureRequest):
+def test_scores_are_those_of_each_pair_alone(kind: str, engines: dict[str, Engine]):
     query, documents = PAIRS[kind]
     asked = parse_rerank(Fields({"query": query, "documents": documents, "top_n": 2}))
-    engine: Engine = request.getfixturevalue(kind)
-    scores, n_tokens = score_documents(Model("tiny", engine), asked)
+    scores, n_tokens = score_documents(Model("tiny", engines[kind]), asked)
     assert n_tokens > 1000 or kind == "reranker"
     for document, score in zip(asked.documents, scores):
-        alone = engine.embed([document], field="documents", query=asked.query)[0]
+        alone = engines[kind].embed([document], field="documents", query=asked.query)[0]
         assert alone[0][0] == pytest.approx(score, abs=1e-4)
     body = rerank_body("tiny", asked, scores, n_tokens)
     validate(body, "rerank")
@@ -117,14 +120,9 @@ def test_too_long_document_is_named(reranker: Engine):
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
 
 
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with loaded(tmp_path_factory.mktemp("decoder"), tiny_models.write_qwen_reranker) as engine:
-        yield engine
-
-
 @pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])
-def test_template_renders_the_pair_and_user_text_has_no_control_tokens(decoder: Engine, query: str):
+def test_template_renders_the_pair_and_user_text_has_no_control_tokens(engines: dict[str, Engine], query: str):
+    decoder = engines["decoder"]
     tokens = decoder.backend.pair_tokens(query, "doc")
     end = decoder.tokenize("<|im_end|>")
     assert len(end) == 1

@@ -1,7 +1,5 @@
 """The server with the built-in model: many clients at once, some of which disconnect, and the command."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -1,4 +1,4 @@
-// The `openai` package of Node against the server at BASE_URL; run by tests/live/test_node_clients.py.
+// The `openai` package of Node against the server at BASE_URL; run by tests/live/test_packages_live.py.
 "use strict";
 
 const assert = require("node:assert/strict");

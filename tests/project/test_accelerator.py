@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import ROOT
-from tests.support.raw_server import silent_server
+from tests.support.slow_servers import silent_server
 from tests.support.wheels import index_of, write_sources, write_wheel
 from tools.accelerator import COMPILERS, GPU, backend_for, find_gpu, wheel_index
 

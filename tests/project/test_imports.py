@@ -11,7 +11,8 @@ import pytest
 
 import localchat
 from tests.support.documents import run
-from tests.support.raw_server import HELLO, always, with_length
+from tests.support.raw_responses import HELLO, with_length
+from tests.support.raw_server import always
 from tools import vendor
 
 PACKAGE = Path(localchat.__file__).parent

@@ -14,7 +14,8 @@ import pytest
 
 from tests.serving.models.test_gguf import STRING, TENSORS, file_of
 from tests.support.documents import ROOT, run
-from tests.support.raw_server import HELLO, always
+from tests.support.raw_responses import HELLO
+from tests.support.raw_server import always
 from tests.support.wheels import write_wheel
 from tools import install, wheelhouse
 from tools.install import packages_for

@@ -17,7 +17,7 @@ from typing import Any
 from localchat.serving.core.media import IMAGE
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
 from tests.serving.core.test_media_files import GOOD, mutated
-from tests.serving.http.test_server_examples import EXAMPLES, STREAMED
+from tests.serving.http.test_server_examples import EXAMPLES
 from tests.support.fuzz_wire import replace_value
 from tests.support.live import running_process
 from tests.support.media_files import write_projector
@@ -29,8 +29,9 @@ BATCH = 100
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 BODIES: list[tuple[str, dict[str, Any]]] = [
-    *((example.path, example.fields) for example in EXAMPLES.values() if example.fields),
-    *((one.path, {**one.fields, "stream": True}) for one in EXAMPLES.values() if one.fields and one.path in STREAMED),
+    *EXAMPLES.values(),
+    *((path, {**fields, "stream": True}) for path, fields in EXAMPLES.values()),
+    ("/v1/embeddings", {"input": ["one", "two"], "dimensions": 8}),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "store": False}),
     ("/v1/messages", {"max_tokens": 4, "messages": MESSAGES, "system": [{"type": "text", "text": "Be brief."}]}),
     ("/api/generate", {"model": "demo", "prompt": "Hi", "options": {"num_predict": 4}, "stream": False}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -54,6 +54,22 @@ class Waiting:
 
 def waiting_client(*arguments: Any, **options: Any) -> Waiting:
     return Waiting(AsyncClient(*arguments, **options), asyncio.new_event_loop())
+
+
+def run_async(url: str, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) -> Any:
+    """The result of `use`, called with a client of the server at this URL."""
+
+    async def main() -> Any:
+        async with AsyncClient(url, **{"max_retries": 0, "model": "m", **options}) as client:
+            return await asyncio.wait_for(use(client), DEADLINE_S)
+
+    return asyncio.run(main())
+
+
+async def until(event: threading.Event) -> None:
+    """Wait for an event that a thread sets, without blocking the loop."""
+    while not event.is_set():
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture(params=[Client, waiting_client], ids=["Client", "AsyncClient"])

@@ -16,10 +16,10 @@ def _program(changes: str) -> str:
 # As on a machine whose matrix instructions fault: the process crashes while it loads a model with `use_extra_bufts`.
 CRASHES_AT_AMX = _program("""
 load = program.load
-def crashing(path, options, **others):
+def crashing(path, options, *others):
     if options.use_extra_bufts:
         os.kill(os.getpid(), signal.SIGSEGV)
-    return load(path, options, **others)
+    return load(path, options, *others)
 program.load = crashing
 """)
 
@@ -49,14 +49,14 @@ program.Calls.submit = failing
 
 # As in a container with a limit of processes: once the model is loaded, no thread can be started.
 WITHOUT_THREADS = _program("""
-send = program.Sender.send
+send = program.Calls.send
 def refusing(self):
     raise RuntimeError("can't start new thread")
 def sending(self, *message):
     if message[:2] == ("result", 0):
         threading.Thread.start = refusing
     send(self, *message)
-program.Sender.send = sending
+program.Calls.send = sending
 """)
 
 # Its engine fails for good at the first request, in such a way that it does not end the request.
@@ -64,8 +64,8 @@ FAILS = _program("""
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.scheduler import Scheduler
 load = program.load
-def failing(path, options, **others):
-    engine = load(path, options, **others)
+def failing(path, options, *others):
+    engine = load(path, options, *others)
     def fail(*arguments):
         raise SystemExit("a fault of the test")
     Scheduler.schedule = Engine._stop = fail

@@ -26,7 +26,7 @@ from localchat.serving.core.events import (
 )
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.front import AnyEngine
+from localchat.serving.engine.process import AnyEngine
 from localchat.serving.engine.values import Cancelled, GenerationRequest, StepOutput, TokenTexts
 from tests.support.fakes import FakeBackend
 

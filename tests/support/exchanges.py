@@ -1,7 +1,5 @@
 """Sends one HTTP request, and reads the response of any interface."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

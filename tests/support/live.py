@@ -1,7 +1,5 @@
 """The real server as a process, for tests that talk to it over the network."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess

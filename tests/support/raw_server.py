@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.raw_responses import MODELS, OPEN
 
 DEADLINE_S = 10
 KEY = "sk-very-secret-key"
@@ -26,8 +26,6 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
-    # The number of header lines: more than the length of `headers` if a name occurs twice.
-    n_headers: int = 0
 
     @property
     def json(self) -> Any:
@@ -47,12 +45,12 @@ class Peer:
         if not line:
             return None
         method, path, _ = line.split()
-        headers, n_headers = {}, 0
+        headers = {}
         while line := self._in.readline().decode().strip():
             name, _, value = line.partition(": ")
+            assert name.lower() not in headers, f"{name} comes twice"
             headers[name.lower()] = value
-            n_headers += 1
-        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))), n_headers)
+        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))))
 
     def send(self, *parts: bytes) -> None:
         for part in parts:
@@ -75,8 +73,8 @@ class Peer:
 class Server:
     """Accepts connections within the `with` block, and handles each connection in its own thread."""
 
-    def __init__(self, handle: Callable[[Peer, Server], object], listener: socket.socket | None = None) -> None:
-        self.listener = listener or socket.create_server(("127.0.0.1", 0))
+    def __init__(self, handle: Callable[[Peer, Server], object]) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
         self.tls: ssl.SSLContext | None = None
         self.handle = handle
         self.requests: list[Request] = []
@@ -138,18 +136,15 @@ class Server:
             peer.close()
 
 
-def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection.
-
-    After `OPEN`, the server waits until the client disconnects.
+def serving(respond: Callable[[Request, int], bytes]) -> Server:
+    """A keep-alive server: `respond(request, number)` returns the response. After `OPEN`, the server waits until the
+    client disconnects.
     """
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
             server.requests.append(request)
             raw = respond(request, len(server.requests))
-            if raw is None:
-                return
             peer.send(raw)
             if raw == OPEN:
                 assert peer.is_disconnected()
@@ -167,132 +162,6 @@ def ends_the_connection(raw: bytes) -> bool:
 def always(raw: bytes, models: bytes | None = None) -> Server:
     """Sends the list of models for GET, else these bytes."""
     return serving(lambda request, number: (models or MODELS) if request.method == "GET" else raw)
-
-
-# Responses
-
-
-def with_length(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
-    return head.encode() + body
-
-
-def chunked(*parts: bytes, end: bool = True) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return head + chunks(*parts, end=end)
-
-
-def chunks(*parts: bytes, end: bool = True) -> bytes:
-    """The body of a chunked response, or a part of it."""
-    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + (b"0\r\n\r\n" if end else b"")
-
-
-def until_close(*parts: bytes) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-    return head + b"".join(parts)
-
-
-def sse(payload: Any) -> bytes:
-    return b"data: " + json.dumps(payload).encode() + b"\n\n"
-
-
-def piece(text: str, finish: str | None = None) -> bytes:
-    return sse({"id": "1", "model": "m", "choices": [choice({"content": text}, finish)]})
-
-
-def delta(finish: str | None = None, index: int = 0, **fields: Any) -> bytes:
-    return sse({"choices": [choice(fields, finish, index)]})
-
-
-def choice(delta: Any, finish: str | None = None, index: int = 0) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "finish_reason": finish}
-
-
-STOP = delta("stop")
-USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
-DONE = b"data: [DONE]\n\n"
-HELLO_EVENTS = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
-HELLO = chunked(*HELLO_EVENTS)
-OPEN = chunked(piece("a"), end=False)
-MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}]}')
-HELLO_JSON = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
-
-
-# Servers that make a client wait
-
-
-def waiting(*parts: bytes) -> Server:
-    """Sends the parts, then nothing until the client disconnects."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(*parts)
-        server.sent.set()
-        assert peer.is_disconnected()
-        server.left.set()
-
-    return Server(handle)
-
-
-def interrupted(event: threading.Event, first: bytes, rest: bytes) -> Server:
-    """Sends the first part of each response, waits for the event, and sends the rest."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        while peer.request() is not None:
-            peer.send(first)
-            assert event.wait(DEADLINE_S)
-            peer.send(rest)
-
-    return Server(handle)
-
-
-def responding_once(raw: bytes) -> Server:
-    """Sends the bytes and closes."""
-    return Server(lambda peer, server: (peer.request(), peer.send(raw)))
-
-
-@contextlib.contextmanager
-def full_listener() -> Iterator[int]:
-    """The port of a listener whose queue is full, so that it accepts no connection."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        port = listener.getsockname()[1]
-        for _ in range(4):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
-        yield port
-
-
-@contextlib.contextmanager
-def silent_server() -> Iterator[int]:
-    """The port of a server that accepts and then neither reads nor writes."""
-    done = threading.Event()
-    with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
-        try:
-            yield server.port
-        finally:
-            done.set()
-
-
-def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:
-    """Sends the parts, then repeats the same few bytes."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(*parts)
-        while True:
-            peer.send(drop)
-            time.sleep(0.005)  # The pace of the drops; nothing waits for it.
-
-    return Server(handle)
-
-
-dripping_letters = functools.partial(dripping, drop=b"x")
-pinging = functools.partial(dripping, drop=b"8\r\n: ping\n\n\r\n")
-
-
-# TLS and unix sockets
 
 
 CERTIFICATE = Path(__file__).parents[1] / "data" / "tls" / "localhost.pem"

@@ -1,7 +1,5 @@
 """Checks a stream of the Responses API event by event."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.wire_schemas import validate

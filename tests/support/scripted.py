@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from localchat import Client
-from tests.support.raw_server import DONE, Request, serving, sse, until_close, with_length
+from tests.support.raw_responses import DONE, sse, until_close, with_length
+from tests.support.raw_server import Request, serving
 
 Json = dict[str, Any]
 # The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.

@@ -1,7 +1,5 @@
 """A running server in this process, with the real engine and a fake model, and functions that send requests to it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -39,7 +37,6 @@ TLS = Options(port=0, tls_cert=CERTIFICATE)
 CLIENT_TLS = ssl.create_default_context(cafile=str(CERTIFICATE))
 BIG = {"n_ctx": 2000, "n_cells": 8000}
 REASONING_AND_TEXT = "<think>hm</think>Let me look."
-GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 
 
 class Serving:
@@ -56,6 +53,10 @@ class Serving:
         self.requests: list[GenerationRequest] = []
         self._record_requests()
         self.port = server.server_port
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     @property
     def last_prompt(self) -> str:
@@ -180,9 +181,15 @@ def openai_client(port: int) -> Iterator[Any]:
         yield client
 
 
+def chat_body(content: str = "hello", **fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": content}], **fields}).encode()
+
+
+GOOD = chat_body()
+
+
 def ask(client: http.client.HTTPConnection, content: str = "hello", **fields: Any) -> tuple[int, Any]:
-    body = {"messages": [{"role": "user", "content": content}], **fields}
-    client.request("POST", "/v1/chat/completions", json.dumps(body))
+    client.request("POST", "/v1/chat/completions", chat_body(content, **fields))
     return read_response(client)
 
 
@@ -206,7 +213,7 @@ def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", 
 
 
 def chat_request(content: str = "hello", **fields: Any) -> bytes:
-    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **fields}).encode())
+    return raw_request(chat_body(content, **fields))
 
 
 def chunked(*lines: str) -> bytes:
@@ -279,10 +286,6 @@ def generating(text: str):
     """A model that generates this text."""
     script = [*text.encode(), END]
     return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
-
-
-def chat_body(**fields: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
 
 
 def chunk_kind(choice: dict[str, Any]) -> str:

@@ -1,7 +1,5 @@
 """The schemas of the bodies and events of all interfaces (tests/data/wire_schemas.json), and their validation."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -22,8 +22,6 @@ MAX_N = 32  # The limit of `n`. Each choice is a sequence, and the number of slo
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-# The values of `continue_final_message` that name the field of the last message to continue.
-_CONTINUED_PARTS = ("content", "reasoning_content")
 # The names of the reasoning budget, of llama.cpp, vLLM and Qwen. The first one that is set applies.
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_token_budget", "thinking_budget",
@@ -78,14 +76,16 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
     """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
     messages, tools = parts.read_messages(body, _message), parts.read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
+    template = body.text("chat_template") or None
+    if template and not allow_template:
+        raise BadRequest("'chat_template' is not allowed: start the server with --allow-chat-template", "chat_template")
     return ChatRequest(
         messages=messages,
         attachments=tuple(body.attachments),
-        **parts.tool_fields(tools),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),
-        chat_template=_chat_template(body, allow_template),
+        chat_template=template,
         **_prefill(body, messages),
         splits_reasoning=body.choice("reasoning_format", ("auto", "deepseek", "none")) != "none",
         reasoning_budget=reasoning_budget(body),
@@ -110,7 +110,7 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
     """The fields of the assistant prefill. By default the output continues an assistant message at the end."""
     adds_prompt, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
     continued = body.get("continue_final_message")
-    if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
+    if not (continued is None or isinstance(continued, bool) or continued in ("content", "reasoning_content")):
         body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
     problem, is_open = "", ends_in_prefill(messages)
     if continued and adds_prompt:
@@ -133,13 +133,6 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
 def ends_in_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the output can continue the last message: one of the assistant without tool calls."""
     return messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
-
-
-def _chat_template(body: Fields, is_allowed: bool) -> str | None:
-    template = body.text("chat_template")
-    if template and not is_allowed:
-        raise BadRequest("'chat_template' is not allowed: start the server with --allow-chat-template", "chat_template")
-    return template or None
 
 
 def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
@@ -256,7 +249,7 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         return {**super().body(), **self._prompt_ids(), **self.prompt_scores(first), **thought}
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.calls]
+        reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.blocks if block.kind == CALL]
         message = {
             "role": self.request.role,
             **({"reasoning_content": reasoning} if reasoning else {}),

@@ -7,7 +7,7 @@ over all of them.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import Input, TextRequest
 from .chat import read_text_request
-from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, id_text, logprob_entry
+from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, logprob_entry
 from .parts import read_inputs
 
 MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
@@ -99,42 +99,6 @@ def _read_native(body: Fields, n: int) -> dict[str, Any]:
     return {"params": params, **read_text_request(body)}
 
 
-class LogprobWriter:
-    """Encodes the `logprobs` object of one choice: four lists with an entry for each token."""
-
-    def __init__(self, request: CompletionRequest) -> None:
-        self._request = request
-        # The offset in the text of the next token. A token that completes a character has the offset of that character.
-        self._offset = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def write(self, tokens: Iterable[OutputToken]) -> dict[str, Any]:
-        lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for token in tokens:
-            name = self._name(token.id, token.piece)
-            value, top = None, None
-            if token.logprob is not None:  # None: the first token of a prompt.
-                value, top = floored(token.logprob), dict[str, float]()
-                # The prompt's tokens may have more alternatives than `logprobs` requests, because of `prompt_logprobs`.
-                # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
-                for other in token.top[: self._request.params.top_logprobs]:
-                    top.setdefault(self._name(other.id, other.piece), floored(other.logprob))
-                top[name] = value
-            for entries, entry in zip(lists.values(), (name, value, top, self._offset)):
-                entries.append(entry)
-            self._offset += len(self._decoder.decode(token.piece))
-        return lists
-
-    def _name(self, id: int, piece: bytes) -> str:
-        """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
-        if self._request.tokens_as_ids:
-            return id_text(id)
-        try:
-            return piece.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
-
-
 class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
     """Encodes a text completion. In a stream, a separate chunk has the end of each choice."""
 
@@ -144,7 +108,9 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
-        self._logprobs = [LogprobWriter(request) for _ in self.choices]
+        # For each choice the offset of the next token. A token that completes a character has the offset of the latter.
+        self._offsets = [0] * len(self.choices)
+        self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.choices]
         # The fields of the first chunk of each choice.
         self._first: dict[int, dict[str, Any]] = {}
         if request.return_token_ids:
@@ -165,11 +131,34 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
         return {**super().choice_body(choice, text), **first, **self.prompt_scores(choice)}
 
     def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
+        """Four lists with an entry for each token."""
         tokens, choice.echoed = [*choice.echoed, *sampled], ()
         if choice.end is not None and choice.end.last is not None:
             # The token that ended the output is in the lists, but its text is not part of the output.
             tokens.append(replace(choice.end.last, piece=b""))
-        return self._logprobs[choice.index].write(tokens) if tokens else None
+        lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token in tokens:
+            name, value, top = self._name(token), None, None
+            if token.logprob is not None:  # None: the first token of a prompt.
+                value, top = floored(token.logprob), dict[str, float]()
+                # The prompt's tokens may have more alternatives than `logprobs` requests, because of `prompt_logprobs`.
+                # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
+                for other in token.top[: self.request.params.top_logprobs]:
+                    top.setdefault(self._name(other), floored(other.logprob))
+                top[name] = value
+            for entries, entry in zip(lists.values(), (name, value, top, self._offsets[choice.index])):
+                entries.append(entry)
+            self._offsets[choice.index] += len(self._decoders[choice.index].decode(token.piece))
+        return lists if tokens else None
+
+    def _name(self, token: OutputToken) -> str:
+        """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
+        if self.request.tokens_as_ids:
+            return f"token_id:{token.id}"
+        try:
+            return token.piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.piece)
 
 
 class NativeEncoder(Encoder[CompletionRequest]):

@@ -1,7 +1,6 @@
 """The base of the encoders of all interfaces for generated text: collects output events, and calls a hook for each.
 
-A stream and a whole body are made of the same events. To add an interface, write a parser and a subclass of `Encoder`,
-and add a line to the table in http/endpoints.py, which also has the formats of errors.
+A stream and a whole body are made of the same events.
 """
 
 from __future__ import annotations
@@ -60,10 +59,6 @@ class Choice:
     def text(self, kind: str = CONTENT) -> str:
         """The content or the reasoning."""
         return "".join(block.text for block in self.blocks if block.kind == kind)
-
-    @property
-    def calls(self) -> list[Block]:
-        return [block for block in self.blocks if block.kind == CALL]
 
     def take_tokens(self) -> list[events.OutputToken]:
         """The sampled tokens since the last call."""
@@ -273,16 +268,11 @@ def logprob_entry(
     shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
 
     def entry(one: events.OutputToken) -> dict[str, Any]:
-        text = id_text(one.id) if as_ids else one.piece.decode("utf-8", "replace")
+        text = f"token_id:{one.id}" if as_ids else one.piece.decode("utf-8", "replace")
         value = {"prob": math.exp(one.logprob or 0.0)} if after_sampling else {"logprob": floored(one.logprob)}
         return {**({"id": one.id} if with_id else {}), "token": text, **value, "bytes": list(one.piece)}
 
     return {**entry(token), "top_probs" if after_sampling else "top_logprobs": [*map(entry, token.top)]}
-
-
-def id_text(id: int) -> str:
-    """vLLM's notation of a token by its id."""
-    return f"token_id:{id}"
 
 
 def floored(logprob: float | None) -> float:

@@ -39,7 +39,7 @@ def parse_messages(body: Fields) -> ChatRequest:
 def parse_count_tokens(body: Fields) -> ChatRequest:
     """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`."""
     body.ignore(_WITHOUT_EFFECT)
-    messages, tools = (*_system(body), *parts.read_messages(body, _convert)), _tools(body)
+    messages, tools = (*_system(body), *parts.read_messages(body, _convert)), tuple(_tools(body))
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     # Reasoning is off by default: clients that do not request thinking expect text in the first block.
@@ -50,7 +50,6 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
         model=body.text("model") or "",
         messages=messages,
         attachments=tuple(body.attachments),
-        **parts.tool_fields(tools),
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),
         template_vars=parts.without_nulls(variables),
@@ -61,16 +60,14 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
     )
 
 
-def _tools(body: Fields) -> tuple[parts.ToolAt, ...]:
+def _tools(body: Fields) -> Iterator[parts.ToolAt]:
     """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
-    return tuple(_tool(tool) for tool in body.objects("tools") if parts.is_of_type(tool, "custom"))
-
-
-def _tool(tool: Fields) -> parts.ToolAt:
-    tool.required_object("input_schema")
-    named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
-    return parts.function_tool(tool.child(named, tool.path), "input_schema")
+    for tool in body.objects("tools"):
+        if parts.is_of_type(tool, "custom"):
+            tool.required_object("input_schema")
+            named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
+            yield parts.function_tool(tool.child(named, tool.path), "input_schema")
 
 
 def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any]:
@@ -81,16 +78,12 @@ def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any
     return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
 
 
-def _system(body: Fields) -> Iterator[dict[str, Any]]:
+def _system(body: Fields) -> list[dict[str, Any]]:
     value = body.get("system")
-    if value is None:
-        return
     texts = [value] if isinstance(value, str) else [parts.part_text(block) for block in body.objects("system")]
-    if texts:
-        texts[0] = _VOLATILE_LINE.sub("", texts[0])
+    texts[:1] = [_VOLATILE_LINE.sub("", text) for text in texts[:1]]
     text = "\n\n".join(filter(None, texts))
-    if text:
-        yield {"role": "system", "content": text}
+    return [{"role": "system", "content": text}] if text else []
 
 
 def _convert(message: Fields) -> Iterator[dict[str, Any]]:

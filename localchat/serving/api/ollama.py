@@ -22,7 +22,7 @@ from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import read_schema, read_tools, tool_call, tool_fields, without_nulls
+from .parts import chosen_tools, read_schema, read_tools, tool_call, without_nulls
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
@@ -42,7 +42,7 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 def parse_ollama(body: Fields) -> ChatRequest:
     tools = read_tools(body)
-    return _chat(body, _messages(body), **tool_fields(tools), tool_choice="auto" if tools else "none")
+    return _chat(body, _messages(body), **chosen_tools(body, "tools", "auto", [], tools))
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
@@ -169,7 +169,7 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def closed(self, choice: Choice, block: Block) -> None:
         # Ollama sends calls only when they are complete.
-        if block.kind == CALL and (calls := _calls([block])):
+        if calls := _calls([block]):
             self._emit({"tool_calls": calls})
 
     def finish(self) -> None:
@@ -177,7 +177,7 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def body(self) -> dict[str, Any]:
         choice = self.choices[0]
-        more = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.calls)}
+        more = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.blocks)}
         return self._ended({"content": choice.text(), **{name: value for name, value in more.items() if value}})
 
     def message(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class GenerateEncoder(OllamaEncoder):
 def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Complete tool calls. Those whose arguments are cut are left out."""
     calls = []
-    for block in blocks:
+    for block in (one for one in blocks if one.kind == CALL):
         with contextlib.suppress(ValueError, RecursionError):
             arguments = decode_json(block.text or "{}")
             if isinstance(arguments, dict):
@@ -237,10 +237,6 @@ def counts(usage: Usage) -> Mapping[str, int]:
 def time_text(seconds: float) -> str:
     """A time in seconds since 1970 as in Ollama's responses."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_show(body: Fields) -> str:
-    return body.text("model") or body.required_text("name")
 
 
 def parse_embed(body: Fields, field: str = "input", most: int = MAX_INPUTS) -> EmbeddingsRequest:

@@ -24,8 +24,6 @@ ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
-FILE = "a file"
-
 # The types of parts with text, of all interfaces. The text of a "refusal" is in a field of that name.
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
 _MEDIA = {**dict.fromkeys(("image_url", "input_image", "image"), IMAGE), "input_audio": AUDIO}
@@ -57,7 +55,7 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
         source, format = _media_source(part, kind)
         return part.attach(Attachment(_MEDIA[kind], part.path, source, format, is_replayed))
     if kind in _FILES:
-        return note_of(FILE) if is_replayed else refuse_media(part.path, FILE)
+        return note_of("a file") if is_replayed else refuse_media(part.path, "a file")
     if kind != "search_result":
         if not is_replayed:
             raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)
@@ -140,11 +138,6 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     return {"type": "function", "function": described}, function.at(field)
 
 
-def tool_fields(tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tools` and `tool_paths` of a ChatRequest."""
-    return {"tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools)}
-
-
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
     """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
     Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
@@ -163,7 +156,7 @@ def is_of_type(tool: Fields, kind: str) -> bool:
 
 
 def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest, in the format of chat completions or of the Responses API."""
+    """The fields of `chosen_tools`, in the format of chat completions or of the Responses API."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field = "function_call" if older else "tool_choice"
     if not isinstance(body.get(field), dict):
@@ -186,14 +179,17 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """`tool_choice` and `allowed` of a ChatRequest: a mode, "none" without tools, and names, which must be offered."""
+    """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
     offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
     for name in names:
         if name not in offered:
             raise BadRequest(f"'{field}' names {show(name)}; 'tools' offers {show(offered)}", field)
-    return {"tool_choice": mode if offered else "none", "allowed": tuple(names)}
+    return {
+        "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
+        "tool_choice": mode if offered else "none", "allowed": tuple(names),
+    }  # fmt: skip
 
 
 def _chosen_name(choice: Fields, field: str) -> str:

@@ -72,7 +72,6 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         model=body.text("model") or "",
         messages=_messages(body, given),
         attachments=tuple(body.attachments),
-        **parts.tool_fields(tools),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         response_format=parts.read_format_object(body.object_or_empty("text").object("format")),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import errors
 from ..core.params import MAX_LISTED_TOKENS, GenerationParams
-from ..engine.front import AnyEngine
+from ..engine.process import AnyEngine
 from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate

@@ -29,17 +29,12 @@ _IDLE_S = 0.5
 def load(
     path: str,
     options: LoadOptions,
-    *,
     progress: Callable[[float], None] | None = None,
     after_step: Callable[[bool], None] = lambda is_due: None,
 ) -> Engine:
-    """Starts an engine thread, which loads a GGUF model.
-
-    `progress` is called on that thread with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
-
-    Raises:
-        EngineError: llama-cpp-python is missing or unusable here, or the model cannot be loaded.
-    """
+    """Starts an engine thread, which loads a GGUF model. `progress` is called on that thread with the loaded share of
+    the model, 0 to 1; for `after_step` see `Engine`. Raises EngineError if llama-cpp-python is missing or unusable
+    here, or the model cannot be loaded."""
     loaded: Future[Engine] = Future()
 
     # OpenMP keeps a team of threads for each thread that computes, and shortens its waits when all teams have more

@@ -1,8 +1,7 @@
-"""`python -m localchat.serving.engine NUMBER FILE`: an engine process, which the server starts; see process.py.
+"""`python -m localchat.serving.engine NUMBER`: an engine process, which the server starts; see process.py.
 
-NUMBER is that of the inherited connection to the server, FILE that of the open file whose offset both share. Calls run
-on their own threads, and the engine on another one, which sends the output of each step. The process ends with the
-connection, when the server ends.
+NUMBER is that of the inherited connection to the server. Calls run on their own threads, and the engine on another one,
+which sends the output of each step. The process ends with the connection, when the server ends.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from . import load
 from .delivery import Delivery
 from .engine import Engine
-from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, TokenTexts
+from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, Submitted, TokenTexts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
 _MAX_THREADS = 512
@@ -37,51 +36,42 @@ _SWITCH_INTERVAL_S = 0.001
 log = logging.getLogger("localchat.engine")
 
 
-class Sender:
-    """Sends messages; any thread. A message waits only while the server has a full buffer of others to read."""
+class Calls:
+    """Receives calls from the server, runs each on a thread, and sends the results. The server may call the methods of
+    `Engine`, and those of this class that get the id of the call."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-
-    def send(self, *message: Any) -> None:
-        try:
-            data = pickle.dumps(message)
-        except BaseException:
-            log.exception("a message cannot be sent")
-            if message[0] not in ("result", "error"):
-                return
-            data = pickle.dumps(("error", message[1], EngineError("its result cannot be sent")))
-        with self._lock:
-            try:
-                self._connection.send_bytes(data)
-            except OSError:  # The server has ended, or would wait for this message.
-                os._exit(1)
-
-    def put_nowait(self, record: logging.LogRecord) -> None:
-        """Send a record of the log to the server's process, which has its format."""
-        self.send("log", record)
-
-    def close(self) -> None:
-        """Wait for a message that is being sent, and let no other follow."""
-        self._lock.acquire()
-
-
-class Calls:
-    """What the server may call: the methods of `Engine`, and those below, which get the id of the call."""
-
-    def __init__(self, sender: Sender) -> None:
         self.engine: Engine
-        self._sender = sender
+        self._connection = connection
+        # Held while a message is sent. It waits only while the server has a full buffer of others to read.
+        self._sending = threading.Lock()
         # The ids of calls of `embed` that are to end.
         self._dropped: set[int] = set()
-        self._delivery = Delivery(partial(sender.send, "step"))
+        self._delivery = Delivery(partial(self.send, "step"))
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether the engine has been loaded and has failed since."""
-        engine = getattr(self, "engine", None)
-        return engine is not None and engine.failure is not None
+    def serve(self) -> None:
+        """Run calls until the server ends."""
+        threads = ThreadPoolExecutor(_MAX_THREADS)
+        while True:
+            try:
+                call = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            if call[0] is None:
+                self.answer(*call)
+                continue
+            engine = getattr(self, "engine", None)
+            if engine is not None and engine.failure is not None:
+                continue  # The process is about to end, and has not taken this call: another process runs it.
+            self.send("received", call[0])
+            try:
+                threads.submit(self.answer, *call)
+            except RuntimeError as error:
+                # The call stays in the queue of the pool, so a thread that becomes free runs it. The call "load" has
+                # started one at least.
+                if call[1] == "load":
+                    raise
+                log.warning("a call waits for another one: %s", out_of_resources(error) or error)
 
     def answer(self, id: int | None, method: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Call a method, and send its result or its error, unless the call has no id."""
@@ -99,29 +89,23 @@ class Calls:
             text = str(error) or type(error).__name__ if method == "load" else INTERNAL_ERROR
             answer = "error", id, known or EngineError(text)
         if id is not None:
-            self._sender.send(*answer)
+            self.send(*answer)
 
     def load(
         self, id: int, path: str, options: LoadOptions, log_levels: Mapping[str, int]
     ) -> tuple[ModelFacts, TokenTexts]:
-        logging.getLogger("localchat").handlers = [QueueHandler(self._sender)]  # type: ignore[arg-type]  # as a queue
+        logging.getLogger("localchat").handlers = [QueueHandler(self)]  # type: ignore[arg-type]  # as a queue
         threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
         for name, level in log_levels.items():
             logging.getLogger(name).setLevel(level)
-        self.engine = load(
-            path,
-            options,
-            progress=lambda share: self._sender.send("progress", share),
-            after_step=self._delivery.after_step,
-        )
+        self.engine = load(path, options, partial(self.send, "progress"), self._delivery.after_step)
         threading.Thread(target=self._end_with_engine, daemon=True).start()
         # The existing objects live as long as the process. A collection of all of them would delay a step.
         gc.freeze()
         return self.engine.facts, self.engine.texts
 
-    def submit(self, id: int, requests: Sequence[GenerationRequest]) -> tuple[Any, ...]:
-        *values, _ = self.engine.submit(requests, partial(self._delivery.add, id))
-        return tuple(values)
+    def submit(self, id: int, requests: Sequence[GenerationRequest]) -> Submitted:
+        return self.engine.submit(requests, partial(self._delivery.add, id))
 
     def embed(self, id: int, inputs: Sequence[Any], **options: Any) -> Any:
         def check() -> None:
@@ -137,41 +121,36 @@ class Calls:
         """End a call of `embed`, whose result nobody needs."""
         self._dropped.add(call)
 
+    def send(self, *message: Any) -> None:
+        try:
+            data = pickle.dumps(message)
+        except BaseException:
+            log.exception("a message cannot be sent")
+            if message[0] not in ("result", "error"):
+                return
+            data = pickle.dumps(("error", message[1], EngineError("its result cannot be sent")))
+        with self._sending:
+            try:
+                self._connection.send_bytes(data)
+            except OSError:  # The server has ended, or would wait for this message.
+                os._exit(1)
+
+    def put_nowait(self, record: logging.LogRecord) -> None:
+        """Send a record of the log to the server's process, which has its format."""
+        self.send("log", record)
+
     def _end_with_engine(self) -> None:
         """End this process when its engine has failed: the server then starts another one."""
         self.engine.join()
-        self._sender.close()
+        self.fail()
+
+    def fail(self) -> None:
+        """End this process, after a message that is being sent."""
+        self._sending.acquire()
         os._exit(1)
 
 
-def _serve(connection: Connection, received: int, calls: Calls) -> None:
-    """Receive calls until the server ends."""
-    threads, n_received = ThreadPoolExecutor(_MAX_THREADS), 0
-    while True:
-        try:
-            data = connection.recv_bytes()
-        except (EOFError, OSError):
-            return
-        call = pickle.loads(data)
-        if call[0] is None:
-            calls.answer(*call)
-            continue
-        if calls.has_failed:  # The process is about to end, and has not taken this call: another process runs it.
-            continue
-        n_received = max(n_received, call[0] + 1)
-        if sys.platform != "win32":
-            os.lseek(received, n_received, os.SEEK_SET)
-        try:
-            threads.submit(calls.answer, *call)
-        except RuntimeError as error:
-            # The call stays in the queue of the pool, so a thread that becomes free runs it. The call "load" has
-            # started one at least.
-            if call[1] == "load":
-                raise
-            log.warning("a call waits for another one: %s", out_of_resources(error) or error)
-
-
-def main(number: int, received: int) -> None:
+def main(number: int) -> None:
     # Signals of a terminal or of systemd reach all processes of the server, and only the server decides on the end.
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -187,16 +166,15 @@ def main(number: int, received: int) -> None:
         connection: Any = PipeConnection(number)
     else:
         connection = Connection(number)
-    sender = Sender(connection)
+    calls = Calls(connection)
     try:
-        _serve(connection, received, Calls(sender))
+        calls.serve()
     except BaseException:
         traceback.print_exc()
-        sender.close()
-        os._exit(1)
+        calls.fail()
     # The system frees the memory of the model at once, and nothing is left to be saved.
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]))

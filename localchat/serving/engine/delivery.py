@@ -31,7 +31,13 @@ class Delivery:
     def add(self, call: int, output: StepOutput) -> None:
         place = self._places.get((call, output.sequence))
         if place is not None and output.progress is None:
-            self._outputs[place] = call, self._outputs[place][1].followed_by(output)
+            earlier = self._outputs[place][1]
+            output = output._replace(
+                tokens=[*earlier.tokens, *output.tokens],
+                n_drafted=earlier.n_drafted + output.n_drafted,
+                n_draft_accepted=earlier.n_draft_accepted + output.n_draft_accepted,
+            )
+            self._outputs[place] = call, output
         else:
             if output.tokens and not output.is_urgent:
                 self._places[call, output.sequence] = len(self._outputs)

@@ -8,7 +8,6 @@ every path: a stop, a cancel, a failed step, a closed engine. The engine uses th
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import threading
 import time
@@ -60,15 +59,10 @@ class Engine:
         encoder: MediaEncoder | None = None,
         after_step: Callable[[bool], None] = lambda is_due: None,
     ):
-        """The engine owns the backend and closes it.
-
-        Args:
-            max_queue: The limit of waiting sequences; further ones get QueueFull.
-            encoder: Encodes images and sounds, if the model has a projector. The engine starts and closes it.
-            after_step: Called on the engine thread when the output of a step has been delivered, before the next step
-                is decoded, which waits for it. It passes the output on, or keeps it until it is called with True:
-                before a step that takes long, and when nothing runs.
-        """
+        """The engine owns the backend and the encoder of images and sounds, and closes them. More than `max_queue`
+        waiting sequences get QueueFull. `after_step` is called on the engine thread when the output of a step has been
+        delivered, before the next step is decoded, which waits for it. It passes the output on, or keeps it until it is
+        called with True: before a step that takes long, and when nothing runs."""
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
@@ -145,7 +139,7 @@ class Engine:
         if self._is_closed:
             return
         self._is_closed = True
-        self.post(_close)
+        self.stop()
         if self._thread is None:
             self.run()
         else:
@@ -161,33 +155,31 @@ class Engine:
         deliver: Callable[[StepOutput], None],
         check: Callable[[], None] = lambda: None,
     ) -> Submitted:
-        """Queues the sequences of one request, all or none.
+        """Queues the sequences of one request, all or none. `deliver` is called on the engine thread with what a step
+        produced for one of the sequences, also before this returns. `check` is for an EngineProcess, which calls it
+        several times a second while it waits for this; it may raise an error to stop waiting.
 
-        `deliver` is called on the engine thread with what a step produced for one of the sequences, also before this
-        returns. `check` is for the front of an engine, which calls it several times a second while it waits for this;
-        it may raise an error to stop waiting.
-
-        Raises:
-            ContextLengthExceeded: A prompt leaves no space for one token of output.
-            BadRequest: A token id that the vocabulary does not have, an empty prompt, or an invalid grammar.
-            NotSupported: The model makes embeddings only.
-            QueueFull: Too many sequences wait.
-            EngineStopped: The engine is closed.
-            EngineGone: The engine has failed.
+        Raises ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty
+        prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes
+        embeddings only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed.
         """
         check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
-        for request in requests:
-            if id(request.prompt) not in prompts:
-                prompts[id(request.prompt)] = self._inputs.prompt_of(request)
-        found = [prompts[id(request.prompt)] for request in requests]
-        tokens = [own for own, _ in found]
-        # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
-        sequences = [
-            self._sequence(replace(request, prompt=tuple(own)), own, chunks, index, deliver)
-            for index, (request, (own, chunks)) in enumerate(zip(requests, found))
-        ]
+        sequences: list[Sequence] = []
+        for index, given in enumerate(requests):
+            if id(given.prompt) not in prompts:
+                prompts[id(given.prompt)] = self._inputs.prompt_of(given)
+            prompt, chunks = prompts[id(given.prompt)]
+            request = replace(given, prompt=tuple(prompt))
+            max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
+            # Even with a limit of 0 one token is sampled, so that the prompt is computed.
+            limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
+            # On this thread, since parsing a large grammar would delay the engine thread.
+            sampler = self.backend.new_sampler(request)
+            sequences.append(
+                Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+            )
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
@@ -199,36 +191,21 @@ class Engine:
                 self._open[sequence.id] = sequence
             # One command, so that the choices of a request always start in the same step.
             self.post(partial(self._scheduler.add, *sequences))
-        ids = [sequence.id for sequence in sequences]
+        tokens = [prompts[id(request.prompt)][0] for request in requests]
         # Media have no token ids.
         returned = [[max(id, -1) for id in own] if one.returns_prompt else () for one, own in zip(requests, tokens)]
-        return Submitted(ids, [len(own) for own in tokens], returned, self.cancel)
-
-    def _sequence(
-        self,
-        request: GenerationRequest,
-        prompt: list[int],
-        chunks: Many[MediaChunk],
-        index: int,
-        deliver: Callable[[StepOutput], None],
-    ) -> Sequence:
-        """The sequence of a request, without an id, with its length limited by the request and the context."""
-        max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
-        # Even with a limit of 0 one token is sampled, so that the prompt is computed.
-        limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
-        sampler = self.backend.new_sampler(request)
-        return Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+        return Submitted([sequence.id for sequence in sequences], list(map(len, tokens)), returned)
 
     def cancel(self, id: int) -> None:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""
         self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
 
     def stop(self) -> None:
-        """Ends all sequences with EngineStopped before the next step."""
-        self.post(self._end_all)
+        """Ends the engine before the next step, all sequences with EngineStopped. Does not wait."""
+        self.post(_close)
 
     def stats(self, timeout_s: float = 0) -> EngineStats:
-        """`timeout_s` is for the front of an engine; this returns at once."""
+        """`timeout_s` is for an EngineProcess; this returns at once."""
         n_active, n_idle = self._cache.n_cells()
         return replace(
             self._stats,
@@ -236,7 +213,6 @@ class Engine:
             n_waiting=len(self._scheduler.waiting),
             n_cells_active=n_active,
             n_cells_idle=n_idle,
-            first_token_s=copy.deepcopy(self._stats.first_token_s),
         )
 
     def forget(self) -> None:
@@ -250,10 +226,8 @@ class Engine:
     # The rest runs on the engine thread.
 
     def step(self, *, wait: bool = False) -> bool:
-        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
-
-        Every error ends in `_stop`, except those that end a single sequence.
-        """
+        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command. Every error
+        ends in `_stop`, except those that end a single sequence."""
         if self._stopped is not None:
             return False
         try:
@@ -283,10 +257,8 @@ class Engine:
         return True
 
     def _compute(self, batch: Batch) -> None:
-        """Decodes a batch and delivers what is sampled from it.
-
-        If there are no free cells, leaves out drafts, then preempts the newest sequence.
-        """
+        """Decodes a batch and delivers what is sampled from it. If there are no free cells, leaves out drafts, then
+        preempts the newest sequence."""
         try:
             self._cache.decode(batch)
         except NoFreeCells:
@@ -355,17 +327,8 @@ class Engine:
             *tokens, last = tokens
         elif run.end == "length" and sequence.request.params.max_tokens == 0:
             tokens = []  # One token was sampled to compute the prompt.
-        output: dict[str, Any] = {
-            "tokens": tokens,
-            "last": last,
-            "progress": progress,
-            "n_drafted": len(chunk.draft),
-            "n_draft_accepted": n_accepted,
-        }
-        if run.end is None:
-            sequence.deliver(**output)
-        else:
-            self._end(sequence.id, run.end, **output)
+        deliver: Callable[..., None] = sequence.deliver if run.end is None else partial(self._end, sequence.id, run.end)
+        deliver(tokens=tokens, last=last, progress=progress, n_drafted=len(chunk.draft), n_draft_accepted=n_accepted)
 
     def _end(self, id: int, end: End, *, keep: bool = True, **output: Any) -> None:
         """Ends a sequence, unless it has ended. With `keep` its tokens stay cached for other requests. `output` has
@@ -389,10 +352,6 @@ class Engine:
         if medium.error is not None:
             for sequence in [one for one in self._scheduler.waiting if medium in one.missing_media(0)]:
                 self._end(sequence.id, medium.error)
-
-    def _end_all(self) -> None:
-        for id in list(self._open):
-            self._end(id, EngineStopped())
 
     def _stop(self, error: BaseException) -> None:
         """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of

@@ -5,7 +5,6 @@ The methods run on any thread: tokenizing a long text would delay the engine thr
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -44,17 +43,16 @@ class Inputs:
         for part in self._prepared(parts):
             if isinstance(part, int):
                 tokens.append(part)
-                continue
-            if not isinstance(part, tuple):
+            elif not isinstance(part, tuple):
                 tokens += part.cells
-                continue
-            text, parse_special = part
-            n_left = None if limit is None else limit - len(tokens)
-            try:
-                tokens += self._backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
-            except ContextLengthExceeded as error:
-                raise _too_long(len(tokens) + error.n_tokens, self._backend.facts.n_ctx, "at least ") from error
-            add_bos = False
+            else:
+                text, parse_special = part
+                n_left = None if limit is None else limit - len(tokens)
+                try:
+                    tokens += self._backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
+                except ContextLengthExceeded as error:
+                    raise _too_long(len(tokens) + error.n_tokens, self._backend.facts.n_ctx, "at least ") from error
+                add_bos = False
         return tokens
 
     def _prepared(
@@ -82,8 +80,11 @@ class Inputs:
             parts = list(self._prepared(request.prompt))
             chunks = [chunk for part in parts if not isinstance(part, (int, tuple)) for chunk in part.chunks]
             tokens = self.tokenize_prompt(parts, add_bos=request.add_bos, limit=limit)[-n_kept:]
-            if chunks:
-                _check_media(request, tokens)
+            if chunks and (n_kept or request.params.prompt_logprobs is not None):
+                name = "truncate_prompt_tokens" if n_kept else "prompt_logprobs"
+                raise BadRequest(f"'{name}' is not supported for a prompt with images or audio", name)
+            if chunks and tokens[-1] < 0:
+                raise BadRequest("the prompt ends with an image or audio: it needs text after it")
             check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)
             if len(tokens) >= facts.n_ctx:
                 raise _too_long(len(tokens), facts.n_ctx)
@@ -101,22 +102,16 @@ class Inputs:
         truncates: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> tuple[list[array[float]], int]:
-        """The vector of each input, not normalised, and the number of their tokens.
-
-        Args:
-            inputs: Texts or token ids; with `query` the documents that are compared with it.
-            field: The field of the request that has the inputs, for errors.
-            truncates: Whether an input that is longer than the context is cut. If not, it is an error.
-            check: Called between two groups of inputs. It may raise an error to end the call.
-
-        Raises:
-            BadRequest: An input is empty, too long, or has a token that the vocabulary does not have.
-        """
+        """The vector of each input, not normalised, and the number of their tokens. The inputs are texts or token ids;
+        with `query`, the documents that are compared with it. `field` is the field of the request that has them, for
+        errors. With `truncates`, an input that is longer than the context is cut. `check` is called between two groups
+        of inputs, and may raise an error to end the call. Raises BadRequest for an input that is empty, too long, or
+        has a token that the vocabulary does not have."""
         # The context for embeddings is created with the first request. It is never larger than this limit.
         limit = max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
         tokens: list[Many[int]] = []
         for i, given in enumerate(inputs):
-            with _path_of(field, inputs, i):
+            try:
                 if not isinstance(given, str):
                     check_tokens(given, self._backend.facts.n_vocab)
                     tokens.append(given)
@@ -124,18 +119,23 @@ class Inputs:
                     tokens.append(self._backend.tokenize(given, add_bos=True, parse_special=False, limit=limit))
                 else:
                     tokens.append(self._backend.pair_tokens(query, given))
+            except BadRequest as error:
+                error.param = error.param or item_path(field, inputs, i)
+                raise
         vectors: list[array[float]] = []
         while len(vectors) < len(inputs):
             check()
+            left = tokens[len(vectors) :]
+            n_group = 1 + sum(n < _GROUP_TOKENS for n in itertools.accumulate(map(len, left)))
             try:
-                vectors += self._backend.embed(_group(tokens[len(vectors) :]))
+                vectors += self._backend.embed(left[:n_group])
             except ContextLengthExceeded as error:
                 if truncates and error.n_ctx:
                     tokens, truncates = [self._cut(own, error.n_ctx) for own in tokens], False
                     continue
                 i = next(i for i, own in enumerate(tokens) if len(own) > error.n_ctx)
-                with _path_of(field, inputs, i):
-                    raise
+                error.param = error.param or item_path(field, inputs, i)
+                raise
         return vectors, sum(map(len, tokens))
 
     def _cut(self, tokens: Many[int], n: int) -> Many[int]:
@@ -146,22 +146,6 @@ class Inputs:
         return [*tokens[: n - 1], tokens[-1]]
 
 
-@contextlib.contextmanager
-def _path_of(field: str, items: Many[object], i: int) -> Iterator[None]:
-    """Complete errors with the path of an item of a field."""
-    try:
-        yield
-    except BadRequest as error:
-        error.param = error.param or item_path(field, items, i)
-        raise
-
-
-def _group(inputs: list[Many[int]]) -> list[Many[int]]:
-    """The first inputs, with about `_GROUP_TOKENS` tokens."""
-    sums = itertools.accumulate(map(len, inputs))
-    return inputs[: 1 + sum(n < _GROUP_TOKENS for n in sums)]
-
-
 def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"This model's maximum context length is {n_ctx} tokens, of which the output needs at least one. However, "
@@ -169,13 +153,3 @@ def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceed
         n_tokens=n_prompt,
         n_ctx=n_ctx,
     )
-
-
-def _check_media(request: GenerationRequest, tokens: list[int]) -> None:
-    """Raises BadRequest for what a prompt with media cannot have."""
-    params = request.params
-    if params.n_prompt_kept or params.prompt_logprobs is not None:
-        name = "truncate_prompt_tokens" if params.n_prompt_kept else "prompt_logprobs"
-        raise BadRequest(f"'{name}' is not supported for a prompt with images or audio", name)
-    if tokens[-1] < 0:
-        raise BadRequest("the prompt ends with an image or audio: it needs text after it")

@@ -19,7 +19,6 @@ The methods run on the engine thread and apply their operations to the backend a
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import partial
 from typing import NamedTuple
 
 from .batch import MIN_SAVED, Batch, Sequence, n_common_of
@@ -63,9 +62,7 @@ class KVCache:
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
-
-        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed.
-        """
+        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed."""
         while True:
             try:
                 self._backend.decode(batch)
@@ -85,27 +82,28 @@ class KVCache:
         n_active = min(sum(sequence.n_computed for sequence in list(self.active.values())), n_cells)
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
-    def find(self, tokens: list[int], sequence: Sequence | None = None, *, adapters: Adapters = ()) -> Match | None:
-        """The longest prefix of `tokens` that can be reused, by `sequence` if it is given, or else with a set of
-        adapters, and a slot that has it; None if there is none.
+    def find(self, sequence: Sequence) -> Match | None:
+        """The longest prefix that a sequence can reuse, and a slot that has it; None if there is none.
 
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
         if the cells are shared, or the slot that has the fewest tokens if they are copied.
         """
-        adapters = adapters if sequence is None else sequence.adapters
-        idle = ((slot, held) for slot, held in self._idle.items() if self._adapters[slot] == adapters)
-        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in idle]
-        if self._limits.can_truncate:
-            for slot, running in ((slot, one) for slot, one in self.active.items() if one.adapters == adapters):
-                n_held = running.n_computed
-                known.append((slot, n_held, min(n_common_of(running.tokens, tokens), n_held)))
-        else:
-            known = [(slot, n_held, n_common) for slot, n_held, n_common in known if n_held == n_common]
-        if sequence is not None:
-            n_usable = partial(self._n_usable, sequence)
-            known = [(slot, n_held, n_usable(slot, n_common)) for slot, n_held, n_common in known]
+        known = [
+            (slot, n_held, self._n_usable(sequence, slot, n_common))
+            for slot, n_held, n_common in self._slots_with(sequence.reusable_tokens, sequence.adapters)
+        ]
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
         return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
+
+    def _slots_with(self, tokens: list[int], adapters: Adapters) -> list[tuple[int, int, int]]:
+        """The slots of a set of adapters: each with the number of its tokens, and how many of the first ones are those
+        of `tokens`. If slots cannot be truncated, only the idle ones that have no others."""
+        held = [(slot, own, len(own)) for slot, own in self._idle.items()]
+        if self._limits.can_truncate:
+            held += [(slot, one.tokens, one.n_computed) for slot, one in self.active.items()]
+        held = [each for each in held if self._adapters[each[0]] == adapters]
+        known = [(slot, n_held, min(n_common_of(own, tokens), n_held)) for slot, own, n_held in held]
+        return [each for each in known if self._limits.can_truncate or each[1] == each[2]]
 
     def _n_usable(self, sequence: Sequence, slot: int, n_common: int) -> int:
         """How many of the common tokens with a slot a sequence can reuse."""
@@ -223,13 +221,14 @@ class KVCache:
         slot, tokens = sequence.slot, sequence.tokens[: sequence.n_computed]
         sequence.slot, sequence.n_computed = None, 0
         del self.active[slot]
-        twin = self.find(tokens, adapters=sequence.adapters) if keep else None
-        if keep and tokens and (twin is None or twin.length < len(tokens)):
-            self._idle[slot] = tokens
-            return
+        if keep and tokens:
+            twins = [other for other, _, n in self._slots_with(tokens, sequence.adapters) if n == len(tokens)]
+            if not twins:
+                self._idle[slot] = tokens
+                return
+            for twin in self._idle.keys() & twins:
+                self._idle.move_to_end(twin)
         self._give_back(slot)
-        if twin is not None and twin.slot in self._idle:
-            self._idle.move_to_end(twin.slot)
 
     def evict(self) -> bool:
         """Drops the least recently used idle prefix. False if there is none."""

@@ -74,12 +74,9 @@ class Backend(CacheBackend, Protocol):
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
-        """The pooled vector of each input, not normalised; any thread. One call runs at a time.
-
-        Raises:
-            ContextLengthExceeded: An input does not fit into the context for embeddings.
-            BadRequest: An input is empty, or has a token that the vocabulary does not have.
-        """
+        """The pooled vector of each input, not normalised; any thread. One call runs at a time. Raises
+        ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one that is
+        empty, or has a token that the vocabulary does not have."""
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
         """The tokens of a query with a document, for a model with `rank` pooling; any thread."""

@@ -104,7 +104,7 @@ class Scheduler:
             return newest
         self.running.remove(newest)
         self._cache.release(newest, keep=True)
-        self.waiting = sorted([*self.waiting, newest], key=_arrival)
+        self.waiting = sorted([*self.waiting, newest], key=lambda one: one.id)
         self._is_full = True
         return None
 
@@ -115,7 +115,7 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
-            match = self._cache.find(sequence.reusable_tokens, sequence)
+            match = self._cache.find(sequence)
             if self._is_being_computed(sequence, match):
                 continue
             missing = sequence.missing_media(match.length if match else 0) if sequence.spans else ()
@@ -131,7 +131,7 @@ class Scheduler:
                 return
             self.waiting.remove(sequence)
             self._cache.acquire(sequence, match)
-            self.running = sorted([*self.running, sequence], key=_arrival)
+            self.running = sorted([*self.running, sequence], key=lambda one: one.id)
             sequence.n_shared = n_shared
             if sequence.n_cached is None:
                 sequence.n_cached = sequence.n_computed
@@ -262,7 +262,3 @@ class Scheduler:
 def _length_of_prompt(sequence: Sequence) -> int:
     """The number of prompt tokens that were not cached."""
     return sequence.n_prompt - (sequence.n_cached or 0)
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.id

@@ -57,9 +57,7 @@ class TokenSampler:
 
     def sample(self, chunks: list[BatchChunk]) -> list[TokenRun]:
         """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
-        n_shares = min(self._n_shares, len(chunks))
-        if n_shares < 2:
-            return self._sample_share(chunks)
+        n_shares = max(min(self._n_shares, len(chunks)), 1)
         shares = [chunks[i::n_shares] for i in range(n_shares)]
         others = self._helpers.map(self._sample_share, shares[1:])  # They start now.
         runs = [TokenRun([])] * len(chunks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Union
@@ -101,8 +101,6 @@ class Submitted(NamedTuple):
     """The number of prompt tokens of each sequence."""
     prompts: Sequence[Sequence[int]]
     """The prompt tokens of each sequence; empty without `returns_prompt`."""
-    cancel: Callable[[int], None]
-    """Ends a sequence, by its id, before the next step. Its end is then the error Cancelled."""
 
 
 Top = list[tuple[int, float]]
@@ -134,14 +132,6 @@ class StepOutput(NamedTuple):
     def is_urgent(self) -> bool:
         """Whether a client waits for it: it has the first token, an end, or the progress of the prompt."""
         return self.progress is not None or self.end is not None
-
-    def followed_by(self, later: StepOutput) -> StepOutput:
-        """The output of these steps and of `later` ones, of the same sequence, which have no progress."""
-        return later._replace(
-            tokens=[*self.tokens, *later.tokens],
-            n_drafted=self.n_drafted + later.n_drafted,
-            n_draft_accepted=self.n_draft_accepted + later.n_draft_accepted,
-        )
 
 
 class TokenTexts:
@@ -240,8 +230,6 @@ class LoadOptions(ModelOptions):
 
     n_cells: int = 0
     """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
-    kv_unified: bool = False
-    """Whether all sequences share the cells of the KV cache even if memory holds a whole context for each."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     others: OtherModels = field(default_factory=OtherModels)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from ... import __version__
@@ -54,7 +54,6 @@ Documentation: README.md (start), docs/server.md (options), docs/client.md, docs
 """
 
 Handler = Callable[[Exchange], None]
-Result = TypeVar("Result")
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
@@ -194,12 +193,10 @@ class Endpoints:
             if not ollama.asks_for_text(request):
                 self._load_or_unload(exchange, request, encoder_type, stream)
                 return
-            start: Callable[..., GenerationRun] = start_chat
-            if isinstance(request, completions.CompletionRequest):
-                start = start_text
+            start: Any = start_text if isinstance(request, completions.CompletionRequest) else start_chat
             wait = partial(self._wait, exchange, stream)
             start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, check=wait)
-            run = self._used(exchange, request, start_for, stream)
+            run: GenerationRun = self._used(exchange, request, start_for, stream)
             exchange.id = run.head.id
             try:
                 with run:
@@ -210,9 +207,7 @@ class Endpoints:
 
         return handle
 
-    def _used(
-        self, exchange: Exchange, request: Any, use: Callable[[Model], Result], stream: Stream | None = None
-    ) -> Result:
+    def _used(self, exchange: Exchange, request: Any, use: Callable[[Model], Any], stream: Stream | None = None) -> Any:
         """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
         `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again."""
         wait = partial(self._wait, exchange, stream)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..core.text import printable
-from ..engine.front import AnyEngine
+from ..engine.process import AnyEngine
 from ..engine.values import EngineError, EngineStats, Histogram, ModelFacts
 from ..loading.service import Service
 

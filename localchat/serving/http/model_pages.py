@@ -33,10 +33,8 @@ class ModelEndpoints:
     options: Options
 
     def list(self, exchange: Exchange) -> None:
-        served = self.service.served()
-        # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        named = [(one, adapter) for one in served for adapter in (None, *one.file.adapters)]
-        models, data = [self._ollama_entry(*one) for one in named], [self._entry(*one) for one in named]
+        """The same models in OpenAI's format, and in that of llama.cpp and Ollama."""
+        data, models = self._all(self._entry), self._all(self._ollama_entry)
         exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
     def get(self, exchange: Exchange) -> None:
@@ -49,8 +47,11 @@ class ModelEndpoints:
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
-        named = ((one, adapter) for one in self.service.served() for adapter in (None, *one.file.adapters))
-        exchange.send_json(200, {"models": [self._ollama_entry(*one) for one in named]})
+        exchange.send_json(200, {"models": self._all(self._ollama_entry)})
+
+    def _all(self, entry: Callable[..., Any]) -> Sequence[Any]:
+        """The entries of all models and adapters."""
+        return [entry(one, adapter) for one in self.service.served() for adapter in (None, *one.file.adapters)]
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
@@ -64,7 +65,8 @@ class ModelEndpoints:
         exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
-        name = ollama.parse_show(parse_body(exchange.read()))
+        body = parse_body(exchange.read())
+        name = body.text("model") or body.required_text("name")
         served = self.service.find(name)
         exchange.send_json(200, self._details(served, _adapter_of(served, name)))
 

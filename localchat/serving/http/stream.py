@@ -16,8 +16,6 @@ from .exchange import Exchange
 # Seconds between two checks whether the response is still needed. Without them, the thread of a request notices a
 # disconnect when a write fails: late in a stream, and after all tokens of a whole body. A check takes microseconds.
 CHECK_S = 0.25
-# An empty comment of server-sent events. Clients ignore it. Its blank line would end an event that has begun.
-COMMENT = b": \n\n"
 
 
 def encode(chunk: str) -> bytes:
@@ -37,7 +35,9 @@ class StreamFormat:
     content_type: str = "text/event-stream"
     encode: Callable[[str], bytes] = encode  # Frames a chunk, such as an SSE event or a line.
     end: str | None = "[DONE]"  # The last chunk, if the format has one.
-    ping: bytes = COMMENT  # Bytes that clients ignore, sent after some time without a chunk; empty if there are none.
+    # Sent after some time without a chunk: bytes that clients ignore, such as an empty comment, whose blank line would
+    # end an event that has begun. Empty: nothing is sent.
+    ping: bytes = b": \n\n"
 
 
 CHAT = StreamFormat()

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import OutOfResources, out_of_resources
 from ..core.model_options import SETTINGS, ModelOptions
-from ..engine.front import Front
+from ..engine.process import EngineProcess
+from ..engine.tuning import has_matrix_instructions
 from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts, WorkerMissing
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
@@ -54,24 +55,24 @@ class Loader:
         """End the engine process that loads, and load no more."""
         self._is_closed, loading = True, self._loading
         if loading is not None:
-            loading.front.close()
+            loading.close()
 
     def load(self, served: ServedModel, others: OtherModels) -> Model:
         """Load a model. The first call is for the model with which the loader was made. Raises EngineError or
-        OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory as `Front.start`, except
-        for the first model; EngineStopped if `close` was called."""
+        OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory, except for the first
+        model; EngineStopped if `close` was called."""
         file, is_first, self._is_first = served.file, self._is_first, False
         options = replace(load_options(file, self._options), others=others)
         # A bar of a later model would disturb the log.
         start = self._loading = self._loading or _Start(file, options, has_bar=False)
         start.served = served
         if self._is_closed:  # Before it could see this model.
-            start.front.close()
+            start.close()
         try:
             engine = start.engine.result()
             model = self._model(file, engine)
         except BaseException as error:
-            start.front.close()
+            start.close()
             start.clear()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
                 raise
@@ -82,10 +83,8 @@ class Loader:
                 self.on_failure()
             else:
                 log.error("cannot load %s", reason)
-            if isinstance(error, WorkerMissing):
-                raise WorkerMissing(reason) from error
-            if isinstance(error, EngineDied):
-                raise EngineDied(reason, error.killed_by) from error
+            if isinstance(error, (EngineDied, WorkerMissing)):  # They are transient, so the service loads again.
+                raise type(error)(reason) from error
             raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
         finally:
             self._loading = None
@@ -98,7 +97,7 @@ class Loader:
             log.info("the model %s is ready, in %.1f s", file.name, start.seconds)
         return model
 
-    def _model(self, file: ModelFile, engine: Front) -> Model:
+    def _model(self, file: ModelFile, engine: EngineProcess) -> Model:
         from ..chat.model import Model
 
         options = self._options
@@ -140,15 +139,44 @@ class _Start:
 
     def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
         self.served: ServedModel | None = None
-        self._name = file.name
+        self._file, self._options = file, options
         is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
         self._is_bar = has_bar and is_terminal and os.environ.get("TERM") != "dumb"
         self._began_at = self._logged_at = time.monotonic()
         self._shown_percent = -1
-        self.front = Front(str(file.path), options, self._show)
+        self._is_closed = False
+        self._process: EngineProcess | None = None
         threads = ThreadPoolExecutor(1)
-        self.engine = threads.submit(self.front.start)
+        self.engine = threads.submit(self._start)
         threads.shutdown(wait=False)
+
+    def _start(self) -> EngineProcess:
+        """Start the process, and wait until the model is loaded. If the process crashes and this CPU announces matrix
+        instructions, a second one is started without them. Raises what `load` raises, and OSError."""
+        options = self._options
+        while True:
+            process = self._process = EngineProcess(str(self._file.path), options, self._show)
+            if self._is_closed:  # `close` was called meanwhile, before it could see this process.
+                process.stop()
+            try:
+                return process.wait_until_loaded()
+            except EngineDied as error:
+                # SIGKILL ends a process that takes much memory.
+                is_crash = error.killed_by not in (None, "SIGKILL")
+                if not (is_crash and options.use_extra_bufts and has_matrix_instructions()):
+                    raise
+                log.warning(
+                    "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
+                    "for full speed rebuild it as docs/install.md says",
+                    error.killed_by,
+                )
+                options = replace(options, use_extra_bufts=False)
+
+    def close(self) -> None:
+        """End the process, and wait until it has ended."""
+        self._is_closed = True
+        if self._process is not None:
+            self._process.close()
 
     @property
     def seconds(self) -> float:
@@ -167,10 +195,10 @@ class _Start:
         if self._is_bar and percent != self._shown_percent:
             self._shown_percent = percent
             bar = ("#" * round(done * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-            self._write(f"\rloading {self._name} [{bar}] {percent:3} %")
+            self._write(f"\rloading {self._file.name} [{bar}] {percent:3} %")
         elif not self._is_bar and time.monotonic() - self._logged_at > _LOG_PAUSE_S:
             self._logged_at = time.monotonic()
-            log.info("loading %s: %d %% after %.0f s", self._name, percent, self.seconds)
+            log.info("loading %s: %d %% after %.0f s", self._file.name, percent, self.seconds)
 
     @staticmethod
     def _write(text: str) -> None:

@@ -74,7 +74,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`file` is the default model, `catalog` has all that requests may name; None: the default one alone. `load`
-        loads a model beside others, and sets its `progress`. It raises what `Front.start` raises."""
+        loads a model beside others, and sets its `progress`."""
         self.default = ServedModel(file)
         self.waits = options.waits
         self._options = options

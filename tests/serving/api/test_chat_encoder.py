@@ -4,19 +4,10 @@ import json
 from dataclasses import replace
 
 from localchat.serving.api.chat import ChatEncoder
-from localchat.serving.core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputToken,
-    ReasoningDelta,
-    ResponseHead,
-    SampledTokens,
-    ToolCallArguments,
-    ToolCallStart,
-    Usage,
-)
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.text import to_json
 from tests.support.chat_requests import parse
+from tests.support.output_events import call, sampled
 
 HEAD = ResponseHead("chatcmpl-1", 7, "m", ((5, 6),))
 START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
@@ -24,9 +15,7 @@ USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0
 EVENTS = (
     ReasoningDelta("hm"),
     ContentDelta('a"é\n'),
-    ToolCallStart(0, "call_1", "f"),
-    ToolCallArguments(0, '{"a":'),
-    ToolCallArguments(0, "1}"),
+    *call(0, "call_1", "f", '{"a":', "1}"),
     OutputEnd("tool_calls"),
 )
 
@@ -71,16 +60,14 @@ def test_chunks_byte_for_byte():
 
 
 def test_logprobs_are_on_the_next_chunk_of_their_choice():
-    sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (OutputToken(6, b"x", -0.5),)),))
-    entry = {
-        "token": "�",
-        "logprob": -9999.0,
-        "bytes": [0xC3],
-        "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
-    }
-    events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
+    token = sampled(OutputToken(5, "é".encode()[:1], float("-inf"), (OutputToken(6, b"x", -0.5),)))
+    top = {"token": "x", "logprob": -0.5, "bytes": [120]}
+    entry = {"token": "�", "logprob": -9999.0, "bytes": [0xC3], "top_logprobs": [top]}
+    events = (token, (1, ContentDelta("other")), token, OutputEnd("stop", 5))
     fields = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
-    other, finish = (json.loads(text)["choices"][0] for text in chunks_of(*events, **fields)[2:])
+    first, _, *others = (json.loads(text) for text in chunks_of(*events, **fields))
+    other, finish = (chunk["choices"][0] for chunk in others)
+    assert (first["prompt_token_ids"], "prompt_token_ids" in others[0]) == ([5, 6], False)
     assert (other["index"], other["logprobs"]) == (1, None)
     assert (finish["logprobs"], finish["token_ids"], finish["stop_reason"]) == ({"content": [entry] * 2}, [5, 5], 5)
     body = body_of(*events, **fields)
@@ -102,23 +89,16 @@ def test_whole_body():
 
 
 def test_content_is_null_beside_calls_alone():
-    assert body_of(ToolCallStart(0, "call_1", "f"))["choices"][0]["message"]["content"] is None
+    assert body_of(*call(0, "call_1", "f"))["choices"][0]["message"]["content"] is None
 
 
 def test_usage_fields():
     assert USAGE.body() == {
-        "prompt_tokens": 10,
-        "prompt_time": 0.5,
-        "prompt_tokens_per_sec": 12.0,
-        "completion_tokens": 3,
-        "completion_time": 0.25,
-        "completion_tokens_per_sec": 8.0,
-        "total_tokens": 13,
-        "queue_time": 0.125,
-        "total_time": 0.875,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 1},
-    }
+        "prompt_tokens": 10, "prompt_time": 0.5, "prompt_tokens_per_sec": 12.0,
+        "completion_tokens": 3, "completion_time": 0.25, "completion_tokens_per_sec": 8.0, "total_tokens": 13,
+        "queue_time": 0.125, "total_time": 0.875,
+        "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 1},
+    }  # fmt: skip
 
 
 def test_timings_count_drafts_of_all_choices():
@@ -129,14 +109,7 @@ def test_timings_count_drafts_of_all_choices():
 
 def test_timings_have_llama_cpps_names():
     assert USAGE.timings() == {
-        "cache_n": 4,
-        "prompt_n": 6,
-        "prompt_ms": 500.0,
-        "prompt_per_token_ms": 83.333,
-        "prompt_per_second": 12.0,
-        "predicted_n": 3,
-        "predicted_ms": 250.0,
-        "predicted_per_token_ms": 125.0,
-        "predicted_per_second": 8.0,
+        "cache_n": 4, "prompt_n": 6, "prompt_ms": 500.0, "prompt_per_token_ms": 83.333, "prompt_per_second": 12.0,
+        "predicted_n": 3, "predicted_ms": 250.0, "predicted_per_token_ms": 125.0, "predicted_per_second": 8.0,
         "queue_ms": 125.0,
-    }
+    }  # fmt: skip

@@ -1,19 +1,18 @@
-"""Text completions over HTTP with a fake model: fields, choices, log probabilities, fill-in-the-middle, and usage."""
-
-from __future__ import annotations
+"""Text completions over HTTP with a fake model, in the formats of OpenAI and of llama.cpp."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from localchat.serving.api.completions import LogprobWriter, parse_completion
-from localchat.serving.core.events import OutputToken
+from localchat.serving.api.completions import CompletionEncoder, parse_completion
+from localchat.serving.core.events import OutputToken, ResponseHead, Usage
 from tests.support.chat_requests import read
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend, endless
-from tests.support.serving import Serving, raw_request, read_until, serving
+from tests.support.serving import Serving, serving
+from tests.support.wire_schemas import validate
 
 
 def complete(running: Serving, **fields: Any) -> Any:
@@ -133,33 +132,15 @@ def test_suffix_makes_a_fim_prompt():
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({}, "prompt"),
-        ({"prompt": 5}, "prompt"),
-        ({"prompt": [[]]}, "prompt[0]"),
-        ({"prompt": ["a", None]}, "prompt[1]"),
-        ({"prompt": [1, -1]}, "prompt[0]"),
-        ({"prompt": [True]}, "prompt[0]"),
-        ({"prompt": ["a"] * 129}, "prompt"),
-        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
-        ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
-        ({"prompt": "a", "logprobs": True}, "logprobs"),
-        ({"prompt": "a", "logprobs": 99}, "logprobs"),
-        ({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs"),
-        ({"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
-        ({"prompt": [1], "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
-        ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": ["a", ""]}, "prompt[1]"),
         ({"prompt": [999]}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),  # the model has no FIM tokens
         ({"prompt": ["a", "a" * 300]}, "prompt[1]"),
         ({"prompt": "a", "n": 100}, "n"),
-        ({"prompt": "a", "stop_token_ids": [257]}, "stop_token_ids"),
     ],
 )
-def test_wrong_field_is_named(running: Serving, fields: dict[str, Any], param: str):
+def test_field_that_the_model_cannot_serve_is_named(running: Serving, fields: dict[str, Any], param: str):
     status, body = ask(running.port, "/v1/completions", fields)
     assert (status, body["error"]["param"]) == (400, param)
     running.wait_until_idle()
@@ -172,21 +153,6 @@ def test_usage_counts_each_prompt_once(running: Serving):
     }  # fmt: skip
     assert (body["usage"]["prompt_tokens"], body["timings"]["predicted_n"]) == (5, (4 + 3) * 2)  # with their ends
     assert (body["object"], body["model"]) == ("text_completion", "Fake")
-
-
-def test_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch: pytest.MonkeyPatch):
-    """It has no details of a bug."""
-    with serving(endless, is_gated=True) as running, running.connect() as sock:
-        sock.sendall(raw_request(b'{"prompt": "a", "stream": true}', path="/v1/completions"))
-        running.gate.release()
-        read_until(sock, b'"text":"a"')
-        monkeypatch.setattr(
-            "localchat.serving.chat.runs.generation.Output.read", mock.Mock(side_effect=RuntimeError("a bug"))
-        )
-        running.gate.release(1000)
-        raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
-        assert b'"type":"inference_error"' in raw
-        assert (b"a bug" in raw, b"Traceback" in raw) == (False, False)
 
 
 def test_stream_reports_the_prefill_progress_of_each_prompt():
@@ -218,7 +184,9 @@ def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, fl
 
 
 def written(*tokens: OutputToken) -> dict[str, Any]:
-    return LogprobWriter(read(parse_completion, {"prompt": "a", "logprobs": 5})).write(tokens)
+    request = read(parse_completion, {"prompt": "a", "logprobs": 5})
+    encoder = CompletionEncoder(ResponseHead("", 0, ""), request, Usage)
+    return encoder.logprobs(encoder.choices[0], tokens) or {}
 
 
 def test_logprobs_are_four_lists_with_offsets_in_characters():
@@ -236,3 +204,85 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
 def test_likeliest_of_tokens_with_equal_text_is_kept():
     body = written(token(b"d", -4.0, ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))))
     assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
+
+
+# --- /completion and /infill, in the format of llama.cpp ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "stop_type", "stopping_word"),
+    [
+        ({"n_predict": 3}, "abc", "limit", ""),
+        ({"stop": ["de"]}, "abc", "word", "de"),
+        ({"stop_token_ids": [99]}, "ab", "eos", ""),
+    ],
+)
+def test_native_output_is_the_same_whole_and_streamed(
+    fields: dict[str, Any], content: str, stop_type: str, stopping_word: str
+):
+    with serving(endless) as running:
+        status, body = ask(running.port, "/completion", {"prompt": "xy", **fields})
+        _, (*chunks, last) = ask(running.port, "/completion", {"prompt": "xy", "stream": True, **fields})
+    assert (status, body["content"], body["stop"]) == (200, content, True)
+    assert (body["stop_type"], body["stopping_word"], body["tokens_evaluated"]) == (stop_type, stopping_word, 2)
+    assert "".join(chunk["content"] for chunk in chunks) == content
+    assert not any(chunk["stop"] for chunk in chunks)
+    assert "completion_probabilities" not in body
+    assert {**last, "timings": None} == {**body, "content": "", "timings": None}
+
+
+def test_several_outputs_are_a_list_with_tokens_and_probabilities(running: Serving):
+    fields = {"prompt": ["ab", [99]], "n_probs": 1, "return_tokens": True}
+    first, second = ask(running.port, "/completion", fields)[1]
+    assert (first["index"], first["content"], first["tokens"]) == (0, "ab", [97, 98])
+    assert (second["index"], second["content"], second["tokens"]) == (1, "c", [99])
+    assert [entry["token"] for entry in first["completion_probabilities"]] == ["a", "b"]
+
+
+FILES = [{"filename": "a.py", "text": "A"}, {"text": "B"}]
+GAP = {"input_prefix": "x", "input_suffix": "y"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "fields", "prompt"),
+    [
+        ({}, GAP, "\x01x\x02y\x03"),
+        ({}, {"input_prefix": "x", "prompt": "z"}, "\x01x\x02\x03z"),
+        ({}, {**GAP, "input_extra": FILES}, "a.py\nA\n\nfile\nB\n\n\x01x\x02y\x03"),
+        ({"fim_file": 4}, {**GAP, "input_extra": FILES}, "\x04a.py\nA\n\x04file\nB\n\x04file\n\x01x\x02y\x03"),
+        (
+            {"fim_file": 4, "fim_repository": 5},
+            {**GAP, "input_extra": FILES[:1]},
+            "\x05project\n\x04a.py\nA\n\x04file\n\x01x\x02y\x03",
+        ),
+    ],
+    ids=["gap", "text in the gap", "files", "file tokens", "repository"],
+)
+def test_infill_makes_a_fim_prompt(facts: dict[str, Any], fields: dict[str, Any], prompt: str):
+    with serving(fim={"fim_tokens": (1, 2, 3), **facts}) as running:
+        status, body = ask(running.port, "/infill", fields)
+        _, events = ask(running.port, "/infill", {**fields, "stream": True})
+    assert status == 200
+    validate(body, "infill")
+    for event in events:
+        validate(event, "infill-event")
+    assert (body["content"], body["tokens_evaluated"]) == (prompt, len(prompt))
+
+
+def test_infill_needs_a_model_with_fim_tokens(running: Serving):
+    status, body = ask(running.port, "/infill", GAP)
+    assert (status, body["error"]["param"]) == (400, "input_suffix")
+
+
+def test_model_file_has_the_fim_tokens(tmp_path: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.serving.engine.llama import load_backend
+    from localchat.serving.engine.values import LoadOptions
+    from tests.support.tiny_models import write_fim
+
+    tokens = write_fim(tmp_path / "fim.gguf")
+    backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_parallel=1, n_ctx=64, n_cells=64))
+    facts = backend.facts
+    backend.close()
+    assert facts.fim_tokens == (tokens["pre"], tokens["suf"], tokens["mid"])
+    assert (facts.fim_file, facts.fim_repository) == (tokens["sep"], tokens["rep"])

@@ -1,7 +1,5 @@
 """Embeddings and rerank: the groups of inputs, request parsing, and the encoding of results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +11,7 @@ from localchat.serving.chat.runs.vectors import embed_inputs
 from localchat.serving.core.errors import ShuttingDown
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import ModelFacts
-from tests.support.chat_requests import read, refused
+from tests.support.chat_requests import read
 from tests.support.fakes import FakeBackend
 
 
@@ -54,26 +52,6 @@ def test_pooling_and_attention_are_those_of_the_model():
 def test_input_is_text_or_tokens_or_a_list_of_both():
     for given, inputs in (("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2]], ((1,), (2,)))):
         assert read(parse_embeddings, {"input": given}).inputs == inputs
-
-
-WRONG = [
-    *((parse_embeddings, {"input": wrong}, "input") for wrong in ("", ["a", ""], [], ["a"] * 2049)),
-    (parse_embeddings, {}, "input"),
-    (parse_embeddings, {"input": [{"a": 1}]}, "input[0]"),
-    (parse_embeddings, {"input": "a", "dimensions": 0}, "dimensions"),
-    (parse_embeddings, {"input": "a", "encoding_format": "hex"}, "encoding_format"),
-    (parse_embeddings, {"input": "a", "embd_normalize": -1}, "embd_normalize"),
-    (parse_rerank, {"documents": ["a"]}, "query"),
-    (parse_rerank, {"query": "", "documents": ["a"]}, "query"),
-    (parse_rerank, {"query": "q"}, "documents"),
-    *((parse_rerank, {"query": "q", "documents": wrong}, "documents") for wrong in ([], "a", ["a", 1])),
-    (parse_rerank, {"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
-]
-
-
-@pytest.mark.parametrize(("parse", "fields", "param"), WRONG)
-def test_wrong_fields_are_named(parse: Any, fields: Any, param: str):
-    assert refused(parse, fields) == param
 
 
 def test_fields_that_request_the_default_are_accepted():

@@ -1,6 +1,7 @@
-"""Rules that hold on every wire interface: full contexts, replayed history, limits, and null in schemas."""
+"""Rules that hold on every wire interface: limits, errors also inside a stream, replayed history, and null in schemas.
 
-from __future__ import annotations
+Events and bodies of errors are validated against the schemas of their interface (tests/data/wire_schemas.json).
+"""
 
 import contextlib
 import json
@@ -16,18 +17,27 @@ from localchat.serving.api.messages import parse_messages
 from localchat.serving.api.ollama import parse_ollama
 from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
-from tests.support.chat_requests import NAMED, TOOL, ignored, read
+from localchat.serving.core.fields import parse_body
+from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
+from tests.support.chat_requests import HI, NAMED, TOOL, ignored, read
+from tests.support.exchanges import ask
+from tests.support.exchanges import read as read_response
+from tests.support.response_events import check_stream
 from tests.support.serving import BIG, generating, serving
+from tests.support.wire_schemas import validate
 
-HI = [{"role": "user", "content": "hi"}]
 LONG = "a b c d " * 200
 LONG_CHAT = [{"role": "user", "content": LONG}]
 parse_responses = partial(parse_response, ResponseStore())
-PHRASE = r"This model's maximum context length is \d+ tokens.* your request has (at least )?\d+ tokens"
 
 
 def messages(**fields: Any) -> Any:
     return {"messages": HI, "max_tokens": 5, **fields}
+
+
+# --- limits ---
+
+PHRASE = r"This model's maximum context length is \d+ tokens.* your request has (at least )?\d+ tokens"
 
 
 @pytest.mark.parametrize(
@@ -44,120 +54,52 @@ def messages(**fields: Any) -> Any:
 )
 def test_prompt_beyond_the_context_has_the_phrase_that_agents_search(path: str, body: Any, phrase: str):
     with serving() as running:
-        status, answer = running.request("POST", path, json.dumps(body))
-        assert (status, bool(re.search(phrase, str(answer)))) == (400, True), answer
-        if path.startswith("/v1") and path.rpartition("/")[2] != "messages":
-            assert answer["error"]["code"] == "context_length_exceeded"
-
-
-@pytest.mark.parametrize("path", ["chat/completions", "completions", "completion", "responses", "messages", "api/chat"])
-def test_text_with_line_separators_splits_no_line_of_a_stream(path: str):
-    text = "a\x85b\u2028c\u2029d\x0b\x0ce\x1c\x1d\x1ef"
-    prompt = {"input": "a"} if path == "responses" else {"messages": HI, "prompt": "a", "max_tokens": 99}
-    fields = json.dumps({**prompt, "stream": True})
-    with serving(generating(text), **BIG) as running, contextlib.closing(running.client()) as client:
-        client.request("POST", f"/{path}", fields)
-        lines = client.getresponse().read().decode().splitlines()
-    payloads = [line.removeprefix("data: ") for line in lines if line and not line.startswith("event: ")]
-    assert len([json.loads(payload) for payload in payloads if payload != "[DONE]"]) >= 2
+        status, answer = ask(running.port, path, body)
+    assert (status, bool(re.search(phrase, str(answer)))) == (400, True), answer
+    if phrase == PHRASE and path != "/completion":
+        assert answer["error"]["code"] == "context_length_exceeded"
 
 
 def test_tokens_are_counted_beyond_the_context():
     with serving() as running:
-        body = json.dumps({"messages": LONG_CHAT})
-        assert running.request("POST", "/v1/messages/count_tokens", body) == (200, {"input_tokens": len(LONG)})
+        found = ask(running.port, "/v1/messages/count_tokens", {"messages": LONG_CHAT})
+    assert found == (200, {"input_tokens": len(LONG)})
+
+
+UNFIT = "a<think>" * 11_200
 
 
 @pytest.mark.parametrize(
-    ("item", "text"),
+    ("path", "fields"),
     [
-        ({"type": "agent_message", "content": [{"type": "input_text", "text": "fact"}]}, "fact"),
-        ({"type": "agent_message", "author": "a", "content": [{"type": "encrypted_content", "data": "x"}]}, None),
-        ({"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}]}, None),
-        ({"type": "context_compaction", "encrypted_content": "x"}, None),
-        ({"type": "compaction_summary", "summary": [{"type": "summary_text", "text": "fact"}]}, "fact"),
-        ({"type": "configuration_update"}, None),
-        ({"type": "web_search_call", "id": "1", "status": "completed", "action": {"query": "q"}}, None),
-        ({"type": "mcp_call", "id": "1", "name": "f", "arguments": "{}", "output": "x"}, None),
-        ({"type": "new", "text": "fact"}, "fact"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNFIT}]}),
+        ("/v1/completions", {"prompt": ["a", UNFIT]}),
     ],
 )
-def test_replayed_item_is_skipped_but_its_text_is_served(item: dict[str, Any], text: str | None):
-    fields = {"input": [item, *HI]}
-    request = read(parse_responses, fields)
-    assert [message["content"] for message in request.messages] == [*([text] if text else []), "hi"]
-    kind = item["tools"][0]["type"] if "tools" in item else item["type"]
-    assert ignored(parse_responses, fields) == (f"input{'.tools' if 'tools' in item else ''} of type {kind}",)
+def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized_whole(
+    port: int, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    from localchat.serving.engine import inputs
+    from localchat.serving.engine.llama.vocabulary import Vocabulary
+
+    monkeypatch.setattr(inputs, "_COUNTED_TOKENS", 4)
+    real = Vocabulary._tokenize_block
+
+    def tokenized(self: Vocabulary, data: bytes, *others: Any) -> list[int]:
+        assert len(data) < len(UNFIT)
+        return real(self, data, *others)
+
+    monkeypatch.setattr(Vocabulary, "_tokenize_block", tokenized)
+    status, body = ask(port, path, fields)
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert re.search(r"4096 tokens.* at least \d+ tokens", body["error"]["message"])
 
 
-def test_tools_of_an_item_are_offered():
-    tool = {"type": "function", "name": "look", "parameters": {"type": "object", "required": None}}
-    fields = {"input": [{"type": "additional_tools", "tools": [tool, tool]}, *HI]}
-    request = read(parse_responses, fields, strict=True)
-    assert [tool["function"]["name"] for tool in request.tools] == ["look"]
-    assert request.tool_choice == "auto"
-    assert request.settings["tools"] == []
-
-
-IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
-SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_content": "x"}
-
-
-@pytest.mark.parametrize(
-    ("parse", "role", "part", "text"),
-    [
-        (parse_chat, "assistant", {"type": "new", "text": "fact"}, "fact"),
-        (parse_chat, "assistant", {"type": "thinking", "signature": "x"}, ""),
-        (parse_chat, "tool", {"type": "resource"}, ""),
-        (parse_messages, "assistant", {"type": "server_tool_use", "id": "s", "name": "f", "input": {"query": "q"}}, ""),
-        (parse_messages, "assistant", {"type": "web_search_tool_result", "content": [SEARCH]}, "T\nU"),
-        (parse_messages, "assistant", {"type": "mcp_tool_use", "id": "m", "name": "f", "input": {}}, ""),
-        (parse_messages, "assistant", {"type": "mcp_tool_result", "content": [{"type": "text", "text": "a"}]}, "a"),
-        (parse_messages, "assistant", {"type": "compaction", "content": "fact"}, "fact"),
-        (parse_responses, "assistant", {"type": "new", "text": "fact"}, "fact"),
-    ],
-)
-def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, part: dict[str, Any], text: str):
-    """An error would end the conversation, since agents send their whole history with each request."""
-    message = {"role": role, "tool_call_id": "t", "content": [part, {"type": "text", "text": "!"}]}
-    name = "input" if parse is parse_responses else "messages"
-    fields = {**messages(), name: [message, *HI]}
-    assert read(parse, fields).messages[0]["content"] == text + "!"
-    assert f"{name}.content of type {part['type']}" in ignored(parse, fields)
-    with pytest.raises(
-        BadRequest, match=rf"'{name}\[0\].content\[0\].type' is \"{part['type']}\", which --strict refuses"
-    ):
-        read(parse, fields, strict=True)
-
-
-@pytest.mark.parametrize("parse", [parse_chat, parse_ollama])
-@pytest.mark.parametrize("kind", ["custom", "web_search", "builtin_function"])
-def test_tools_of_other_types_are_skipped(parse: Any, kind: str):
-    other = {"type": kind, kind: {"name": "x"}, "function": {"name": "x"}}
-    choice = {"mode": "auto", "tools": [NAMED, {"type": "custom", "custom": {"name": "x"}}]}
-    fields = {"messages": HI, "tools": [TOOL, other], "tool_choice": {"type": "allowed_tools", "allowed_tools": choice}}
-    assert [tool["function"]["name"] for tool in read(parse, fields).tools] == ["look"]
-    assert f"tools of type {kind}" in ignored(parse, fields)
-    assert parse is parse_ollama or read(parse, fields).allowed == ("look",)
-
-
-@pytest.mark.parametrize("message", [{"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
-def test_audio_of_the_assistant_is_replaced_by_a_note(message: dict[str, Any]):
-    request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
-    assert "left out: this model supports only text" in request.messages[0]["content"]
-
-
-def test_image_of_the_assistant_is_no_error_if_the_model_cannot_take_it():
-    request = read(parse_chat, {"messages": [{"role": "assistant", "content": [IMAGE]}, *HI]})
-    assert [one.is_replayed for one in request.attachments] == [True]
-
-
-def test_calls_of_other_types_are_replayed_or_skipped():
-    calls = [{"type": "custom", "id": "c", "custom": {"name": "f", "input": "x"}}, {"type": "new", "id": "d"}]
-    fields = {"messages": [{"role": "assistant", "content": "a", "tool_calls": calls}, *HI]}
-    (call,) = read(parse_chat, fields).messages[0]["tool_calls"]
-    assert call == {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"input": "x"}}}
-    assert ignored(parse_chat, fields) == ("messages.tool_calls of type new",)
+@pytest.mark.parametrize("item", [b"[],", b'{"a":[]},'])
+def test_body_of_too_many_lists_is_refused(item: bytes):
+    body = b'{"x":[%b0]}' % (item * (MAX_CONTAINERS // (item.count(b"[") + item.count(b"{"))))
+    with pytest.raises(BadRequest, match=f"it has {MAX_CONTAINERS + 2} opening brackets, the limit is"):
+        parse_body(body)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +134,21 @@ def test_field_of_another_interface_is_refused(parse: Any, body: Any, error: str
         read(parse, body, strict=parse is parse_messages)
 
 
+# --- schemas ---
+
+
+def function(schema: Any) -> dict[str, Any]:
+    return {"name": "f", "parameters": schema}
+
+
+# Parsers of tools, and the fields of a request whose tool has a schema.
+OF_TOOLS: dict[str, tuple[Any, Any]] = {
+    "chat": (parse_chat, lambda schema: messages(tools=[{"type": "function", "function": function(schema)}])),
+    "messages": (parse_messages, lambda schema: messages(tools=[{"name": "f", "input_schema": schema}])),
+    "responses": (
+        parse_responses, lambda schema: {"input": "x", "tools": [{"type": "function", **function(schema)}]}
+    ),
+}  # fmt: skip
 SCHEMA = {
     "type": "object",
     "required": None,
@@ -199,19 +156,211 @@ SCHEMA = {
     "properties": {"a": {"type": "string", "enum": None, "default": None}, "b": {"enum": [None, "x"]}},
 }
 CLEAN = {"type": "object", "properties": {"a": {"type": "string", "default": None}, "b": {"enum": [None, "x"]}}}
+LARGE = {"enum": ["a" * 1000] * 2000}
+
+
+@pytest.mark.parametrize(("parse", "fields_with"), OF_TOOLS.values(), ids=OF_TOOLS)
+def test_null_in_a_schema_is_absent(parse: Any, fields_with: Any):
+    assert read(parse, fields_with(SCHEMA)).tools[0]["function"]["parameters"] == CLEAN
 
 
 @pytest.mark.parametrize(
-    ("parse", "fields"),
+    ("parse", "fields", "param"),
     [
-        (
-            parse_chat,
-            {"messages": HI, "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]},
-        ),
-        (parse_messages, messages(tools=[{"name": "f", "input_schema": SCHEMA}])),
-        (parse_responses, {"input": "hi", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]}),
+        *((parse, fields_with(LARGE), "tools") for parse, fields_with in OF_TOOLS.values()),
+        (parse_chat, messages(json_schema=LARGE), "json_schema"),
+        (parse_chat, messages(grammar="root ::= " + '"a" ' * 500_000), "grammar"),
+        (parse_chat, messages(response_format={"type": "json_schema", "schema": LARGE}), "response_format.schema"),
+        (parse_ollama, messages(format=LARGE), "format"),
     ],
-    ids=["chat", "messages", "responses"],
 )
-def test_null_in_a_schema_is_absent(parse: Any, fields: dict[str, Any]):
-    assert read(parse, fields).tools[0]["function"]["parameters"] == CLEAN
+def test_long_schema_is_refused(parse: Any, fields: dict[str, Any], param: str):
+    with pytest.raises(BadRequest, match=rf"'{param}' has \d+ characters, the limit is 1048576"):
+        read(parse, fields)
+
+
+# --- replayed history ---
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ({"type": "agent_message", "content": [{"type": "input_text", "text": "fact"}]}, "fact"),
+        ({"type": "agent_message", "author": "a", "content": [{"type": "encrypted_content", "data": "x"}]}, None),
+        ({"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}]}, None),
+        ({"type": "context_compaction", "encrypted_content": "x"}, None),
+        ({"type": "compaction_summary", "summary": [{"type": "summary_text", "text": "fact"}]}, "fact"),
+        ({"type": "configuration_update"}, None),
+        ({"type": "web_search_call", "id": "1", "status": "completed", "action": {"query": "q"}}, None),
+        ({"type": "mcp_call", "id": "1", "name": "f", "arguments": "{}", "output": "x"}, None),
+        ({"type": "new", "text": "fact"}, "fact"),
+    ],
+)
+def test_replayed_item_is_skipped_but_its_text_is_served(item: dict[str, Any], text: str | None):
+    fields = {"input": [item, *HI]}
+    request = read(parse_responses, fields)
+    assert [message["content"] for message in request.messages] == [*([text] if text else []), "hi"]
+    kind = item["tools"][0]["type"] if "tools" in item else item["type"]
+    assert ignored(parse_responses, fields) == (f"input{'.tools' if 'tools' in item else ''} of type {kind}",)
+
+
+def test_tools_of_an_item_are_offered():
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object", "required": None}}
+    fields = {"input": [{"type": "additional_tools", "tools": [tool, tool]}, *HI]}
+    request = read(parse_responses, fields, strict=True)
+    assert [tool["function"]["name"] for tool in request.tools] == ["look"]
+    assert (request.tool_choice, request.settings["tools"]) == ("auto", [])
+
+
+SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("parse", "role", "part", "text"),
+    [
+        (parse_chat, "assistant", {"type": "new", "text": "fact"}, "fact"),
+        (parse_chat, "assistant", {"type": "thinking", "signature": "x"}, ""),
+        (parse_chat, "tool", {"type": "resource"}, ""),
+        (parse_messages, "assistant", {"type": "server_tool_use", "id": "s", "name": "f", "input": {"query": "q"}}, ""),
+        (parse_messages, "assistant", {"type": "web_search_tool_result", "content": [SEARCH]}, "T\nU"),
+        (parse_messages, "assistant", {"type": "mcp_tool_use", "id": "m", "name": "f", "input": {}}, ""),
+        (parse_messages, "assistant", {"type": "mcp_tool_result", "content": [{"type": "text", "text": "a"}]}, "a"),
+        (parse_messages, "assistant", {"type": "compaction", "content": "fact"}, "fact"),
+        (parse_responses, "assistant", {"type": "new", "text": "fact"}, "fact"),
+    ],
+)
+def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, part: dict[str, Any], text: str):
+    """An error would end the conversation, since agents send their whole history with each request."""
+    message = {"role": role, "tool_call_id": "t", "content": [part, {"type": "text", "text": "!"}]}
+    name = "input" if parse is parse_responses else "messages"
+    fields = {**messages(), name: [message, *HI]}
+    assert read(parse, fields).messages[0]["content"] == text + "!"
+    assert f"{name}.content of type {part['type']}" in ignored(parse, fields)
+    words = rf"'{name}\[0\].content\[0\].type' is \"{part['type']}\", which --strict refuses"
+    with pytest.raises(BadRequest, match=words):
+        read(parse, fields, strict=True)
+
+
+@pytest.mark.parametrize("parse", [parse_chat, parse_ollama])
+@pytest.mark.parametrize("kind", ["custom", "web_search", "builtin_function"])
+def test_tools_of_other_types_are_skipped(parse: Any, kind: str):
+    other = {"type": kind, kind: {"name": "x"}, "function": {"name": "x"}}
+    choice = {"mode": "auto", "tools": [NAMED, {"type": "custom", "custom": {"name": "x"}}]}
+    fields = {"messages": HI, "tools": [TOOL, other], "tool_choice": {"type": "allowed_tools", "allowed_tools": choice}}
+    assert [tool["function"]["name"] for tool in read(parse, fields).tools] == ["look"]
+    assert f"tools of type {kind}" in ignored(parse, fields)
+    assert parse is parse_ollama or read(parse, fields).allowed == ("look",)
+
+
+@pytest.mark.parametrize("message", [{"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
+def test_audio_of_the_assistant_is_replaced_by_a_note(message: dict[str, Any]):
+    request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
+    assert "left out: this model supports only text" in request.messages[0]["content"]
+
+
+def test_calls_of_other_types_are_replayed_or_skipped():
+    calls = [{"type": "custom", "id": "c", "custom": {"name": "f", "input": "x"}}, {"type": "new", "id": "d"}]
+    fields = {"messages": [{"role": "assistant", "content": "a", "tool_calls": calls}, *HI]}
+    (call,) = read(parse_chat, fields).messages[0]["tool_calls"]
+    assert call == {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"input": "x"}}}
+    assert ignored(parse_chat, fields) == ("messages.tool_calls of type new",)
+
+
+# --- characters that a stream cannot have ---
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "completion", "responses", "messages", "api/chat"])
+def test_text_with_line_separators_splits_no_line_of_a_stream(path: str):
+    text = "a\x85b\u2028c\u2029d\x0b\x0ce\x1c\x1d\x1ef"
+    prompt = {"input": "a"} if path == "responses" else {"messages": HI, "prompt": "a", "max_tokens": 99}
+    fields = json.dumps({**prompt, "stream": True})
+    with serving(generating(text), **BIG) as running, contextlib.closing(running.client()) as client:
+        client.request("POST", f"/{path}", fields)
+        lines = client.getresponse().read().decode().splitlines()
+    payloads = [line.removeprefix("data: ") for line in lines if line and not line.startswith("event: ")]
+    assert len([json.loads(payload) for payload in payloads if payload != "[DONE]"]) >= 2
+
+
+def test_lone_surrogates_in_a_response_are_question_marks():
+    assert json_bytes({"a": "\ud800", "b": ((1, 2), [])}) == b'{"a":"?","b":[[1,2],[]]}'
+
+
+# --- errors ---
+
+PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
+OUTPUT = (
+    '<think>\nhm\n</think>\n\nLet me look.\n<tool_call>\n{"name": "look", "arguments": {"at": "here"}}\n</tool_call>'
+)
+# The positions at which the output fails: in reasoning, in text, in the arguments of a call.
+POSITIONS = {"reasoning": OUTPUT.index("m\n</"), "text": OUTPUT.index(" look."), "call": OUTPUT.index('ere"}}')}
+LOOK = {"name": "look", "parameters": PARAMETERS}
+CHAT = {"messages": HI, "tools": [{"type": "function", "function": LOOK}]}
+RESPONSE = {"input": "x", "tools": [{"type": "function", **LOOK}]}
+MESSAGE = messages(max_tokens=500, tools=[{"name": "look", "input_schema": PARAMETERS}])
+# For each path: the schemas of its events, of an error in a stream and of an error response, and a request.
+INTERFACES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "/v1/chat/completions": ("chat-completions-event", "error", "error", CHAT),
+    "/v1/completions": ("completions-event", "error", "error", {"prompt": "x"}),
+    "/v1/responses": ("responses-event", "responses-failure", "error", RESPONSE),
+    "/v1/messages": ("messages-event", "messages-error", "messages-error", MESSAGE),
+    "/api/chat": ("api-chat-event", "api-error", "api-error", {**CHAT, "think": True}),
+    "/completion": ("completion-event", "error", "error", {"prompt": "x"}),
+}
+
+
+def breaking_at(n: int) -> Any:
+    """A model that fails at the n-th token of the output."""
+    whole = generating(OUTPUT)
+
+    def model(tokens: Any, n_prompt: int) -> int:
+        if len(tokens) - n_prompt == n:
+            raise RuntimeError("broken")
+        return int(whole(tokens, n_prompt))
+
+    return model
+
+
+def post(client: Any, path: str, body: Any) -> Any:
+    client.request("POST", path, json.dumps(body))
+    return client.getresponse()
+
+
+@pytest.mark.parametrize("place", POSITIONS)
+@pytest.mark.parametrize("path", INTERFACES)
+def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: str):
+    kind, failure, _, fields = INTERFACES[path]
+    n = POSITIONS[place]
+    with serving(breaking_at(n), is_gated=True, **BIG) as running, contextlib.closing(running.client()) as client:
+        running.gate.release(n)
+        response = post(client, path, {**fields, "stream": True})
+        running.gate.release(1000)  # The response has begun: what fails now is inside the stream.
+        assert response.status == 200
+        events = read_response(response)[1]
+        assert post(client, path, {**fields, "stream": False}).status == 500, "the connection goes on"
+    if path in ("/v1/chat/completions", "/v1/completions"):
+        assert events.pop() == "[DONE]"
+        assert events[-1]["error"]["type"] == "inference_error"
+        assert all(choice["finish_reason"] is None for event in events[:-1] for choice in event["choices"])
+    assert len(events) > 1
+    validate(events[-1], failure)
+    for event in events[:-1]:
+        validate(event, kind)
+    if path == "/v1/responses":
+        assert check_stream(events)["status"] == "failed"
+
+
+REFUSED = {"/v1/completions": {"prompt": 5}, "/completion": {"prompt": 5}, "/v1/responses": {"input": 5}}
+
+
+@pytest.mark.parametrize("path", INTERFACES)
+def test_refused_request_has_the_format_of_the_interface(path: str):
+    _, _, error, fields = INTERFACES[path]
+    refused = {**fields, **REFUSED.get(path, {"messages": 5})}
+    broken = serving(breaking_at(0), **BIG)
+    with broken as running, contextlib.closing(running.client()) as client:
+        for body, status in ((refused, 400), (fields, 500)):
+            for stream in (True, False):
+                response = post(client, path, {**body, "stream": stream})
+                found = read_response(response)[1]
+                assert (response.status, response.getheader("Content-Type")) == (status, "application/json"), found
+                validate(found, error)

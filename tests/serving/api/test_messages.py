@@ -1,7 +1,5 @@
 """The Messages API without a model: bodies become chat requests, output events become blocks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,24 +9,14 @@ import pytest
 
 from localchat.serving.api.messages import MessageEncoder, error_body, parse_messages
 from localchat.serving.core.errors import BadRequest, InferenceError, QueueFull
-from localchat.serving.core.events import (
-    ContentDelta,
-    Event,
-    OutputEnd,
-    ReasoningDelta,
-    ResponseHead,
-    ToolCallArguments,
-    ToolCallStart,
-    Usage,
-)
+from localchat.serving.core.events import ContentDelta, Event, OutputEnd, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.request import ResponseFormat
-from tests.support.chat_requests import read, refused
+from tests.support.chat_requests import read
+from tests.support.output_events import call
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}
 FUNCTION = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
-
-
 BODY = {"model": "demo", "max_tokens": 9, "messages": HELLO}
 
 
@@ -40,13 +28,15 @@ def block(kind: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, **fields}
 
 
+def called(content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": "t1", "content": content}
+
+
+def result(content: Any, **fields: Any) -> dict[str, Any]:
+    return block("tool_result", tool_use_id="t1", content=content, **fields)
+
+
 TEXT, MORE = block("text", text="Hi", cache_control={"type": "ephemeral"}), block("text", text=" there")
-RESULT = block("tool_result", tool_use_id="t1", content="21")
-RESULTS = block(
-    "tool_result", tool_use_id="t1", content=[block("text", text="21"), block("tool_reference", tool_name="f")]
-)
-FAILED = block("tool_result", tool_use_id="t1", content="no such city", is_error=True)
-FAILED_WITH_WORD = block("tool_result", tool_use_id="t1", content="Error: no such city", is_error=True)
 CALL = block("tool_use", id="t1", name="get_weather", input={"city": "Oslo"})
 CALLED = {"id": "t1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
 THINKING = block("thinking", thinking="Hm.", signature="x")
@@ -61,15 +51,10 @@ FOUND = block("search_result", title="T", source="S", content=[block("text", tex
         ("user", [TEXT, MORE], [{"role": "user", "content": "Hi there"}]),
         ("user", [], [{"role": "user", "content": ""}]),
         ("system", "Be brief.", [{"role": "system", "content": "Be brief."}]),
-        ("user", [RESULT], [{"role": "tool", "tool_call_id": "t1", "content": "21"}]),
-        ("user", [RESULTS], [{"role": "tool", "tool_call_id": "t1", "content": "21f"}]),
-        ("user", [FAILED], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
-        ("user", [FAILED_WITH_WORD], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
-        (
-            "user",
-            [RESULT, TEXT],
-            [{"role": "tool", "tool_call_id": "t1", "content": "21"}, {"role": "user", "content": "Hi"}],
-        ),
+        ("user", [result([block("text", text="21"), block("tool_reference", tool_name="f")])], [called("21f")]),
+        ("user", [result("no such city", is_error=True)], [called("Error: no such city")]),
+        ("user", [result("Error: no such city", is_error=True)], [called("Error: no such city")]),
+        ("user", [result("21"), TEXT], [called("21"), {"role": "user", "content": "Hi"}]),
         ("assistant", [TEXT, CALL], [{"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}]),
         ("assistant", [CALL], [{"role": "assistant", "tool_calls": [CALLED]}]),
         (
@@ -101,6 +86,8 @@ def test_system_text_comes_first_without_a_line_that_changes_with_every_request(
 
 SCHEMA = {"type": "object"}
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
+ON, OFF = {"enable_thinking": True}, {"enable_thinking": False}
+ONE_CALL = {"type": "auto", "disable_parallel_tool_use": True}
 
 
 @pytest.mark.parametrize(
@@ -111,22 +98,13 @@ FORMAT = {"type": "json_schema", "schema": SCHEMA}
         ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
         ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, {"allowed": ("get_weather",)}),
-        (
-            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-            {"parallel_tool_calls": False},
-        ),
+        ({"tools": [TOOL], "tool_choice": ONE_CALL}, {"parallel_tool_calls": False}),
         ({"tools": [block("web_search_20250305", name="web_search")]}, {"tool_choice": "none"}),
-        (
-            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
-            {"reasoning_budget": 1024, "template_vars": {"enable_thinking": True}},
-        ),
-        ({"thinking": {"type": "adaptive"}}, {"template_vars": {"enable_thinking": True}}),
-        ({}, {"template_vars": {"enable_thinking": False}}),
-        ({"thinking": {"type": "disabled"}}, {"template_vars": {"enable_thinking": False}}),
-        (
-            {"output_config": {"effort": "high"}},
-            {"template_vars": {"enable_thinking": False, "reasoning_effort": "high"}},
-        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"reasoning_budget": 9, "template_vars": ON}),
+        ({"thinking": {"type": "adaptive"}}, {"template_vars": ON}),
+        ({}, {"template_vars": OFF}),
+        ({"thinking": {"type": "disabled"}}, {"template_vars": OFF}),
+        ({"output_config": {"effort": "high"}}, {"template_vars": {**OFF, "reasoning_effort": "high"}}),
         (
             {"output_config": {"format": FORMAT}},
             {"response_format": ResponseFormat("json_schema", SCHEMA, "output_config.format.schema")},
@@ -145,42 +123,15 @@ def test_field_is_read(fields: dict[str, Any], expected: dict[str, Any]):
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"max_tokens": None}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [block("tool_result")]}]}, "messages[0].content[0].tool_use_id"),
-        ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
-        ({"tools": [{"name": "x", "input_schema": {"type": "objct"}}]}, "tools[0].input_schema#/type"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
-        ({"stop_sequences": [""]}, "stop_sequences"),
-        ({"stop_sequences": ["x"] * 65}, "stop_sequences"),
-        ({"thinking": {"type": "much"}}, "thinking.type"),
-    ],
-)
-def test_wrong_field_is_named(fields: dict[str, Any], param: str):
-    assert refused(parse_messages, {**BODY, **fields}) == param
-
-
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=9, prompt_s=0.0, completion_s=0.0)
 COUNTS = {"input_tokens": 6, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 9}
 EVENTS = [
     ReasoningDelta("Hm"),
     ReasoningDelta("."),
     ContentDelta("Hi"),
-    ToolCallStart(0, "t1", "get_weather"),
-    ToolCallArguments(0, '{"city":'),
-    ToolCallArguments(0, '"Oslo"}'),
-    ToolCallStart(1, "t2", "now"),
-    ToolCallArguments(1, "{}"),
+    *call(0, "t1", "get_weather", '{"city":', '"Oslo"}'),
+    *call(1, "t2", "now", "{}"),
 ]
-
-
 HEAD = ResponseHead("msg_1", 0, "demo")
 
 
@@ -236,14 +187,11 @@ def test_stop_reason(end: OutputEnd, n_completion: int, expected: tuple[str, str
 
 def test_arguments_cut_by_the_length_limit_are_kept_as_text():
     for text in ('{"a": [1,', '{"a": 1e999}', '{"a": ' + "[" * 5000):
-        _, whole = encoded(OutputEnd("length"), events=[ToolCallStart(0, "t1", "now"), ToolCallArguments(0, text)])
+        _, whole = encoded(OutputEnd("length"), events=call(0, "t1", "now", text))
         assert whole["content"][0]["input"] == {"_incomplete_json": text}
 
 
 def test_types_of_errors():
-    for error, kind in (
-        (BadRequest("x"), "invalid_request_error"),
-        (QueueFull("x"), "rate_limit_error"),
-        (InferenceError("x"), "api_error"),
-    ):
-        assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}
+    kinds = {BadRequest: "invalid_request_error", QueueFull: "rate_limit_error", InferenceError: "api_error"}
+    for error, kind in kinds.items():
+        assert error_body(error("x")) == {"type": "error", "error": {"type": kind, "message": "x"}}

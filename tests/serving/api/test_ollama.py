@@ -1,7 +1,5 @@
 """Ollama's API: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -11,23 +9,17 @@ import pytest
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.ollama import parse_generate, parse_ollama
-from tests.support.chat_requests import ignored, read, refused
+from localchat.serving.core.request import ResponseFormat
+from tests.support.chat_requests import ignored, read
 from tests.support.exchanges import ask
-from tests.support.serving import REASONING_AND_TEXT, TOOLS, generating, serving
+from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, generating, serving
 
-DEADLINE_S = 60
 USER = {"role": "user", "content": "hello"}
-BIG: dict[str, Any] = {"n_ctx": 4000, "n_cells": 8000}
 CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
 
 
-def given(path: str, fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The parser of an endpoint, and the fields of a request."""
-    return (parse_ollama, {"messages": [USER], **fields}) if path == "chat" else (parse_generate, fields)
-
-
-def parse(path: str = "chat", **fields: Any) -> Any:
-    return read(*given(path, fields))
+def parse(**fields: Any) -> Any:
+    return read(parse_ollama, {"messages": [USER], **fields})
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -78,46 +70,19 @@ def test_empty_request_loads_the_model(path, fields, keep_alive, reason):
     assert body.get("response", body.get("message", {}).get("content")) == ""
 
 
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "role": ("chat", {"messages": [{"role": "king"}]}, "messages[0].role"),
-    "call": ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
-    "tool": ("chat", {"tools": [{"type": "function"}]}, "tools[0].function"),
-    "format": ("chat", {"format": "xml"}, "format"),
-    "think": ("chat", {"think": "a lot"}, "think"),
-    "option": ("chat", {"options": {"temperature": "hot"}}, "options.temperature"),
-    "length": ("chat", {"options": {"num_predict": "x"}}, "options.num_predict"),
-    "template": ("generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template"),
-    "context": ("generate", {"prompt": "a", "context": [1, 2]}, "context"),
-}
-
-
-@pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
-def test_refused_field_is_named(path, fields, param):
-    assert refused(*given(path, fields)) == param
-
-
 def test_options_are_mapped():
-    options = {
-        "num_predict": 7,
-        "temperature": 0,
-        "top_k": 3,
-        "seed": 5,
-        "stop": ["x"],
-        "num_ctx": 4096,
-        "repeat_last_n": 9,
-    }
-    request = parse(options={**options, "colour": 1}, keep_alive="5m", think="high", format={"type": "object"})
+    options = {"num_predict": 7, "temperature": 0, "top_k": 3, "seed": 5, "stop": ["x"], "repeat_last_n": 9}
+    fields = {"options": {**options, "num_ctx": 1, "colour": 1}, "think": "high", "format": {"type": "object"}}
+    request = parse(**fields)
     assert isinstance(request, ChatRequest)
-    assert request.stream
-    assert (request.params.max_tokens, request.params.stop) == (7, ("x",))
+    assert (request.stream, request.params.max_tokens, request.params.stop) == (True, 7, ("x",))
     assert request.params.sampling == {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}
     assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
-    assert request.response_format is not None
-    assert (request.response_format.kind, request.response_format.param) == ("json_schema", "format")
-    assert ignored(parse_ollama, {"messages": [USER], "options": {"num_ctx": 1, "colour": 1}}) == ("options.colour",)
+    assert request.response_format == ResponseFormat("json_schema", {"type": "object"}, "format")
+    assert ignored(parse_ollama, {"messages": [USER], **fields}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}
-    assert isinstance(parse("generate", prompt="a", suffix="b"), CompletionRequest)
+    assert isinstance(read(parse_generate, {"prompt": "a", "suffix": "b"}), CompletionRequest)
 
 
 def test_results_are_assigned_to_the_calls_in_order():
@@ -130,14 +95,6 @@ def test_results_are_assigned_to_the_calls_in_order():
     assert first["tool_call_id"] != second["tool_call_id"]
 
 
-@pytest.mark.parametrize("path", ["chat", "generate", "embed", "embeddings", "show", "pull"])
-def test_error_is_one_text(path: str):
-    with serving() as running:
-        fields = {"model": "nobody", "messages": [USER], "prompt": "a", "input": "a"}
-        status, body = ask(running.port, f"/api/{path}", fields)
-    assert (status, type(body["error"])) == (404, str)
-
-
 # --- The built-in model ---
 
 
@@ -148,6 +105,7 @@ def url(base_url: str) -> str:
 
 def test_model_is_listed_and_shown(url):
     port = int(url.rpartition(":")[2])
+    ask(port, "/api/generate", {})  # Waits until the model is loaded, which is a moment after the server is ready.
     version = ask(port, "/api/version")[1]["version"]
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)
     (model,) = ask(port, "/api/tags")[1]["models"]
@@ -186,10 +144,8 @@ def test_ollama_package(url, request):
     assert [model.model for model in client.list().models] == ["demo"]
     assert client.show("demo").capabilities
     options = {"temperature": 0}
-    whole = client.chat("demo", messages=[{"role": "user", "content": "What is your name?"}], options=options)
-    parts = client.chat(
-        "demo", messages=[{"role": "user", "content": "What is your name?"}], options=options, stream=True
-    )
+    asked: Any = {"messages": [{"role": "user", "content": "What is your name?"}], "options": options}
+    whole, parts = client.chat("demo", **asked), client.chat("demo", **asked, stream=True)
     assert "".join(part.message.content or "" for part in parts) == whole.message.content != ""
 
     def get_weather(city: str) -> str:
@@ -203,10 +159,8 @@ def test_ollama_package(url, request):
     messages: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
     first = client.chat("demo", messages=messages, tools=[get_weather], options=options)
     (call,) = first.message.tool_calls or ()
-    messages += [
-        first.message,
-        {"role": "tool", "tool_name": "get_weather", "content": get_weather(**call.function.arguments)},
-    ]
+    result = get_weather(**call.function.arguments)
+    messages += [first.message, {"role": "tool", "tool_name": "get_weather", "content": result}]
     assert "21" in (client.chat("demo", messages=messages, tools=[get_weather], options=options).message.content or "")
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     completion = client.generate("demo", "Is it so?", format=schema, options=options)

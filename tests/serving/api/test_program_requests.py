@@ -4,8 +4,6 @@ tests/data/program_requests.json has the fields, kinds of tools and headers of e
 Each body and each event is validated against a schema of its interface.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,19 +25,6 @@ REQUESTS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "pro
 def address() -> Iterator[str]:
     with running_server("--any-name", "--ctx", "4096", "--max-tokens", "100") as url:
         yield url.removeprefix("http://").removesuffix("/v1")
-
-
-def post(address: str, request: dict[str, Any], **fields: Any) -> tuple[str, list[Any]]:
-    """The type of the content, and the body or the events."""
-    headers = {"Content-Type": "application/json", **request["headers"]}
-    response, found = exchange(address, request["path"], {**request["body"], **fields}, headers=headers)
-    assert response.status == 200, found
-    kind = str(response.getheader("Content-Type"))
-    return kind, [found] if kind == "application/json" else found
-
-
-def interface_of(request: dict[str, Any]) -> str:
-    return str(request["path"].partition("?")[0].removeprefix("/v1"))
 
 
 def has_ended(interface: str, events: list[Any]) -> bool:
@@ -120,18 +105,21 @@ def test_generated_text_is_streamed_in_the_format_of_its_interface(address: str,
     check(address, {"path": path, "headers": {}, "body": OTHERS[path][1]}, stream=True, return_progress=True)
 
 
-def check(address: str, request: dict[str, Any], *, stream: bool, **fields: Any) -> list[Any]:
+def check(address: str, request: dict[str, Any], **fields: Any) -> Any:
     """The valid body or events of a request."""
-    interface = interface_of(request)
-    kind, found = post(address, request, stream=stream, **fields)
-    if kind == "application/json":
-        assert not stream or interface == "/api/show"
-        validate(found[0], interface.strip("/").replace("/", "-"))
+    headers = {"Content-Type": "application/json", **request["headers"]}
+    response, found = exchange(address, request["path"], {**request["body"], **fields}, headers=headers)
+    assert response.status == 200, found
+    interface = request["path"].partition("?")[0].removeprefix("/v1")
+    schema = interface.strip("/").replace("/", "-")
+    if response.getheader("Content-Type") == "application/json":
+        assert not fields["stream"] or interface == "/api/show"
+        validate(found, schema)
         return found
     assert has_ended(interface, found)
     if interface == "/responses":
         validate(check_stream(found), "responses")
     for event in found:
         if event != "[DONE]":
-            validate(event, f"{interface.strip('/').replace('/', '-')}-event")
+            validate(event, f"{schema}-event")
     return found

@@ -1,7 +1,5 @@
 """Requests that failed on other servers, by public reports, over HTTP. Each test is named after what is right."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json
@@ -35,34 +33,30 @@ def result(id: Any, content: Any) -> dict[str, Any]:
 
 
 CHAT = "/v1/chat/completions"
+
+
+def chat(*messages: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return CHAT, {"messages": messages or [USER], **fields}
+
+
+A, B = ({"role": "system", "content": text} for text in "ab")
+USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+RETURNED = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
 SERVED: dict[str, tuple[str, dict[str, Any]]] = {
-    "calls without ids": (CHAT, {"messages": [USER, called(None, "{}"), result(None, "x")], "tools": [TOOL]}),
-    "arguments that are an object": (CHAT, {"messages": [USER, called("1", {"at": "x"}), result("1", "x")]}),
-    "arguments that are no JSON": (CHAT, {"messages": [USER, called("1", "{bad"), result("1", "x")]}),
-    "a tool that returned nothing": (CHAT, {"messages": [USER, called("1", ""), result("1", None)]}),
-    "a system message at the end": (CHAT, {"messages": [USER, {"role": "system", "content": "be nice"}]}),
-    "two system messages": (CHAT, {"messages": [{"role": "system", "content": text} for text in "ab"] + [USER]}),
-    "a tool without parameters": (
-        CHAT,
-        {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]},
-    ),
-    "a limit that is a float": (CHAT, {"messages": [USER], "max_tokens": 10.0}),
-    "options of a stream without one": (CHAT, {"messages": [USER], "stream_options": {"include_usage": True}}),
+    "calls without ids": chat(USER, called(None, "{}"), result(None, "x"), tools=[TOOL]),
+    "arguments that are an object": chat(USER, called("1", {"at": "x"}), result("1", "x")),
+    "arguments that are no JSON": chat(USER, called("1", "{bad"), result("1", "x")),
+    "a tool that returned nothing": chat(USER, called("1", ""), result("1", None)),
+    "a system message at the end": chat(USER, A),
+    "two system messages": chat(A, B, USER),
+    "a tool without parameters": chat(tools=[{"type": "function", "function": {"name": "f"}}]),
+    "a limit that is a float": chat(max_tokens=10.0),
+    "options of a stream without one": chat(stream_options={"include_usage": True}),
     "Ollama's empty format": ("/api/chat", {"messages": [USER], "stream": False, "format": ""}),
     "null in Ollama's format": ("/api/chat", {"messages": [USER], "stream": False, "format": SCHEMA}),
     "null in Ollama's format of a text": ("/api/generate", {"prompt": "a", "stream": False, "format": SCHEMA}),
     "null in all fields": ("/v1/responses", {"input": "hi", "reasoning": None, "text": None, "tools": None}),
-    "a tool result without content": (
-        "/v1/messages",
-        {
-            "max_tokens": 5,
-            "messages": [
-                USER,
-                {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]},
-            ],
-        },
-    ),
+    "a tool result without content": ("/v1/messages", {"max_tokens": 5, "messages": [USER, USED, RETURNED]}),
 }
 
 
@@ -80,66 +74,50 @@ def test_request_is_served(address: str, name: str):
     assert response.status == 200, found
 
 
-def logprobs(found: Any) -> Any:
-    return found["choices"][0]["logprobs"]
-
-
-def finish(found: Any) -> Any:
-    return found["choices"][0]["finish_reason"]
-
-
-def text_of(found: Any) -> Any:
-    return found["choices"][0]["message"]["content"]
-
-
 ECHO = {"prompt": "The Rhine is", "max_tokens": 2, "echo": True, "logprobs": 0}
 OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
 REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_content": "Where?"}
-RETURNED: dict[str, tuple[str, dict[str, Any], Any]] = {
+# A request, and whether its response is right, with the fields of its first choice.
+RESPONSES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "zero log probabilities are those of the tokens": (
         "/v1/completions",
         {"prompt": "a", "logprobs": 0, "max_tokens": 3},
-        lambda found: (
-            [list(top) for top in logprobs(found)["top_logprobs"]] == [[token] for token in logprobs(found)["tokens"]]
-        ),
+        lambda one: [*map(list, one["logprobs"]["top_logprobs"])] == [[token] for token in one["logprobs"]["tokens"]],
     ),
     "the first token of an echo has no log probability": (
         "/v1/completions",
         ECHO,
-        lambda found: (
-            [value is None for value in logprobs(found)["token_logprobs"]].index(False) == 1
-            and "".join(logprobs(found)["tokens"]) == found["choices"][0]["text"]
+        lambda one: (
+            [value is None for value in one["logprobs"]["token_logprobs"]].index(False) == 1
+            and "".join(one["logprobs"]["tokens"]) == one["text"]
         ),
     ),
     "a natural end with log probabilities": (
-        CHAT,
-        {"messages": [USER], "max_tokens": 300, "logprobs": True},
-        lambda found: (
-            finish(found) == "stop"
-            and "".join(token["token"] for token in logprobs(found)["content"]) == text_of(found)
+        *chat(max_tokens=300, logprobs=True),
+        lambda one: (
+            one["finish_reason"] == "stop"
+            and "".join(token["token"] for token in one["logprobs"]["content"]) == one["message"]["content"]
         ),
     ),
     "control tokens as stop texts": (
-        CHAT,
-        {"messages": [USER], "stop": ["<|im_end|>", "<|im_start|>"]},
-        lambda found: found["usage"]["completion_tokens"] == 8,
+        *chat(stop=["<|im_end|>", "<|im_start|>"]),
+        lambda one: one["usage"]["completion_tokens"] == 8,
     ),
     "content, reasoning and a call in one message": (
-        CHAT,
-        {"messages": [USER, REPLAYED, result("1", [{"type": "text", "text": "x"}])], "tools": [TOOL]},
-        lambda found: finish(found) == "length",
+        *chat(USER, REPLAYED, result("1", [{"type": "text", "text": "x"}]), tools=[TOOL]),
+        lambda one: one["finish_reason"] == "length",
     ),
-    "the count of a cached prompt": ("/api/chat", OLLAMA, lambda found: found["prompt_eval_count"] > 5),
+    "the count of a cached prompt": ("/api/chat", OLLAMA, lambda one: one["prompt_eval_count"] > 5),
 }
 
 
-@pytest.mark.parametrize("name", RETURNED)
+@pytest.mark.parametrize("name", RESPONSES)
 def test_response_is_right_also_for_a_cached_prompt(address: str, name: str):
-    path, body, is_right = RETURNED[name]
+    path, body, is_right = RESPONSES[name]
     for _ in range(2):
         response, found = exchange(address, path, body)
         assert response.status == 200, found
-        assert is_right(found), found
+        assert is_right({**found, **found.get("choices", [{}])[0]}), found
 
 
 REFUSED: dict[str, tuple[str, bytes]] = {
@@ -193,6 +171,7 @@ def test_context_of_other_files_is_cut_and_leaves_a_token_for_the_output(fields:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     tiny_models = importlib.import_module("tests.support.tiny_models")
     folder = tmp_path_factory.mktemp("models")
     tiny_models.write_bert(folder / "rank.gguf", gguf.PoolingType.RANK)
@@ -201,7 +180,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Path):
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with running_server(str(folder / "rank.gguf")) as url:
         body = {"query": "a", "documents": ["b", "a " * 2_100_000]}
         response, found = exchange(urlsplit(url).netloc, "/v1/rerank", body)
@@ -211,7 +189,6 @@ def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Pat
 
 
 def test_ollama_cuts_long_inputs_of_embeddings_unless_told_not_to(folder: Path):
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     text = "a cat " * 500
     cases = [
         ("/api/embed", {"input": text}, 200),

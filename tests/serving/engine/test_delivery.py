@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatEncoder, ChatRequest
-from localchat.serving.core.events import ContentDelta, OutputEnd, PromptProgress, ResponseHead, SampledTokens, Usage
+from localchat.serving.core.events import ContentDelta, PromptProgress, ResponseHead, SampledTokens, Usage
 from localchat.serving.engine import delivery
 from localchat.serving.engine.values import StepOutput
 from tests.support.engines import events_of, output_of
@@ -39,14 +39,19 @@ def token(id: int, sequence: int = 0, **fields: Any) -> StepOutput:
     return StepOutput(sequence, 0.0, tokens=[id], **fields)
 
 
-def test_output_of_slow_steps_is_sent_at_once(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    """A process that has just sent a message."""
     process = Process(monkeypatch)
-    assert [process.step(0.03, token(i)) for i in range(3)] == [1, 2, 3]
+    assert process.step(0.001, token(0, progress=PROGRESS)) == 1
+    return process
 
 
-def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(monkeypatch: pytest.MonkeyPatch):
-    process = Process(monkeypatch)
-    process.step(0.001, token(0, progress=PROGRESS))
+def test_output_of_slow_steps_is_sent_at_once(process: Process):
+    assert [process.step(0.03, token(i)) for i in range(3)] == [2, 3, 4]
+
+
+def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(process: Process):
     counts = [process.step(0.003, token(i), token(i, 1)) for i in range(1, 5)]
     assert counts == [1, 2, 2, 3]  # A third step would end 9 ms after the last message.
     assert [(*output[:2], output[3]) for output in process.sent[1]] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
@@ -56,35 +61,21 @@ def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(mo
     "urgent",
     [token(1, progress=PROGRESS), StepOutput(0, 0.0, end="stop", last=2), StepOutput(0, 0.0, progress=PROGRESS)],
 )
-def test_what_a_client_waits_for_is_sent_at_once(urgent: StepOutput, monkeypatch: pytest.MonkeyPatch):
-    process = Process(monkeypatch)
-    process.step(0.001, token(0, progress=PROGRESS))
+def test_what_a_client_waits_for_is_sent_at_once(urgent: StepOutput, process: Process):
     assert process.step(0.001, token(3, 1)) == 1
     assert process.step(0.001, urgent) == 2
     assert [output[1] for output in process.sent[1]] == [1, 0]
 
 
-def test_what_is_held_is_sent_before_a_long_step_and_when_nothing_runs(monkeypatch: pytest.MonkeyPatch):
-    process = Process(monkeypatch)
-    process.step(0.001, token(0, progress=PROGRESS))
+def test_what_is_held_is_sent_before_a_long_step_and_when_nothing_runs(process: Process):
     assert process.step(0.001, token(1)) == 1
-    assert process.step(0.0, is_due=True) == 2
-    assert process.step(0.0, is_due=True) == 2
+    assert [process.step(0.0, is_due=True) for _ in range(2)] == [2, 2]
 
 
-def test_interval_grows_with_the_sequences(monkeypatch: pytest.MonkeyPatch):
-    process = Process(monkeypatch)
-    process.step(0.001, token(0, progress=PROGRESS))
+def test_interval_grows_with_the_sequences(process: Process):
     seconds = 0.004
     n_steps = next(n for n in itertools.count(1) if process.step(seconds, *(token(n, i) for i in range(64))) == 2)
     assert 64 / ((n_steps + 1) * seconds) <= delivery._MAX_EVENTS_PER_S < 64 / ((n_steps - 2) * seconds)
-
-
-def test_several_tokens_of_one_read_are_counted_up_to_a_stop_text():
-    pieces = [b"a", b"b", b"!", b"c", b"d"]
-    output = output_of(pieces, stop=("b!",))
-    assert events_of(output, 0, 1, 2, 3, 4)[1:] == [ContentDelta("a"), OutputEnd("stop", "b!")]
-    assert output.usage().n_completion == 3
 
 
 def test_tokens_that_no_response_shows_are_no_events_but_the_first():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -35,28 +35,20 @@ PLACES = (
 )
 
 
-class Fault:
-    """Raises `error` once in place of a method on the engine thread."""
+def break_once(engine: Engine, place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Raise an error in place of the next call of a method on the engine thread. Returns a list that then has it."""
+    *path, name = place.split(".")
+    target: Any = functools.reduce(getattr, path, engine)
+    method, raised = getattr(target, name), []
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-        self.was_raised = False
+    def broken(*args: Any, **options: Any) -> Any:
+        if not raised and threading.current_thread().name == "localchat-engine":
+            raised.append(place)
+            raise error
+        return method(*args, **options)
 
-    def put_into(self, engine: Engine, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        *path, name = place.split(".")
-        target: Any = engine
-        for part in path:
-            target = getattr(target, part)
-        monkeypatch.setattr(target, name, self.around(getattr(target, name)))
-
-    def around(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def broken(*args: Any, **options: Any) -> Any:
-            if not self.was_raised and threading.current_thread().name == "localchat-engine":
-                self.was_raised = True
-                raise self.error
-            return method(*args, **options)
-
-        return broken
+    monkeypatch.setattr(target, name, broken)
+    return raised
 
 
 def end_of(generation: Generation) -> str | ApiError:
@@ -85,8 +77,7 @@ def test_error_in_the_engine_thread_leaves_no_request_waiting(
     backend = FakeBackend(max_drafted=4)
     with started(backend) as engine:
         assert end_of(ask(engine, "before")) == "before"
-        fault = Fault(error)
-        fault.put_into(engine, place, monkeypatch)
+        raised = break_once(engine, place, error, monkeypatch)
         all_are_submitted = threading.Event()
         engine.post(lambda: all_are_submitted.wait(DEADLINE_S))
         engine.forget()
@@ -96,7 +87,7 @@ def test_error_in_the_engine_thread_leaves_no_request_waiting(
         for end, text in zip(ends, TEXTS):
             assert end == text or isinstance(end, ApiError)
         if place in SAMPLING and isinstance(error, Exception):
-            assert fault.was_raised
+            assert raised
             assert sum(isinstance(end, ApiError) for end in ends) <= 1
             assert end_of(ask(engine, "again")) == "again"
             assert engine.failure is None

@@ -26,8 +26,8 @@ import pytest
 
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.engine import front, process
-from localchat.serving.engine.front import Front
+from localchat.serving.engine import process
+from localchat.serving.engine.process import EngineProcess
 from localchat.serving.engine.values import (
     EngineDied,
     EngineError,
@@ -37,9 +37,11 @@ from localchat.serving.engine.values import (
     StepOutput,
     invalid_grammar,
 )
+from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import Loader
 from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import RETRY_S, Service
+from localchat.serving.loading.service import RETRY_S, ServedModel, Service
+from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.serving.models.test_several_models import together
 from tests.soak.faults import engine_of
@@ -67,12 +69,12 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
 COMMAND = [sys.executable, "-m", "localchat.server", "--port", "0"]
 
 
-def kill_engine(server: ServerProcess, number: signal.Signals = signal.SIGKILL) -> int:
+def kill_engine(server: ServerProcess) -> int:
     if engine_of(server.process.pid) is None:
         ask(server)  # The test before has killed it.
     pid = engine_of(server.process.pid)
     assert pid is not None
-    os.kill(pid, number)
+    os.kill(pid, signal.SIGKILL)
     return pid
 
 
@@ -112,29 +114,24 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(server: ServerProcess):
+def test_stream_and_response_whose_engine_dies_end_with_an_error_that_names_the_signal(
+    server: ServerProcess, pool: ThreadPoolExecutor
+):
     with stream_of(server.port) as response:
-        assert response.status == 200
         response.readline()
-        pid = kill_engine(server, signal.SIGSEGV)
+        asking = pool.submit(ask, server, fields={"messages": MESSAGES, **LONG})
+        wait_for(lambda: n_busy(server) == 2)
+        pid = kill_engine(server)
         killed_at = time.monotonic()
         rest = response.read().decode()
+        status, body = asking.result(ERROR_S)
         assert time.monotonic() - killed_at < ERROR_S
-    assert "was killed by SIGSEGV" in rest
+    assert (response.status, status) == (200, 500)
+    for text in (rest, json.dumps(body)):
+        assert "was killed by SIGKILL (most likely memory was short)" in text
     assert ask(server, "/health", method="GET")[0] == 200
     assert ask(server)[0] == 200
     assert engine_of(server.process.pid) not in (None, pid)
-
-
-def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
-    server: ServerProcess, pool: ThreadPoolExecutor
-):
-    asking = pool.submit(ask, server, fields={"messages": MESSAGES, **LONG})
-    wait_for(lambda: n_busy(server) == 1)
-    kill_engine(server)
-    status, body = asking.result(ERROR_S)
-    assert status == 500
-    assert "was killed by SIGKILL (most likely memory was short)" in json.dumps(body)
 
 
 def test_log_of_the_engine_is_in_the_log_of_the_server(server: ServerProcess):
@@ -275,28 +272,21 @@ def serving_process(
 def pid_of(service: Service) -> int:
     assert service.default.model is not None
     engine = service.default.model.engine
-    assert isinstance(engine, Front)
-    assert engine._process is not None
-    return engine._process._process.pid
+    assert isinstance(engine, EngineProcess)
+    return engine._process.pid
 
 
 def chat_at(port: int) -> tuple[int, Any]:
     return exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})
 
 
-def front_of(monkeypatch: pytest.MonkeyPatch, program: str) -> Front:
-    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
-    return Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))
-
-
 def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(front, "has_matrix_instructions", lambda: True)
-    with front_of(monkeypatch, CRASHES_AT_AMX) as engine:
-        assert engine.start().tokenize("Hello")
-    [message] = caplog.messages
-    assert "SIGSEGV" in message
+    monkeypatch.setattr(loading, "has_matrix_instructions", lambda: True)
+    with serving_process(monkeypatch, CRASHES_AT_AMX) as (_, port):
+        assert chat_at(port)[0] == 200
+    [message] = [message for message in caplog.messages if "SIGSEGV" in message]
     assert "rebuild" in message
 
 
@@ -304,8 +294,8 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
     now = time.monotonic()
     starts: list[str] = []
     with serving_process(monkeypatch, clock=lambda: now) as (service, port):
-        monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
-        monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
+        monkeypatch.setattr(loading, "has_matrix_instructions", lambda: False)
+        monkeypatch.setattr(loading, "EngineProcess", lambda *args: starts.append("") or EngineProcess(*args))
         monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", ABORTS])
         os.kill(pid_of(service), signal.SIGKILL)
         wait_for(lambda: service.default.model is not None and service.default.model.engine.has_died)
@@ -333,7 +323,7 @@ def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: st
         assert chat_at(port)[0] == 200
 
 
-def test_front_waits_at_its_end_until_the_process_has_ended():
+def test_close_waits_until_the_process_has_ended():
     """A large process takes seconds to free its memory, as the reader of the output does here."""
     has_ended_late = threading.Event()
 
@@ -342,17 +332,20 @@ def test_front_waits_at_its_end_until_the_process_has_ended():
             threading.Timer(0.5, has_ended_late.set).start()
             has_ended_late.wait(DEADLINE_S)
 
-    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).start() as engine:
-        engine.submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
+    with contextlib.closing(EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
+        engine.wait_until_loaded().submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
     assert has_ended_late.is_set()
 
 
-def test_front_that_closes_while_it_starts_ends_the_start(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
-    engine = front_of(monkeypatch, "import time; time.sleep(60)")
-    start = pool.submit(engine.start)
-    wait_for(lambda: engine._process is not None)
-    engine.close()
-    assert type(start.exception(DEADLINE_S)) is EngineStopped
+def test_loader_that_closes_while_a_process_starts_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+):
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", "import time; time.sleep(60)"])
+    file = ModelFile(DEMO_PATH, "demo")
+    loader = Loader(file, Options())
+    load = pool.submit(loader.load, ServedModel(file), OtherModels())
+    loader.close()
+    assert type(load.exception(DEADLINE_S)) is EngineStopped
 
 
 # --- errors of the machine, and processes that do not respond ---
@@ -361,7 +354,7 @@ def test_front_that_closes_while_it_starts_ends_the_start(monkeypatch: pytest.Mo
 def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.MonkeyPatch):
     """A grammar may crash the library."""
     starts: list[str] = []
-    monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
+    monkeypatch.setattr(loading, "EngineProcess", lambda *args: starts.append("") or EngineProcess(*args))
     with serving_process(monkeypatch, CRASHES_AT_SUBMIT) as (_, port):
         status, body = chat_at(port)
         assert (status, "killed by SIGSEGV" in body["error"]["message"], len(starts)) == (500, True, 1)
@@ -449,13 +442,6 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
         assert has_ended(pid)
 
 
-def test_terminal_that_is_gone_does_not_end_a_load(monkeypatch: pytest.MonkeyPatch):
-    progress = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
-    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256), progress) as engine:
-        assert engine.start().tokenize("a")
-    assert progress.called
-
-
 def test_errors_cross_between_processes_with_their_attributes():
     errors = [
         EngineDied("m", "SIGSEGV"),
@@ -471,11 +457,11 @@ def test_errors_cross_between_processes_with_their_attributes():
 def test_end_of_a_process_names_the_worker_that_is_missing():
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    engine = process.EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)), lambda share: None)
+    engine = EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)))
     with pytest.raises(EngineError):
-        engine.loaded.result(20)
+        engine._loaded.result(20)
     engine._process.kill()
-    engine.join(20)
+    engine._join(20)
     assert str(engine.death).startswith(
         f"the engine process has ended: the worker {endpoint} of --rpc cannot be reached"
     )

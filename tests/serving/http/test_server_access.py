@@ -1,13 +1,11 @@
 """Access to the server: API keys, host names and origins, and CORS."""
 
-import contextlib
-import json
-
 import pytest
 
 from localchat.serving.loading.options import Options
 from tests.support import exchanges
-from tests.support.serving import GOOD, exchange, raw_request, read_response, serving
+from tests.support.chat_requests import HI
+from tests.support.serving import GOOD, exchange, raw_request, serving
 
 PAGE = "https://page.example"
 
@@ -34,13 +32,10 @@ def with_keys():
     ],
 )
 def test_a_key_is_needed_except_for_health(with_keys, headers, status):
-    with contextlib.closing(with_keys.client()) as client:
-        client.request("POST", "/v1/chat/completions", GOOD, headers)
-        response = client.getresponse()
-        body = json.loads(response.read())
-        client.request("GET", "/health")
-        assert read_response(client)[0] == 200
+    request = {"messages": HI}
+    response, body = exchanges.exchange(with_keys.address, "/v1/chat/completions", request, headers=headers)
     assert response.status == status
+    assert with_keys.request("GET", "/health")[0] == 200
     if status == 401:
         assert response.getheader("WWW-Authenticate") == "Bearer"
         assert body["error"]["code"] == "invalid_api_key"
@@ -109,7 +104,7 @@ def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_for
 
 
 def models(running, headers, method="GET"):
-    return exchanges.exchange(f"127.0.0.1:{running.port}", "/v1/models", None, method, headers)[0]
+    return exchanges.exchange(running.address, "/v1/models", None, method, headers)[0]
 
 
 PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}

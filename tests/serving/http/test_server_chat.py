@@ -1,29 +1,103 @@
-"""Chat completions over a socket: the order of chunks, tool calls, templates, model names, the assistant prefill."""
-
-from __future__ import annotations
+"""Chat completions over a socket: streams, progress, pings, tool calls, templates, model names, assistant prefills."""
 
 import json
 import logging
 import re
+import select
 from typing import Any
 
 import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.loading.options import Options
+from tests.support import serving as support
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
-from tests.support.serving import (
-    BIG,
-    REASONING_AND_TEXT,
-    TOOLS,
-    assert_in_order,
-    chat_request,
-    delta_text,
-    generating,
-    read_until,
-    serving,
-)
+from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, chat_request, generating, read_until, serving
+
+
+def test_stream_byte_for_byte():
+    """Nothing is sent before the first token. Each token is sent as soon as it is sampled."""
+    with serving(is_gated=True) as running, running.connect() as sock:
+        sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
+        support.wait_for(lambda: running.engine.stats().n_running == 1)
+        assert select.select([sock], [], [], 0)[0] == []
+        running.gate.release()
+        lines = read_until(sock, b"\r\n\r\n").split(b"\r\n")
+        frames = read_until(sock, b'"content":"h"') + read_until(sock, b"\n\n\r\n")
+        running.gate.release(3)
+        frames += read_until(sock, b"0\r\n\r\n")
+    assert lines[0] == b"HTTP/1.1 200 OK"
+    expected = {b"Content-Type: text/event-stream", b"Cache-Control: no-cache", b"Transfer-Encoding: chunked"}
+    assert expected <= set(lines)
+    body = support.dechunked(frames)
+    *chunks, usage = support.payloads(body)
+    assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks] == ["", "h", "é", None]
+    assert {chunk["usage"] for chunk in chunks} == {None}
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 4)
+    assert '"choices":[{"index":0,"delta":{"content":"é"},"logprobs":null,"finish_reason":null}]' in body.decode()
+
+
+def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():
+    with serving() as running, running.connect() as sock:
+        sock.sendall(chat_request(stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = support.read_all(sock).partition(b"\r\n\r\n")
+    assert (b"Connection: close" in head, b"chunked" in head) == (True, False)
+    assert support.delta_text(support.payloads(body)) == "hello"
+
+
+MODELS = ("/v1/models", "/models", "/v1/models?x=1", "http://localhost/v1/models", "/v1//models/", "/%76%31/models")
+ONE_MODEL = ("/v1/models/Fake", "/v1/models/FAKE", "/v1/models/%46ak%65", "//v1/models//Fake", "/v1%2Fmodels/Fake")
+
+
+@pytest.mark.parametrize("path", [*MODELS, *ONE_MODEL])
+def test_models(running: support.Serving, path: str):
+    status, body = running.request("GET", path)
+    assert running.request("GET", "/v1/models/other")[0] == 404
+    (model,) = [body] if path in ONE_MODEL else body["data"]
+    assert (status, model["id"], model["meta"]["n_ctx"]) == (200, "Fake", 256)
+
+
+# --- long prompts, and pings in a stream without output ---
+
+
+def test_progress_of_a_long_prompt():
+    """The progress goes from the cached prefix to the whole prompt. It comes before the first token."""
+    with serving(generating("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
+        sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
+        running.gate.release(1)
+        read_until(sock, b'"processed":64')
+        running.gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+        _, chunks = running.chat(content="x" * 200, stream=True, return_progress=True)
+        _, plain = running.chat(content="x" * 200, stream=True)
+    support.assert_in_order([chunk for chunk in chunks if "prompt_progress" not in chunk], 1, usage=False)
+    progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert progress[-1]["processed"] == progress[-1]["total"] == 200
+    assert all(entry["cache"] == 199 for entry in progress)
+    kinds = ["progress" if "prompt_progress" in chunk else support.chunk_kind(chunk["choices"][0]) for chunk in chunks]
+    assert kinds == ["role", *["progress"] * len(progress), "content", "finish"]
+    assert all("prompt_progress" not in chunk for chunk in plain)
+
+
+def test_stream_without_output_gets_pings_and_then_its_text():
+    """The status line is sent with the first token, or after the ping interval, also in the queue."""
+    assert Options.ping_s == 10
+    with serving(is_gated=True, settings=Options(port=0, ping_s=0.02)) as running, running.connect() as sock:
+        sock.sendall(chat_request("a", stream=True))
+        head = read_until(sock, b"\r\n\r\n")
+        first = read_until(sock, b": \n\n\r\n")
+        running.gate.release()
+        text = read_until(sock, b'"content":"a"')
+        read_until(sock, b": \n\n\r\n")
+        running.gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"data:" not in first
+    assert b'"role":"assistant"' in text
+
+
+# --- templates, tool calls and names ---
 
 
 def test_variables_of_the_request_reach_the_template_and_the_servers_win():
@@ -91,7 +165,7 @@ def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
     with serving(generating(text), **BIG) as running:
         options = {"include_usage": include_usage}
         _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
-    assert_in_order(chunks, n, usage=include_usage)
+    support.assert_in_order(chunks, n, usage=include_usage)
 
 
 def test_calls_of_each_choice_have_its_index_and_ids_of_their_own():
@@ -130,8 +204,8 @@ def test_request_id_is_returned_and_logged(caplog):
 
         def request_id(header: str | None = None, **fields: Any) -> Any:
             headers = {} if header is None else {"X-Request-Id": header}
-            address, body = f"127.0.0.1:{running.port}", {"messages": [ASKED], **fields}
-            return exchange(address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
+            body = {"messages": [ASKED], **fields}
+            return exchange(running.address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
 
         assert request_id("mine-1") == "mine-1"
         assert request_id(request_id="mine-2") == "mine-2"
@@ -150,28 +224,23 @@ def test_request_id_is_returned_and_logged(caplog):
     [
         pytest.param({"logit_bias": [["ab", 1], [300, 1]]}, "logit_bias", id="token not in the vocabulary"),
         pytest.param({"stop_token_ids": [1, 257]}, "stop_token_ids", id="stop token not in the vocabulary"),
-        pytest.param({"min_tokens": 9, "max_tokens": 3}, "min_tokens", id="min above max"),
-        pytest.param({"use_beam_search": True}, "use_beam_search", id="beam search"),
-        pytest.param({"reasoning_format": "odd"}, "reasoning_format", id="reasoning_format"),
         pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can enforce"),
         pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_invalid_field_is_400_before_anything_runs(fields, param, stream):
+def test_invalid_field_is_400_before_anything_runs(running, fields, param, stream):
     """With and without a stream, and nothing is submitted to the engine."""
-    with serving() as running:
-        status, body = running.chat(stream=stream, **fields)
-        assert running.requests == []
-    assert (status, body["error"]["param"]) == (400, param)
+    n_requests = len(running.requests)
+    status, body = running.chat(stream=stream, **fields)
+    assert (status, body["error"]["param"], len(running.requests)) == (400, param, n_requests)
 
 
-def test_model_may_be_blank_or_have_another_case_or_tag():
+def test_model_may_be_blank_or_have_another_case_or_tag(running):
     """The response has the public name."""
-    with serving() as running:
-        for name in ("", "  ", "FAKE", "fake:q4", None):
-            status, body = running.chat(model=name)
-            assert (status, body["model"]) == (200, "Fake")
+    for name in ("", "  ", "FAKE", "fake:q4", None):
+        status, body = running.chat(model=name)
+        assert (status, body["model"]) == (200, "Fake")
 
 
 # --- the assistant prefill: the output continues a message, a prefix or open reasoning ---
@@ -184,11 +253,6 @@ CHAT_TEMPLATE = (
 ASKED = {"role": "user", "content": "hi"}
 BEGUN = {"role": "assistant", "content": "Once"}
 CONTINUING = {"messages": [ASKED, BEGUN]}
-CALLED = {
-    "role": "assistant",
-    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-}
-
 
 # The fields of the request, the prompt, and the text that `echo` repeats.
 PREFILLS = {
@@ -218,7 +282,7 @@ def test_assistant_prefill(fields, prompt, opening):
         _, chunks = running.chat(**fields, echo=True, n=2, stream=True)
     assert plain["choices"][0]["message"]["content"] == "!"
     assert [choice["message"]["content"] for choice in body["choices"]] == [opening + "!"] * 2
-    assert [delta_text(chunks, i) for i in range(2)] == [opening + "!"] * 2
+    assert [support.delta_text(chunks, i) for i in range(2)] == [opening + "!"] * 2
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     assert [choice["delta"]["content"] for choice in choices[:2]] == ["", ""]
     for i in range(2):
@@ -270,28 +334,6 @@ def test_echo_of_a_prefill_beside_raw_text_is_its_text_in_the_prompt(fields, ech
     messages = [body["choices"][0]["message"] for body in bodies]
     assert [message["content"] for message in messages] == [" it</think>\n 42", echoed + " it</think>\n 42"]
     assert not any("reasoning_content" in message for message in messages)
-
-
-OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
-FIELD = "continue_final_message"
-REASONING = {FIELD: "reasoning_content"}
-
-
-@pytest.mark.parametrize(
-    ("param", "fields"),
-    [
-        pytest.param(FIELD, {**CONTINUING, FIELD: True, "add_generation_prompt": True}, id="both"),
-        pytest.param(FIELD, {"messages": [ASKED], FIELD: True}, id="nothing to continue"),
-        pytest.param(FIELD, {"messages": [ASKED, CALLED], FIELD: True}, id="tool calls"),
-        pytest.param(FIELD, {"messages": [ASKED, {**OPEN, "content": "x"}], **REASONING}, id="content after reasoning"),
-        pytest.param(FIELD, {"messages": [ASKED, OPEN], "response_prefix": "x", **REASONING}, id="prefix after it"),
-        pytest.param("response_prefix", {"response_prefix": "x", "add_generation_prompt": False}, id="prefix alone"),
-    ],
-)
-def test_impossible_prefills_are_refused(param, fields):
-    with serving(chat_template=CHAT_TEMPLATE) as running:
-        status, body = running.chat(**fields)
-    assert (status, body["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The command `python -m localchat.server`: its options and errors, what it writes at the start, and its log."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io
@@ -236,7 +234,7 @@ class Gone(io.StringIO):
 def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Gone())
-    monkeypatch.setattr(loading, "Front", mock.Mock())
+    monkeypatch.setattr(loading, "EngineProcess", mock.Mock())
     start = loading._Start(ModelFile(DEMO_PATH, "demo"), Options(), has_bar=True)
     start._show(0.5)
     assert bool(sys.stderr.n_writes) == has_bar
@@ -258,7 +256,7 @@ def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: P
 
 def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: Any):
     engine = mock.Mock()
-    monkeypatch.setattr(loading, "Front", lambda *_: engine)
+    monkeypatch.setattr(loading, "EngineProcess", lambda *_: engine)
     monkeypatch.setattr(loading.Loader, "_model", mock.Mock(side_effect=ValueError("the template is broken")))
     file = ModelFile(DEMO_PATH, "demo")
     loader = loading.Loader(file, Options())

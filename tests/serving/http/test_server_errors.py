@@ -15,12 +15,14 @@ from localchat.serving.core.errors import ModelLoading
 from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from tests.support.chat_requests import HI
 from tests.support.engines import request_for, submit
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
-from tests.support.serving import GOOD, ask, chat_body, read_response, serving
+from tests.support.serving import ask, chat_body, read_response, serving
 
-POST = "POST /v1/chat/completions"
+CHAT = "/v1/chat/completions"
+POST = f"POST {CHAT}"
 INVALID = "invalid_request_error"
 LONG = [{"role": "user", "content": "x" * 300}]
 EMPTY = [{"role": "user", "content": ""}]
@@ -80,7 +82,7 @@ def test_bad_request_gets_its_error_and_the_connection_stays_open(running, line,
 def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running, line, upgrade, status):
     """Codex repeats the request after status 405, and sends it by POST after 426."""
     (method, path), headers = line.split(), {"Connection": "Upgrade", "Upgrade": upgrade}
-    response, body = exchange(f"127.0.0.1:{running.port}", path, None, method, headers)
+    response, body = exchange(running.address, path, None, method, headers)
     assert response.status == status
     if status == 426:
         assert response.getheader("Upgrade") == "HTTP/1.1"
@@ -90,9 +92,9 @@ def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running,
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/chat/completions", {"messages": HI}),
         ("/v1/completions", {"prompt": "a"}),
-        ("/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/apply-template", {"messages": HI}),
         ("/tokenize", {"content": "a"}),
         ("/detokenize", {"tokens": [1]}),
     ],
@@ -120,19 +122,14 @@ def test_template_that_refuses_is_a_bad_request():
 
 def test_full_queue_is_429_with_retry_after():
     """Only two of the three choices can be queued, so the whole request fails, and none of them runs."""
-    with (
-        serving(endless, is_gated=True, n_parallel=1, max_queue=2) as running,
-        contextlib.closing(running.client()) as client,
-    ):
+    with serving(endless, is_gated=True, n_parallel=1, max_queue=2) as running:
         with submit(running.engine, request_for(prompt=(1,))):
-            client.request("POST", "/v1/chat/completions", chat_body(n=3))
-            response = client.getresponse()
-            assert response.status == 429
+            response, body = exchange(running.address, CHAT, {"messages": HI, "n": 3})
+            assert (response.status, body["error"]["code"]) == (429, "queue_full")
             assert int(response.getheader("Retry-After")) > 0
-            assert json.loads(response.read())["error"]["code"] == "queue_full"
         running.gate.release(1000)
         running.wait_until_idle()
-        assert ask(client, max_tokens=1)[0] == 200
+        assert running.chat(max_tokens=1)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -152,22 +149,16 @@ def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, pa
 
 def test_loading_is_503_then_the_model_serves(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
-    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
-        for method, path, body in (
-            ("GET", "/health", None),
-            ("GET", "/props", None),
-            ("POST", "/v1/chat/completions", GOOD),
-        ):
-            client.request(method, path, body)
-            response = client.getresponse()
-            assert response.status == 503
+    with serving(is_ready=False) as running:
+        for path, fields in (("/health", None), ("/props", None), (CHAT, {"messages": HI})):
+            response, body = exchange(running.address, path, fields)
+            assert (response.status, body["error"]["code"]) == (503, "model_loading")
             assert 1 <= int(response.getheader("Retry-After")) <= 10
-            assert json.loads(response.read())["error"]["code"] == "model_loading"
         # Errors that do not depend on the model are reported immediately.
-        assert ask(client, temperature="hot")[0] == 400
-        assert ask(client, model="gpt")[0] == 404
+        assert running.chat(temperature="hot")[0] == 400
+        assert running.chat(model="gpt")[0] == 404
         running.server.service.default.model = Model("Fake", running.engine)
-        assert ask(client)[0] == 200
+        assert running.chat()[0] == 200
     # A client that polls /health does not fill the log.
     assert "/v1/chat/completions" in caplog.text
     assert "/health" not in caplog.text
@@ -185,7 +176,7 @@ def test_request_while_the_model_loads_gets_retry_after(progress: float, seconds
 
 def test_unknown_model_is_refused_by_every_endpoint(running):
     for path, fields in {
-        "/v1/chat/completions": {"messages": EMPTY},
+        CHAT: {"messages": EMPTY},
         "/v1/completions": {"prompt": "a"},
         "/completion": {"prompt": "a"},
         "/infill": {"input_prefix": "a"},
@@ -197,9 +188,16 @@ def test_unknown_model_is_refused_by_every_endpoint(running):
         "/v1/responses": {"input": "a"},
         "/v1/messages": {"messages": LONG, "max_tokens": 1},
         "/v1/messages/count_tokens": {"messages": LONG},
+        "/api/chat": {"messages": LONG},
+        "/api/generate": {"prompt": "a"},
+        "/api/embed": {"input": "a"},
+        "/api/embeddings": {"prompt": "a"},
+        "/api/show": {},
     }.items():
         status, body = running.request("POST", path, json.dumps({"model": "other", **fields}))
-        assert (status, "there is no model 'other' here" in body["error"]["message"]) == (404, True)
+        message = body["error"] if path.startswith("/api/") else body["error"]["message"]
+        assert (status, "there is no model 'other' here" in message) == (404, True)
+    assert isinstance(running.request("POST", "/api/pull", "{}")[1]["error"], str)
 
 
 @pytest.mark.parametrize(
@@ -216,10 +214,8 @@ def test_bug_in_a_route_is_500_without_details_and_a_short_machine_is_503(
     monkeypatch, caplog, error, expected, message, logged
 ):
     monkeypatch.setattr(GenerationRun, "take", mock.Mock(side_effect=error))
-    with serving() as running, contextlib.closing(running.client()) as client:
-        status, body = ask(client)
-        assert status == expected
-        assert body["error"]["message"].startswith(message)
+    with serving() as running:
+        status, body = running.chat()
+        assert (status, body["error"]["message"].startswith(message)) == (expected, True)
         assert logged in caplog.text
-        client.request("GET", "/health")
-        assert read_response(client)[0] == 200
+        assert running.request("GET", "/health")[0] == 200

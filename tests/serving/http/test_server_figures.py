@@ -1,7 +1,5 @@
 """Chat requests and responses over a socket: sampling options, limits, usage, timings, token ids, log probabilities."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -43,19 +41,14 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
-def test_cached_tokens_are_reported_in_every_mode():
-    """Also if there are none."""
-    long = "x" * 100
-    with serving(n_ctx=1000, n_cells=4000) as running:
-        n_cached = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
-        _, chunks = running.chat(content=long, stream=True, stream_options={"include_usage": True})
-    assert n_cached[0] == 0
-    assert n_cached[1] == chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 99
+CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
 
 
 @pytest.mark.parametrize(
     ("text", "n_reasoning"),
     [
+        ("<think>\nhm\n" + CALL_IN_TAGS * 2, len("<think>\nhm\n<tool_call>")),
         ("<think>hm</think>42", len("<think>hm</think>")),
         ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
         ("<think>hm", len("<think>hm")),
@@ -66,23 +59,11 @@ def test_cached_tokens_are_reported_in_every_mode():
     ],
 )
 def test_reasoning_tokens_are_exact(text, n_reasoning):
-    """Each token is one byte."""
-    with serving(generating(text)) as running:
-        _, body = running.chat()
-    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
-    assert body["usage"]["completion_tokens"] == len(text) + 1
-
-
-QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
-CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
-
-
-def test_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
-    reasoning = "<think>\nhm\n"
-    with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
-        _, body = running.chat(tools=TOOLS)
-    assert len(body["choices"][0]["message"]["tool_calls"]) == 2
-    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(reasoning + "<tool_call>")
+    """Each token is one byte. Reasoning that ends with a call counts up to its marker."""
+    with serving(generating(text), chat_template=QWEN, **BIG) as running:
+        usage = running.chat(tools=TOOLS)[1]["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
+    assert usage["completion_tokens"] == len(text) + 1
 
 
 def test_error_of_a_refused_grammar_names_the_field_it_came_from():
@@ -103,27 +84,28 @@ def test_error_of_a_refused_grammar_names_the_field_it_came_from():
             assert f"'{param}' cannot be enforced" in body["error"]["message"]
 
 
-def test_tokens_spelled_as_ids():
-    with serving() as running:
-        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True)
-    entry = body["choices"][0]["logprobs"]["content"][0]
-    assert (entry["token"], entry["bytes"], entry["top_logprobs"][0]["token"]) == ("token_id:97", [97], "token_id:97")
-
-
-@pytest.mark.parametrize("fields", [{}, {"top_logprobs": 1}], ids=["none", "one"])
-def test_every_token_has_its_entry_in_order(fields):
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({}, str, {"logprob": -0.5}),
+        ({"top_logprobs": 1}, str, {"logprob": -0.5}),
+        ({"top_logprobs": 1, "return_tokens_as_token_ids": True}, lambda a: f"token_id:{ord(a)}", {"logprob": -0.5}),
+        ({"top_logprobs": 1, "post_sampling_probs": True}, str, {"prob": pytest.approx(0.75)}),
+    ],
+)
+def test_every_token_has_its_entry_in_order(running, fields, name, value):
     """Also repeated tokens, in the body and in the stream, each in its choice."""
-    with serving() as running:
-        _, body = running.chat(content="aaba", logprobs=True, n=2, **fields)
-        _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True, **fields)
-    expected = [{"token": text, "logprob": -0.5, "bytes": [ord(text)]} for text in "aaba"]
+    _, body = running.chat(content="aaba", logprobs=True, n=2, **fields)
+    _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True, **fields)
+    expected = [{"token": name(text), **value, "bytes": [ord(text)]} for text in "aaba"]
     streamed: dict[int, list[Any]] = {0: [], 1: []}
     for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]):
         streamed[choice["index"]] += choice["logprobs"]["content"]
     for i, choice in enumerate(body["choices"]):
         assert choice["index"] == i
         assert choice["logprobs"]["content"] == streamed[i]
-        assert streamed[i] == [{**entry, "top_logprobs": [entry] if fields else []} for entry in expected]
+        top = "top_probs" if "prob" in value else "top_logprobs"
+        assert streamed[i] == [{**entry, top: [entry] if fields else []} for entry in expected]
 
 
 def test_log_probabilities_of_the_prompt():
@@ -139,26 +121,10 @@ def test_log_probabilities_of_the_prompt():
     assert "prompt_logprobs" not in without
 
 
-def test_truncation_keeps_the_end_of_the_prompt():
-    with serving() as running:
-        _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)
-        _, whole = running.chat(content="ab", truncate_prompt_tokens=3, return_token_ids=True)
-    assert bytes(body["prompt_token_ids"]) == b"ef"
-    assert body["usage"]["prompt_tokens"] == 2
-    assert bytes(whole["prompt_token_ids"]) == b"ab"
-
-
-def test_token_ids_whole_and_streamed():
-    with serving() as running:
-        _, body = running.chat(content="hé", return_token_ids=True)
-        _, chunks = running.chat(content="hé", return_tokens=True, stream=True)
-        _, without = running.chat(content="hé")
-    prompt = list("hé".encode())
-    assert body["prompt_token_ids"] == chunks[0]["prompt_token_ids"] == prompt
-    streamed = [id for chunk in chunks for id in chunk["choices"][0].get("token_ids", ())]
-    assert body["choices"][0]["token_ids"] == streamed == prompt
-    assert not {"prompt_token_ids"} & set(without)
-    assert "token_ids" not in without["choices"][0]
+def test_truncation_keeps_the_end_of_the_prompt(running):
+    for content, n_kept, prompt in (("abcdef", 2, b"ef"), ("ab", 3, b"ab")):
+        _, body = running.chat(content=content, truncate_prompt_tokens=n_kept, return_token_ids=True)
+        assert (bytes(body["prompt_token_ids"]), body["usage"]["prompt_tokens"]) == (prompt, 2)
 
 
 def test_reasoning_is_repeated_beside_the_choices_with_the_option():
@@ -169,13 +135,6 @@ def test_reasoning_is_repeated_beside_the_choices_with_the_option():
     assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
     with serving(generating(REASONING_AND_TEXT)) as running:
         assert "thought" not in running.chat()[1]
-
-
-def test_probabilities_after_sampling_have_their_own_field_names():
-    with serving() as running:
-        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1, post_sampling_probs=True)
-    a = {"token": "a", "prob": pytest.approx(0.75), "bytes": [97]}
-    assert body["choices"][0]["logprobs"]["content"][0] == {**a, "top_probs": [a]}
 
 
 def test_tokens_of_all_markers_are_visible():
@@ -234,10 +193,8 @@ def test_without_a_limit_the_context_is_the_limit():
         assert found["choices"][0]["finish_reason"] == "length"
 
 
-def test_natural_end_at_exactly_the_limit_is_stop():
-    with serving() as running:
-        _, body = running.chat(content="ab", max_tokens=3)
-    assert body["choices"][0]["finish_reason"] == "stop"
+def test_natural_end_at_exactly_the_limit_is_stop(running):
+    assert running.chat(content="ab", max_tokens=3)[1]["choices"][0]["finish_reason"] == "stop"
 
 
 def test_seeds_of_the_choices_differ():

@@ -1,6 +1,4 @@
-"""The bodies of /, /v1, /props, /slots and /metrics, and the methods HEAD and OPTIONS."""
-
-from __future__ import annotations
+"""The bodies of /, /v1, /props, /slots and /metrics, stored responses, and the methods HEAD and OPTIONS."""
 
 import contextlib
 import json
@@ -15,7 +13,8 @@ from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import ModelFile
 from tests.support import exchanges
-from tests.support.serving import LAST_MESSAGE, chat_request, exchange, serving, wait_for
+from tests.support.response_events import check_stream
+from tests.support.serving import BIG, LAST_MESSAGE, chat_request, exchange, generating, serving, wait_for
 from tests.support.wire_schemas import validate
 
 
@@ -54,7 +53,7 @@ def test_metrics_are_prometheus_text():
             running.request("GET", path)
         # A request is counted after its response, so the number of the requests for metrics is not known.
         wait_for(lambda: 'path="/health"' in running.request("GET", "/metrics")[1])
-        response, text = exchanges.exchange(f"127.0.0.1:{running.port}", "/metrics")
+        response, text = exchanges.exchange(running.address, "/metrics")
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     lines = [line for line in text.splitlines() if not line.startswith("# ")]
     label = r'[a-z]+="[^"]*"'
@@ -71,10 +70,8 @@ def test_metrics_are_prometheus_text():
     assert values["localchat_request_duration_seconds_count"] >= 8
     assert values['localchat_time_to_first_token_seconds_count{model="Fake"}'] == 2
     assert values['localchat_tokens_generated_total{model="Fake"}'] == 8
-    assert (
-        values['localchat_prompt_tokens_cached_total{model="Fake"}'],
-        values['localchat_requests_waiting{model="Fake"}'],
-    ) == (2, 0)
+    assert values['localchat_prompt_tokens_cached_total{model="Fake"}'] == 2
+    assert values['localchat_requests_waiting{model="Fake"}'] == 0
     assert "# HELP localchat_request_duration_seconds Time" in text
     assert "# TYPE localchat_request_duration_seconds histogram" in text
     assert values["localchat_up"] == 1
@@ -100,11 +97,14 @@ def test_metrics_while_the_model_loads_are_those_of_requests():
     assert "localchat_slots" not in text
 
 
+NO_MODEL = Service(ModelFile(path=None, name="Fake"))
+
+
 def test_durations_are_cumulative_counts():
     metrics = Metrics()
     for seconds in (0.05, 0.3, 400.0):
         metrics.count("/x", 200, seconds)
-    text = metrics.text(Service(ModelFile(path=None, name="Fake")))
+    text = metrics.text(NO_MODEL)
     bounds = {"0.025": 0, "0.1": 1, "0.5": 2, "300.0": 2, "+Inf": 3}
     assert all(f'_duration_seconds_bucket{{le="{bound}"}} {n}\n' in text for bound, n in bounds.items())
     assert "localchat_request_duration_seconds_sum 400.35\n" in text
@@ -122,8 +122,44 @@ def test_no_request_is_lost_if_several_threads_count():
     metrics, path = Metrics(), YieldingPath("/x")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: [metrics.count(path, 200, 0.1) for _ in range(200)], range(4), timeout=60))
-    text = metrics.text(Service(ModelFile(path=None, name="Fake")))
-    assert 'requests_total{path="/x",status="200"} 800\n' in text
+    assert 'requests_total{path="/x",status="200"} 800\n' in metrics.text(NO_MODEL)
+
+
+# --- stored responses ---
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_response_can_be_continued_until_it_is_deleted(stream):
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    with serving(generating("yes"), chat_template=template, **BIG) as running:
+
+        def create(status=200, **fields):
+            body = {"input": "hello", "stream": stream and status == 200, **fields}
+            found_status, found = exchanges.ask(running.port, "/v1/responses", body)
+            assert found_status == status
+            return check_stream(found) if body["stream"] else found
+
+        def stored(response, tail="", method="GET"):
+            return exchanges.ask(running.port, f"/v1/responses/{response['id']}{tail}", method=method)
+
+        first = create(instructions="Be brief.")
+        second = create(input="and", previous_response_id=first["id"])
+        assert running.last_prompt == "[user]hello[assistant]yes[user]and"
+        assert stored(second) == (200, second)
+        for tail, expected in (("?stream=true", (400, "stream")), ("/input_items", (404, None))):
+            status, error = stored(second, tail)
+            assert (status, error["error"]["param"]) == expected
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        create(input=[reference, {"role": "user", "content": "so?"}])
+        assert running.last_prompt == "[assistant]yes[user]so?"
+        assert stored(first, method="DELETE") == (200, {"id": first["id"], "object": "response", "deleted": True})
+        status, error = stored(first)
+        assert (status, error["error"]["type"]) == (404, "invalid_request_error")
+        create(input="then", previous_response_id=second["id"])
+        assert running.last_prompt == "[user]hello[assistant]yes[user]and[assistant]yes[user]then"
+        error = create(404, previous_response_id=first["id"])
+        assert error["error"]["code"] == "previous_response_not_found"
+        assert stored(create(store=False))[0] == 404
 
 
 # --- home, HEAD and OPTIONS ---

@@ -18,8 +18,8 @@ from localchat.serving.models.model_file import DEMO_PATH, ModelFileError
 from tests.serving.models.test_gguf import STRING, file_of
 from tests.support.documents import ROOT, run
 from tests.support.hub_server import COMMIT, Fault, Hub, digest_of
-from tests.support.raw_server import silent_server
 from tests.support.serving import wait_for
+from tests.support.slow_servers import silent_server
 
 DEADLINE_S = 60
 MODEL = DEMO_PATH.read_bytes()

@@ -276,8 +276,8 @@ class GenerationRun:
         self._error: Exception | None = None  # That of the sequence that failed first.
         sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):
-            self._submitted = model.engine.submit(sequences, self._queue.put, check)
-        n_prompts, prompts = self._submitted.n_prompts, self._submitted.prompts
+            submitted = model.engine.submit(sequences, self._queue.put, check)
+        self._engine, (self._ids, n_prompts, prompts) = model.engine, submitted
         for output, n_prompt, prompt in zip(outputs, n_prompts, prompts):
             output.n_prompt, output.prompt = n_prompt, prompt
         id = id_prefix + uuid.uuid4().hex
@@ -334,7 +334,7 @@ class GenerationRun:
             self._cancel(index)
 
     def _cancel(self, index: int) -> None:
-        self._submitted.cancel(self._submitted.ids[index])
+        self._engine.cancel(self._ids[index])
 
     def usage(self, index: int | None = None) -> Usage:
         """The usage so far of one sequence; None: over all sequences."""

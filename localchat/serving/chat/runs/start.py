@@ -19,7 +19,7 @@ from ...core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprob
 from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, checked
 from ...core.params import GenerationParams
 from ...core.request import Input, TextRequest
-from ...engine.front import AnyEngine
+from ...engine.process import AnyEngine
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect

@@ -217,7 +217,7 @@ class LoadedModel:
         """A context of the user's size or of a size that memory allows, its limit of one request, and its limits."""
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
-        is_unified = options.kv_unified or bool(self.gpus) or not self.can_truncate or self.has_window
+        is_unified = bool(self.gpus) or not self.can_truncate or self.has_window
         size = context_size(options, memories, self.n_ctx_train, self.n_bytes, has_streams=not is_unified)
         n_ctx, n_cells, n_streams = size
         n_least = options.n_cells or options.n_ctx or MIN_TOKENS

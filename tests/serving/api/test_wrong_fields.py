@@ -1,0 +1,219 @@
+"""Wrong fields in the requests of each interface: the error names the path of the field."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from localchat.serving.api import completions, embeddings, ollama
+from localchat.serving.api.chat import MAX_N, parse_chat
+from localchat.serving.api.messages import parse_messages
+from localchat.serving.api.responses import ResponseStore, parse_response
+from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS
+from tests.support.chat_requests import HI, TOOL, refused
+
+# The parser of each interface, and the fields of a request that it accepts.
+INTERFACES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "chat": (parse_chat, {"messages": HI}),
+    "messages": (parse_messages, {"messages": HI, "max_tokens": 9}),
+    "responses": (partial(parse_response, ResponseStore()), {"input": "hi"}),
+    "ollama": (ollama.parse_ollama, {"messages": HI}),
+    "generate": (ollama.parse_generate, {"prompt": "a"}),
+    "completions": (completions.parse_completion, {"prompt": "a"}),
+    "infill": (completions.parse_infill, {"input_prefix": "x"}),
+    "embeddings": (embeddings.parse_embeddings, {"input": "a"}),
+    "rerank": (embeddings.parse_rerank, {"query": "q", "documents": ["a"]}),
+}
+
+# Wrong values of the fields of chat completions, by the name of the field.
+VALUES: dict[str, list[Any]] = {
+    "stream": ["yes", 1],
+    "stream_options": [[]],
+    "n": [0, MAX_N + 1],
+    "max_tokens": [0, -2, 1.5, True],
+    "min_tokens": [-1],
+    "temperature": [-0.1, "hot", False],
+    "top_p": [1.1],
+    "top_k": [-2, 2**31],
+    "seed": [2**64],
+    "stop": ["", ["a", ""], ["a", 5], {"a": 1}, ["a"] * (MAX_STOPS + 1)],
+    "stop_token_ids": [["5"], [-1], 5, [True], [1] * (MAX_LISTED_TOKENS + 1)],
+    "logit_bias": [5, {"9" * 5000: 1}, [[1, 1]] * (MAX_LISTED_TOKENS + 1)],
+    "dry_sequence_breakers": [[], "x", ["a\0b"]],
+    "samplers": [["top_k", "magic"], ["top_k", "top_k"], "k", 5],
+    "truncate_prompt_tokens": [-2],
+    "prompt_logprobs": [21],
+    "modalities": [["audio"]],
+    "allowed_token_ids": [[5]],
+    "guided_choice": [[""]],
+    "chat_template": ["x"],
+    "continue_final_message": ["all", True],
+    "reasoning_format": ["deepseek-legacy"],
+    "reasoning_effort": [3],
+    "reasoning_budget_tokens": [-2],
+    "reasoning_control": [True],
+    "use_beam_search": [True],
+    "request_id": [5],
+    "top_logprobs": [2],
+    "tools": [{}],
+    "tool_choice": ["maybe", 5, {"type": "function"}, "required"],
+    "chat_template_kwargs": [[]],
+    "json_schema": ["x"],
+    "choice": [["a", ""]],
+    "messages": [None, [], "hi"],
+}
+
+
+def using(*tools: Any, mode: str = "auto") -> dict[str, Any]:
+    """A `tool_choice` with allowed tools."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+def said(role: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": role, **fields}]}
+
+
+PARAMETERS = "tools[0].function.parameters"
+ASSISTANT = {"role": "assistant", "content": "Once"}
+OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
+CONTINUED, REASONING = "continue_final_message", {"continue_final_message": "reasoning_content"}
+LOOK = {"type": "function", "name": "look"}
+SCHEMA = {"type": "json_schema", "name": "a", "schema": 1}
+# For each interface wrong fields, which replace those above, and the path that the error names.
+WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "chat": [
+        *(({name: value}, name) for name, values in VALUES.items() for value in values),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"logit_bias": {"": 1}}, "logit_bias."),
+        ({"logit_bias": {"5": True}}, "logit_bias.5"),
+        ({"logit_bias": [[5, 1], [-1, 1]]}, "logit_bias[1]"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"guided_regex": "a", "regex": "b"}, "guided_regex"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
+        ({"documents": ["x"]}, "documents[0]"),
+        ({"chat_template_kwargs": {"enable_thinking": "false"}}, "chat_template_kwargs.enable_thinking"),
+        ({"chat_template_kwargs": {"thinking_budget": 0.5}}, "chat_template_kwargs.thinking_budget"),
+        ({"functions": [{}]}, "functions[0].name"),
+        ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
+        ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+        # A schema is checked whatever enforces it.
+        *(
+            ({"tools": [{"function": {"name": "f", "parameters": {"type": "objct"}, **more}}]}, f"{PARAMETERS}#/type")
+            for more in ({}, {"strict": False}, {"strict": True})
+        ),
+        ({"json_schema": {"properties": {"a": 1}}}, "json_schema#/properties/a"),
+        ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
+        ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
+        ({"tools": [TOOL], "tool_choice": using(mode="none")}, "tool_choice.allowed_tools.mode"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.tools"),
+        ({"tools": [TOOL], "tool_choice": using({"name": "other"})}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        (said("bot", content="x"), "messages[0].role"),
+        (said("user"), "messages[0].content"),
+        (said("user", content=["x"]), "messages[0].content[0]"),
+        (said("user", content=[{"text": "x"}]), "messages[0].content[0].type"),
+        (said("assistant", tool_calls=[{"function": {}}]), "messages[0].tool_calls[0].function.name"),
+        (said("assistant", function_call={"name": "f", "arguments": 5}), "messages[0].function_call.arguments"),
+        (said("tool", content="x", tool_call_id=5), "messages[0].tool_call_id"),
+        # Assistant prefills.
+        ({"messages": [*HI, ASSISTANT], CONTINUED: True, "add_generation_prompt": True}, CONTINUED),
+        ({"messages": HI, CONTINUED: True}, CONTINUED),
+        ({**said("assistant", tool_calls=[{"function": {"name": "f"}}]), CONTINUED: True}, CONTINUED),
+        ({"messages": [*HI, {**OPEN, "content": "x"}], **REASONING}, CONTINUED),
+        ({"messages": [*HI, OPEN], "response_prefix": "x", **REASONING}, CONTINUED),
+        ({"response_prefix": "x", "add_generation_prompt": False}, "response_prefix"),
+    ],
+    "messages": [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "messages[0].role"),
+        (said("user"), "messages[0].content"),
+        (said("user", content=[{"type": "tool_result"}]), "messages[0].content[0].tool_use_id"),
+        ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "x", "input_schema": {"type": "objct"}}]}, "tools[0].input_schema#/type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [{"name": "a", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"stop_sequences": ["x"] * 65}, "stop_sequences"),
+        ({"thinking": {"type": "much"}}, "thinking.type"),
+    ],
+    "responses": [
+        ({"input": None}, "input"),
+        ({"input": [1]}, "input[0]"),
+        ({"input": [{"type": "song"}]}, "input"),
+        ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
+        ({"input": [{**LOOK, "type": "function_call", "call_id": ""}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+        ({"tools": [{"name": "a"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": [{"name": "a"}]}]}, "tools[0].tools[0].type"),
+        ({"tools": [LOOK], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"background": True}, "background"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"text": {"format": SCHEMA}}, "text.format.schema"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"conversation": "conv_1"}, "conversation"),
+    ],
+    "ollama": [
+        ({"messages": [{"role": "king"}]}, "messages[0].role"),
+        (said("assistant", tool_calls=[{}]), "messages[0].tool_calls[0].function"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"format": "xml"}, "format"),
+        ({"think": "a lot"}, "think"),
+        ({"options": {"temperature": "hot"}}, "options.temperature"),
+        ({"options": {"num_predict": "x"}}, "options.num_predict"),
+    ],
+    "generate": [({"template": "{{ .Prompt }}"}, "template"), ({"context": [1, 2]}, "context")],
+    "completions": [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["AAAA"]}}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["a", None]}, "prompt[1]"),
+        ({"prompt": [1, -1]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 99}, "logprobs"),
+        ({"logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
+        ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+        ({"prompt": [1], "suffix": "b"}, "suffix"),
+        ({"add_special_tokens": 1}, "add_special_tokens"),
+    ],
+    "infill": [
+        ({"input_prefix": None}, "input_prefix"),
+        ({"input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
+        ({"input_extra": ["a"]}, "input_extra[0]"),
+    ],
+    "embeddings": [
+        *(({"input": wrong}, "input") for wrong in (None, "", ["a", ""], [], ["a"] * 2049)),
+        ({"input": [{"a": 1}]}, "input[0]"),
+        ({"dimensions": 0}, "dimensions"),
+        ({"encoding_format": "hex"}, "encoding_format"),
+        ({"embd_normalize": -1}, "embd_normalize"),
+    ],
+    "rerank": [
+        ({"query": None}, "query"),
+        ({"query": ""}, "query"),
+        *(({"documents": wrong}, "documents") for wrong in (None, [], "a", ["a", 1])),
+        ({"top_n": 0}, "top_n"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("interface", "fields", "param"), [(interface, *row) for interface, rows in WRONG.items() for row in rows]
+)
+def test_wrong_field_is_named(interface: str, fields: dict[str, Any], param: str):
+    parse, given = INTERFACES[interface]
+    assert refused(parse, {**given, **fields}) == param
