@@ -10,7 +10,8 @@ import numpy as np
 
 from bench import model as random_model
 
-Values, Shapes = Mapping[str, Any], Mapping[str, tuple[int, ...]]
+Values = Mapping[str, Any]
+Shapes = Mapping[str, tuple[int, ...]]
 WIDTH, N_FF, N_CTX = 32, 64, 64
 WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
 QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
