@@ -45,11 +45,6 @@ class CompletionRequest(TextRequest):
     def n_choices(self) -> int:
         return len(self.prompts) * self.params.n
 
-    @property
-    def scores_prompt(self) -> bool:
-        """Whether `logprobs` includes the tokens of the prompt."""
-        return self.echo and self.params.top_logprobs is not None
-
 
 def parse_completion(body: Fields) -> CompletionRequest:
     n = body.integer("n", 1, MAX_CHOICES) or 1
@@ -58,17 +53,15 @@ def parse_completion(body: Fields) -> CompletionRequest:
     request = CompletionRequest(
         prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
         suffix=body.text("suffix") or None,
-        params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0, has_prompt_logprobs=True),
+        params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0),
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,
     )
-    if request.suffix is not None and request.scores_prompt:
-        raise BadRequest("'logprobs' with 'echo' cannot be combined with 'suffix'", "suffix")
+    if request.echo and top_logprobs is not None:
+        message = "log probabilities of the prompt are not supported: leave out 'echo' or 'logprobs'"
+        raise BadRequest(message, "logprobs")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
         raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")
-    if request.scores_prompt and request.params.n_prompt_kept:
-        message = "'logprobs' with 'echo' needs the whole prompt: leave out 'truncate_prompt_tokens'"
-        raise BadRequest(message, "truncate_prompt_tokens")
     return request
 
 
@@ -128,24 +121,21 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
 
     def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
         first = self._first.pop(choice.index, {})
-        return {**super().choice_body(choice, text), **first, **self.prompt_scores(choice)}
+        return {**super().choice_body(choice, text), **first}
 
     def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
         """Four lists with an entry for each token."""
-        tokens, choice.echoed = [*choice.echoed, *sampled], ()
+        tokens = list(sampled)
         if choice.end is not None and choice.end.last is not None:
             # The token that ended the output is in the lists, but its text is not part of the output.
             tokens.append(replace(choice.end.last, piece=b""))
         lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token in tokens:
-            name, value, top = self._name(token), None, None
-            if token.logprob is not None:  # None: the first token of a prompt.
-                value, top = floored(token.logprob), dict[str, float]()
-                # The prompt's tokens may have more alternatives than `logprobs` requests, because of `prompt_logprobs`.
-                # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
-                for other in token.top[: self.request.params.top_logprobs]:
-                    top.setdefault(self._name(other), floored(other.logprob))
-                top[name] = value
+            name, value, top = self._name(token), floored(token.logprob), dict[str, float]()
+            # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
+            for other in token.top:
+                top.setdefault(self._name(other), floored(other.logprob))
+            top[name] = value
             for entries, entry in zip(lists.values(), (name, value, top, self._offsets[choice.index])):
                 entries.append(entry)
             self._offsets[choice.index] += len(self._decoders[choice.index].decode(token.piece))

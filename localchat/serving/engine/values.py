@@ -87,8 +87,8 @@ class GenerationRequest:
     """Whether the first text begins with the tokens that the tokenizer adds, such as BOS."""
     prompt_field: str = "prompt"
     """The field of the request that has the prompt, for errors."""
-    returns_prompt: bool = False
-    """Whether `Submitted` has the token ids of the prompt."""
+    returns_ids: bool = False
+    """Whether the response has token ids, and `Submitted` those of the prompt."""
     reports_progress: bool = False
     """Whether the reader of the output gets the progress while the prompt is computed."""
 
@@ -100,7 +100,7 @@ class Submitted(NamedTuple):
     n_prompts: Sequence[int]
     """The number of prompt tokens of each sequence."""
     prompts: Sequence[Sequence[int]]
-    """The prompt tokens of each sequence; empty without `returns_prompt`."""
+    """The prompt tokens of each sequence; empty without `returns_ids`."""
 
 
 Top = list[tuple[int, float]]
@@ -123,8 +123,6 @@ class StepOutput(NamedTuple):
     last: Sampled | None = None
     """The token that ended the sequence, an end-of-generation token or one of `stop_token_ids`; not in `tokens`."""
     progress: PromptProgress | None = None
-    prompt_logprobs: Sequence[tuple[float, Top]] = ()
-    """For the next tokens of the prompt, from the second one on: the log probability, and the likeliest tokens."""
     n_drafted: int = 0
     n_draft_accepted: int = 0
 

@@ -249,10 +249,10 @@ class LoadedModel:
         return params
 
     def _cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:
-        n_parallel, n_batch, n_outputs = self.options.n_parallel, L.llama_n_batch(context), self.n_outputs // self.n_ids
+        n_parallel, n_batch = self.options.n_parallel, L.llama_n_batch(context)
         # The devices of workers may be CPUs, and a step waits for the network.
         tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
-        n_drafted = min(tuning.max_drafted, min(n_outputs, n_batch) - n_parallel)
+        n_drafted = min(tuning.max_drafted, min(self.n_outputs // self.n_ids, n_batch) - n_parallel)
         return CacheLimits(
             n_cells=L.llama_n_ctx(context),
             n_parallel=n_parallel,
@@ -261,6 +261,5 @@ class LoadedModel:
             can_truncate=self.can_truncate,
             max_drafted=n_drafted if self.can_truncate and self.options.speculates else 0,
             is_unified=is_unified,
-            n_outputs=n_outputs,
             tuning=tuning,
         )
