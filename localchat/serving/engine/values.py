@@ -226,8 +226,6 @@ class EngineStats:
 class LoadOptions(ModelOptions):
     """How to load a model: its options, and what no option sets."""
 
-    n_cells: int = 0
-    """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     others: OtherModels = field(default_factory=OtherModels)
@@ -235,8 +233,7 @@ class LoadOptions(ModelOptions):
 
     def limit_of_request(self, n_ctx_train: int) -> int:
         """The limit of one request, if memory allows: that of the options or of the training."""
-        n_ctx = self.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
-        return min(n_ctx, self.n_cells) if self.n_cells else n_ctx
+        return self.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ def test_model_file_has_the_fim_tokens(tmp_path: Path):
     from tests.support.tiny_models import write_fim
 
     tokens = write_fim(tmp_path / "fim.gguf")
-    backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_parallel=1, n_ctx=64, n_cells=64))
+    backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_parallel=1, n_ctx=64))
     facts = backend.facts
     backend.close()
     assert facts.fim_tokens == (tokens["pre"], tokens["suf"], tokens["mid"])
