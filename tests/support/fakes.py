@@ -40,7 +40,7 @@ def endless(tokens: list[int], n_prompt: int) -> int:
 
 def check_passes(batch: Batch) -> None:
     """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
-    if batch.chunks[0].span is not None:
+    if batch.chunks[0].sequence.span is not None:
         return
     slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
@@ -115,7 +115,7 @@ class FakeCells:
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
-        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), (
+        assert len(batch.chunks) == 1 or all(chunk.sequence.span is None for chunk in batch.chunks), (
             "tokens and media in one batch"
         )
         for chunk in batch.chunks:
@@ -131,7 +131,7 @@ class FakeCells:
 
     def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
         """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
-        n_computed, span = chunk.sequence.n_computed, chunk.span
+        n_computed, span = chunk.sequence.n_computed, chunk.sequence.span
         first = chunk.sequence.position_of(n_computed)
         held = [self.positions[number] for number, *_ in self.slots[chunk.slot]]
         if span is None:

@@ -104,11 +104,8 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
         # For each choice the offset of the next token. A token that completes a character has the offset of the latter.
         self._offsets = [0] * len(self.choices)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.choices]
-        # The fields of the first chunk of each choice.
-        self._first: dict[int, dict[str, Any]] = {}
-        if request.return_token_ids:
-            prompts = (head.prompts[choice.index // request.params.n] for choice in self.choices)
-            self._first = {i: {"prompt_token_ids": prompt} for i, prompt in enumerate(prompts)}
+        # The choices without a chunk so far: the first one has the token ids of the prompt.
+        self._new = set(range(request.n_choices)) if request.return_token_ids else set()
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         self.emit_text(choice, block.kind, text, lambda text: {"text": text})
@@ -120,8 +117,11 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
         return {"text": choice.text()}
 
     def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
-        first = self._first.pop(choice.index, {})
-        return {**super().choice_body(choice, text), **first}
+        body = super().choice_body(choice, text)
+        if choice.index in self._new:
+            self._new.remove(choice.index)
+            body["prompt_token_ids"] = self.head.prompts[choice.index // self.request.params.n]
+        return body
 
     def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
         """Four lists with an entry for each token."""
@@ -173,18 +173,18 @@ class NativeEncoder(Encoder[CompletionRequest]):
 
     def _chunk(self, choice: Choice, text: str) -> dict[str, Any]:
         """A chunk with this text, and the tokens since the last chunk."""
-        params = self.request.params
+        params, usage = self.request.params, self.usage(choice.index)
         tokens = choice.take_tokens()
         scored = [logprob_entry(token, after_sampling=params.post_sampling_probs, with_id=True) for token in tokens]
         return {
             "index": choice.index, "content": text, "stop": False, "id_slot": -1,
             "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
-            "tokens_predicted": self.usage(choice.index).n_completion, "tokens_evaluated": self._n_prompt(choice),
+            "tokens_predicted": usage.n_completion, "tokens_evaluated": usage.n_prompt,
             **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
         }  # fmt: skip
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
-        end = choice.end or OutputEnd("stop")
+        end, usage = choice.end or OutputEnd("stop"), self.usage(choice.index)
         given = self.request.prompts[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
@@ -193,9 +193,5 @@ class NativeEncoder(Encoder[CompletionRequest]):
             "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",
-            "tokens_cached": self._n_prompt(choice) + self.usage(choice.index).n_completion,
-            "timings": self.usage().timings(),
+            "tokens_cached": usage.n_prompt + usage.n_completion, "timings": self.usage().timings(),
         }  # fmt: skip
-
-    def _n_prompt(self, choice: Choice) -> int:
-        return self.head.n_prompts[choice.index // self.request.params.n]

@@ -17,7 +17,6 @@ class ResponseHead(NamedTuple):
     model: str
     prompts: tuple[tuple[int, ...], ...] = ()  # The token ids of each prompt, if the response has them.
     sampling: SamplingParams = SamplingParams()  # The sampling parameters in use.
-    n_prompts: tuple[int, ...] = ()  # The number of tokens of each prompt.
 
 
 @dataclass(frozen=True)

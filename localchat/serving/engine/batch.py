@@ -172,12 +172,6 @@ class Sequence:
         return n_tokens - (n_tokens - start) % TILE_ROWS
 
     @property
-    def is_at_checkpoint(self) -> bool:
-        """Whether the prompt is computed up to its last token. If slots cannot be truncated, a copy is kept here for
-        later requests that begin with this prompt."""
-        return self.n_computed == self.n_prompt - 1 >= MIN_SAVED
-
-    @property
     def stats(self) -> SequenceStats:
         n_cached, n_computed = self.n_cached or 0, self.n_computed
         return SequenceStats(self.id, self.n_prompt, n_cached, n_computed, self.n_sampled, self.max_length)
@@ -213,7 +207,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class BatchChunk:
-    """The tokens of one running sequence in a batch: rows `first` to `first + n_tokens`."""
+    """The tokens of one running sequence in a batch, or rows of one span: rows `first` to `first + n_tokens`."""
 
     sequence: Sequence
     first: int
@@ -227,11 +221,6 @@ class BatchChunk:
     def slot(self) -> int:
         assert self.sequence.slot is not None
         return self.sequence.slot
-
-    @property
-    def span(self) -> Span | None:
-        """The span of which these are rows; None: they are tokens."""
-        return self.sequence.span
 
     @property
     def ends_a_tile(self) -> bool:

@@ -157,12 +157,10 @@ class Engine:
     ) -> Submitted:
         """Queues the sequences of one request, all or none. `deliver` is called on the engine thread with what a step
         produced for one of the sequences, also before this returns. `check` is for an EngineProcess, which calls it
-        several times a second while it waits for this; it may raise an error to stop waiting.
-
-        Raises ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty
-        prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes
-        embeddings only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed.
-        """
+        several times a second while it waits for this; it may raise an error to stop waiting. Raises
+        ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty prompt,
+        a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes embeddings
+        only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed."""
         check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
@@ -277,7 +275,7 @@ class Engine:
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
             single = Batch((chunk,)).without_drafts()
-            if chunk.span is not None:  # Its earlier rows may be gone.
+            if chunk.sequence.span is not None:  # Its earlier rows may be gone.
                 self._end(chunk.sequence.id, EngineError(f"the model could not compute an image: {error}"), keep=False)
                 continue
             try:

@@ -82,12 +82,10 @@ class KVCache:
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
     def find(self, sequence: Sequence) -> Match | None:
-        """The longest prefix that a sequence can reuse, and a slot that has it; None if there is none. The last
-        token is always computed, since its logits are needed.
-
-        Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
-        if the cells are shared, or the slot that has the fewest tokens if they are copied.
-        """
+        """The longest prefix that a sequence can reuse, and a slot that has it; None if there is none. The last token
+        is always computed, since its logits are needed. Of slots that have equally long prefixes, it prefers an idle
+        one that has no further tokens; then an active one if the cells are shared, or the slot that has the fewest
+        tokens if they are copied."""
         known = [
             (slot, n_held, self._n_usable(sequence, slot, n_common))
             for slot, n_held, n_common in self._slots_with(sequence.tokens[:-1], sequence.adapters)
@@ -160,10 +158,8 @@ class KVCache:
         return slot
 
     def _take_slot(self) -> int:
-        """The free slot nearest to an active one. If none is free, evicts an idle prefix first.
-
-        If each slot has its own cells, llama.cpp computes sequences in neighbouring slots in one pass.
-        """
+        """The free slot nearest to an active one. If none is free, evicts an idle prefix first. If each slot has its
+        own cells, llama.cpp computes sequences in neighbouring slots in one pass."""
         if not self._free:
             self.evict()
         slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self.active), default=0), slot))
@@ -171,10 +167,8 @@ class KVCache:
         return slot
 
     def close_gaps(self) -> None:
-        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that.
-
-        If each slot has its own cells, llama.cpp computes sequences in one pass only if their slots are consecutive.
-        """
+        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that. If
+        each slot has its own cells, llama.cpp computes sequences in one pass only if their slots are consecutive."""
         n, slots = len(self.active), sorted(self.active)
         if self._limits.is_unified or not n or slots[-1] - slots[0] < n:
             self._n_with_gaps = 0

@@ -29,11 +29,9 @@ _TURN_STEPS, _ROWS_PER_STEP = 8, 8
 
 
 class Scheduler:
-    """Sequences in order of arrival.
-
-    A waiting sequence starts if its known tokens fit into the cells beside those of the running ones. If their outputs
-    fill the cells later, the newest sequence is preempted, and none starts until another one has ended.
-    """
+    """Sequences in order of arrival. A waiting sequence starts if its known tokens fit into the cells beside those of
+    the running ones. If their outputs fill the cells later, the newest sequence is preempted, and none starts until
+    another one has ended."""
 
     def __init__(
         self, limits: CacheLimits, cache: KVCache, encode: Callable[[Iterable[Any]], None] = lambda media: None
@@ -91,7 +89,8 @@ class Scheduler:
             sequence.tokens.extend(run)
             if n_kept < chunk.n_tokens:
                 self._cache.truncate(sequence)
-            if not self._limits.can_truncate and sequence.is_at_checkpoint:
+            # For later requests that begin with this prompt.
+            if not self._limits.can_truncate and sequence.n_computed == sequence.n_prompt - 1 >= MIN_SAVED:
                 self._cache.keep_copy(sequence)
 
     def refuse(self) -> Sequence | None:

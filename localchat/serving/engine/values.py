@@ -103,10 +103,8 @@ class Submitted(NamedTuple):
     """The prompt tokens of each sequence; empty without `returns_ids`."""
 
 
-Top = list[tuple[int, float]]
-"""The likeliest tokens at one position, each with its log probability."""
-Sampled = Union[int, tuple[int, float, Top]]
-"""A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens."""
+Sampled = Union[int, tuple[int, float, list[tuple[int, float]]]]
+"""A sampled token; or, with log probabilities, the token, its own, and the likeliest tokens with theirs."""
 End = Union[str, Exception]
 """The end of a sequence: the finish reason, "stop" or "length", or its error, an ApiError or Cancelled."""
 

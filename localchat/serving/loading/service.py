@@ -179,10 +179,7 @@ class Service:
 
     @contextlib.contextmanager
     def using(
-        self,
-        served: ServedModel,
-        keep_alive_s: float | None = None,
-        while_waiting: Callable[[], None] = lambda: None,
+        self, served: ServedModel, keep_alive_s: float | None = None, while_waiting: Callable[[], None] = lambda: None
     ) -> Iterator[Model]:
         """The loaded model, which is not ended within the `with`, and stays loaded for `keep_alive_s` after it; None:
         for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an error.

@@ -267,8 +267,8 @@ class GenerationRun:
         for output, n_prompt in zip(outputs, n_prompts):
             output.n_prompt = n_prompt
         id = id_prefix + uuid.uuid4().hex
-        ids, lengths = tuple(map(tuple, prompts[::n_each])), tuple(n_prompts[::n_each])
-        self.head = ResponseHead(id, int(time.time()), model.name, ids, sequences[0].sampling, lengths)
+        ids = tuple(map(tuple, prompts[::n_each]))
+        self.head = ResponseHead(id, int(time.time()), model.name, ids, sequences[0].sampling)
 
     def __enter__(self) -> GenerationRun:
         return self

@@ -95,10 +95,8 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
 
 
 def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequence[MediaFile | None]]:
-    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
-
-    Notes replace the markers of others in replayed messages. Raises BadRequest for others in new messages.
-    """
+    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers. Notes
+    replace the markers of others in replayed messages. Raises BadRequest for others in new messages."""
     media: list[MediaFile | None] = []
     notes: dict[int, str] = {}
     modalities = model.engine.facts.modalities

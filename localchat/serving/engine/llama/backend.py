@@ -125,7 +125,7 @@ class LlamaBackend:
         self._outputs = {row: i for i, row in enumerate(rows)}
         n_most = self.limits.n_parallel + self.limits.max_drafted
         assert len(self._outputs) <= n_most, "llama.cpp would abort the process"
-        span = batch.chunks[0].span
+        span = batch.chunks[0].sequence.span
         with self._limit():
             self._set_adapters(batch.adapters)
             if span is None:

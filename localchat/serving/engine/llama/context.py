@@ -195,10 +195,8 @@ class LoadedModel:
 
     def _measured_cache(self) -> tuple[int, int]:
         """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
-
         llama.cpp does not report them, so two tokens are computed in a small context. This also reads the weights into
-        memory and starts the threads.
-        """
+        memory and starts the threads."""
         params = self._context_params(MIN_TOKENS, 1)
         params.n_outputs_max = params.n_batch = params.n_ubatch = 1
         context = L.llama_init_from_model(self.pointer, params)
@@ -218,8 +216,7 @@ class LoadedModel:
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
         is_unified = bool(self.gpus) or not self.can_truncate or self.has_window
-        size = context_size(options, memories, self.n_ctx_train, self.n_bytes, has_streams=not is_unified)
-        n_ctx, n_cells, n_streams = size
+        n_ctx, n_cells, n_streams = context_size(options, memories, self.n_ctx_train, self.n_bytes, not is_unified)
         n_least = options.n_ctx or MIN_TOKENS
         while not (context := L.llama_init_from_model(self.pointer, self._context_params(n_cells, n_streams))):
             n_streams = 0
