@@ -422,9 +422,9 @@ def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.Mon
 IMPATIENT = """
 import sys
 from localchat import server
-from localchat.serving.engine.front import Front
+from localchat.serving.engine.process import EngineProcess
 from localchat.serving.http import metrics
-metrics._STATS_S, Front.stats.__defaults__ = 0.5, (0.5,)
+metrics._STATS_S, EngineProcess.stats.__defaults__ = 0.5, (0.5,)
 sys.exit(server.main(sys.argv[1:]))
 """
 
