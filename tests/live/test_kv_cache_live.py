@@ -117,7 +117,6 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
     ("options", "is_unified"),
     [
         (LoadOptions(n_parallel=2, n_ctx=512), False),
-        (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
         (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
 )
@@ -156,7 +155,7 @@ def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_number
 
 def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(sliding: str):
     """llama.cpp frees a cell when no sequence attends to it any more; a second sequence keeps it."""
-    options = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
+    options = LoadOptions(n_parallel=4, n_ctx=500)
     backend, alone = (load_backend(sliding, options) for _ in range(2))
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
