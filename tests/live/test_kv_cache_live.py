@@ -115,10 +115,7 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
 @pytest.mark.cpu_only
 @pytest.mark.parametrize(
     ("options", "is_unified"),
-    [
-        (LoadOptions(n_parallel=2, n_ctx=512), False),
-        (LoadOptions(n_parallel=200, n_ctx=4096), True),
-    ],
+    [(LoadOptions(n_parallel=2, n_ctx=512), False), (LoadOptions(n_parallel=200, n_ctx=4096), True)],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
@@ -155,8 +152,7 @@ def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_number
 
 def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(sliding: str):
     """llama.cpp frees a cell when no sequence attends to it any more; a second sequence keeps it."""
-    options = LoadOptions(n_parallel=4, n_ctx=500)
-    backend, alone = (load_backend(sliding, options) for _ in range(2))
+    backend, alone = (load_backend(sliding, LoadOptions(n_parallel=4, n_ctx=500)) for _ in range(2))
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
     for i in range(20):

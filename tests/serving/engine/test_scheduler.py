@@ -159,10 +159,7 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "repeated with a seed": (STREAMS, [(LONG, 0), (LONG, 128, SEEDED)]),
     "repeated, whole chunks": (STREAMS, [(LONG[:128], 0, SEEDED), (LONG[:128], 64, SEEDED)]),
     # The output is computed again once.
-    "repeatable turns": (
-        STREAMS,
-        [(LONG, 0, SEEDED), (TWICE, 128, SEEDED), (THRICE, 256, SEEDED), ([*THRICE, NEXT, 9], 453)],
-    ),
+    "turns": (STREAMS, [(LONG, 0, SEEDED), (TWICE, 128, SEEDED), (THRICE, 256, SEEDED), ([*THRICE, NEXT, 9], 453)]),
     # A prefix belongs to its set of adapters.
     "adapters": ({}, OF_SETS),
     "adapters, no truncation": ({"can_truncate": False}, OF_SETS),
