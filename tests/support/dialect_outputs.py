@@ -1,18 +1,22 @@
 """An output of each model family with reasoning, text and calls, for the tests of dialects."""
 
 import json
+import os
+import random
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.core.events import ToolCallArguments, ToolCallStart
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+
+# The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
+N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
 
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "opt": {"type": "object"}},
 }
-TOOLS = [
-    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
-    {"type": "function", "function": {"name": "now"}},
-]
+OTHERS = ("now", "f", "get_analysis", "get-it", "x-get-it", "return")
+TOOLS = [{"function": {"name": "weather", "parameters": SCHEMA}}, *({"function": {"name": name}} for name in OTHERS)]
 ARGUMENTS = {"city": 'Paris "x" <b>', "days": 3, "opt": {"a": [1, True, "q"]}}
 BAR = "\uff5c"
 
@@ -49,3 +53,45 @@ def calls_of(events):
 
 def text_of(events, kind):
     return "".join(event.text for event in events if isinstance(event, kind))
+
+
+def parser(dialect=DIALECTS["hermes"], **options):
+    ids = (f"id{i}" for i in range(99))
+    return OutputParser(dialect, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
+
+
+def parse(pieces, dialect=DIALECTS["hermes"], **options):
+    made = parser(dialect, **options)
+    events = [event for piece in pieces for event in made.feed(piece)]
+    return merged([*events, *made.finish()])
+
+
+def parse_every_way(text, dialect=DIALECTS["hermes"], **options):
+    """The events of a text. They must be the same if it is cut into characters, in two, or at random."""
+    whole = parse([text], dialect, **options)
+    assert parse(text, dialect, **options) == whole, "character by character"
+    dice = random.Random(text)
+    for at in dice.sample(range(len(text)), min(len(text), N_CUTS)):
+        assert parse([text[:at], text[at:]], dialect, **options) == whole, f"cut at {at}"
+    for _ in range(N_CUTS // 5):
+        cuts = sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 8)))
+        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
+        assert parse(pieces, dialect, **options) == whole, f"cuts {cuts}"
+    return whole
+
+
+class Reasoning(str):
+    """Text of reasoning in a list of expected events."""
+
+
+def events_of(expected):
+    """The events in short: a text is content, a tuple is the name, the arguments and the id of a call."""
+    events, n_calls = [], 0
+    for item in expected:
+        if isinstance(item, tuple):
+            name, arguments, call_id = (*item, f"id{n_calls}")[:3]
+            events += [ToolCallStart(n_calls, call_id, name), ToolCallArguments(n_calls, arguments)]
+            n_calls += 1
+        else:
+            events.append((ReasoningDelta if isinstance(item, Reasoning) else ContentDelta)(str(item)))
+    return events

@@ -12,12 +12,7 @@ from tests.support.output_events import call, sampled
 HEAD = ResponseHead("chatcmpl-1", 7, "m", ((5, 6),))
 START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0.5, completion_s=0.25, queue_s=0.125)
-EVENTS = (
-    ReasoningDelta("hm"),
-    ContentDelta('a"é\n'),
-    *call(0, "call_1", "f", '{"a":', "1}"),
-    OutputEnd("tool_calls"),
-)
+EVENTS = (ReasoningDelta("hm"), ContentDelta('a"é\n'), *call(0, "call_1", "f", '{"a":', "1}"), OutputEnd("tool_calls"))
 
 
 def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside=""):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.dialects import DIALECTS, detect
+from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.dialect import Dialect
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
@@ -117,46 +117,10 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
             assert (n_tokens > 0) == bool(reasoning)
             assert written(pieces, n_tokens + 1, name, prompt=prompt) == data
             if reasoning and not DIALECTS[name].reasons_anywhere:
-                before_end = (
-                    n for n in range(len(pieces)) if DIALECTS[name].reasoning.end.encode() in b"".join(pieces[:n])
-                )
-                assert n_tokens == next(before_end, len(pieces))
+                end = DIALECTS[name].reasoning.end.encode()
+                assert n_tokens == next((n for n in range(len(pieces)) if end in b"".join(pieces[:n])), len(pieces))
             if reasoning and len(reasoning) > 1:
                 assert b"enough" in written([piece.encode() for piece in text], 1, name, prompt=prompt)
-
-
-@pytest.mark.parametrize(
-    ("name", "prompt", "start"),
-    [
-        ("hermes", "a<think>\n ", "open"),
-        ("hermes", "a<think>b", "possible"),
-        ("hermes", "<think>\n\n</think>\n\n", "closed"),
-        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>It", "open"),
-        ("harmony", "<|start|>assistant<|channel|>final<|message|>", "possible"),
-        ("muse", "<|start|>assistant to=self<|message|>", "open"),
-    ],
-)
-def test_state_of_reasoning_after_a_prompt(name: str, prompt: str, start: str):
-    assert DIALECTS[name].reasoning_start(prompt) == start
-    assert parser(name, prompt=prompt).reasoning_is_open == (start == "open")
-
-
-@pytest.mark.parametrize(
-    ("template", "start"),
-    [
-        ("", "<think>"),
-        ("<think> </think>", "<think>"),
-        ("<seed:think>", "<think>"),
-        ("<seed:think> </seed:think>", "<seed:think>"),
-        ("[THINK] [/THINK]", "[THINK]"),
-        # A family with its own tags: the template has no tags, other tags, or both.
-        ("<|tool_call>", "<|channel>thought"),
-        ("<|tool_call> <think> </think>", "<think>"),
-        ("<|tool_call> <think> </think> <|channel>thought <channel|>", "<|channel>thought"),
-    ],
-)
-def test_tags_come_from_the_template(template: str, start: str):
-    assert detect(template).reasoning.start == start
 
 
 @pytest.mark.parametrize(
