@@ -1,12 +1,16 @@
 """Chat requests for tests of the parser."""
 
 import json
+from functools import partial
 
 import pytest
 
 from localchat.serving.api.chat import parse_chat
+from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core import errors
 from localchat.serving.core.fields import Fields, parse_body
+
+parse_responses = partial(parse_response, ResponseStore())
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -6,7 +6,6 @@ Events and bodies of errors are validated against the schemas of their interface
 import contextlib
 import json
 import re
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,11 +14,10 @@ from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.completions import parse_completion, parse_infill, parse_native
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.api.ollama import parse_ollama
-from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
-from tests.support.chat_requests import HI, NAMED, TOOL, ignored, read
+from tests.support.chat_requests import HI, NAMED, TOOL, ignored, parse_responses, read
 from tests.support.exchanges import ask
 from tests.support.exchanges import read as read_response
 from tests.support.response_events import check_stream
@@ -28,7 +26,6 @@ from tests.support.wire_schemas import validate
 
 LONG = "a b c d " * 200
 LONG_CHAT = [{"role": "user", "content": LONG}]
-parse_responses = partial(parse_response, ResponseStore())
 
 
 def messages(**fields: Any) -> Any:

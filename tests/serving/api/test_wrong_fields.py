@@ -1,6 +1,5 @@
 """Wrong fields in the requests of each interface: the error names the path of the field."""
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -8,15 +7,14 @@ import pytest
 from localchat.serving.api import completions, embeddings, ollama
 from localchat.serving.api.chat import MAX_N, parse_chat
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS
-from tests.support.chat_requests import HI, TOOL, refused
+from tests.support.chat_requests import HI, TOOL, parse_responses, refused
 
 # The parser of each interface, and the fields of a request that it accepts.
 INTERFACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "chat": (parse_chat, {"messages": HI}),
     "messages": (parse_messages, {"messages": HI, "max_tokens": 9}),
-    "responses": (partial(parse_response, ResponseStore()), {"input": "hi"}),
+    "responses": (parse_responses, {"input": "hi"}),
     "ollama": (ollama.parse_ollama, {"messages": HI}),
     "generate": (ollama.parse_generate, {"prompt": "a"}),
     "completions": (completions.parse_completion, {"prompt": "a"}),

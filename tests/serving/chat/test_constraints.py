@@ -1,12 +1,9 @@
 """The constraint of a request: its grammar, matched against valid and invalid outputs."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.chat.constraints import constraint as constraint_module
 from localchat.serving.chat.constraints.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS, Dialect
@@ -25,23 +21,12 @@ from localchat.serving.core.errors import BadRequest, NotSupported
 from localchat.serving.core.events import ContentDelta, ReasoningDelta
 from localchat.serving.core.fields import Fields
 from localchat.serving.core.params import GenerationParams
-from tests.serving.chat.test_output import parse
-from tests.support.constraints import (
-    MESSAGES,
-    PLAIN,
-    PROMPT,
-    SCHEMA,
-    TOOLS,
-    check_calls,
-    check_fits,
-    constraint_of,
-    fits,
-    formatted,
-    generated,
-    required,
-)
+from tests.support import constraints as support
+from tests.support.chat_requests import HI, parse_responses
+from tests.support.constraints import PLAIN, PROMPT, TOOLS, check_fits, constraint_of, fits, formatted, required
+from tests.support.dialect_outputs import parse
 
-CITY = formatted("json_schema", SCHEMA)
+CITY = formatted("json_schema", support.SCHEMA)
 THINKS = PLAIN + "{# <think> </think> #}"
 OPEN_PROMPT = PROMPT + "<think>\n"
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
@@ -58,7 +43,10 @@ def tools_with(parameters: Any) -> tuple[dict[str, Any], ...]:
     return ({"function": {"name": "f", "parameters": parameters}},)
 
 
-PREFILLED = {"messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}), "continue_final_message": "content"}
+PREFILLED = {
+    "messages": (*HI, {"role": "assistant", "content": "Hi"}),
+    "continue_final_message": "content",
+}
 LLAMA = '{{ tools }}{"name": function name, "parameters":'
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
 LISTED_NAMES = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
@@ -76,11 +64,8 @@ MINIMAX_CALL = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace
 MINIMAX_STARTS = ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n")
 CHANNELS = "{{ tools }}<|start|><|channel|><|message|>"
 CHANNEL_PROMPT = "<|start|>assistant<|channel|>analysis<|message|>"
-CHANNEL_ENDS = [
-    marker + after
-    for marker in ("<|start|>", "<|call|>", "<|return|>")
-    for after in ("assistant", "", "<|end|><|start|>assistant")
-]
+AFTER_END = ("assistant", "", "<|end|><|start|>assistant")
+CHANNEL_ENDS = [marker + after for marker in ("<|start|>", "<|call|>", "<|return|>") for after in AFTER_END]
 FINAL = '<|channel|>final<|message|>{"city": "Rome"}'
 COMMENTARY = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 SECTIONS = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
@@ -244,9 +229,9 @@ def test_calls_may_follow_a_prefilled_text(dialect: Dialect):
     """The grammar requires the marker that ends the text, if the family has one."""
     prompt = prefilled(dialect, "<|start|>assistant", "", "Hi")
     constraint = constraint_of("", prompt, dialect, **PREFILLED, **required(parallel_tool_calls=False))
-    text = generated(constraint, random.Random(dialect.name))
+    text = support.generated(constraint, random.Random(dialect.name))
     assert text is not None
-    check_calls(dialect, TOOLS, text, prompt)
+    support.check_calls(dialect, TOOLS, text, prompt)
 
 
 PARAMETERS = {"type": "object", "properties": {"a": {"not": {}}}}
@@ -260,10 +245,10 @@ PATHS = {
         parse_messages, {"max_tokens": 9, "tools": [SKIPPED, {"name": "f", "input_schema": PARAMETERS}],
                          "tool_choice": {"type": "any"}}, "tools[1].input_schema",
     ),
-    "responses": (partial(parse_response, ResponseStore()), {"tools": [SKIPPED, FUNCTION]}, "tools[1].parameters"),
+    "responses": (parse_responses, {"tools": [SKIPPED, FUNCTION]}, "tools[1].parameters"),
     "namespace": (
-        partial(parse_response, ResponseStore()),
-        {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]}, "tools[0].tools[0].parameters",
+        parse_responses, {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]},
+        "tools[0].tools[0].parameters",
     ),
     "ollama": (ollama.parse_ollama, {"format": PARAMETERS}, "format"),
 }  # fmt: skip
@@ -272,8 +257,7 @@ PATHS = {
 @pytest.mark.parametrize("case", PATHS.values(), ids=PATHS)
 def test_place_has_the_path_of_the_interface(case: Any):
     parse, fields, path = case
-    content = {"input": "hi"} if isinstance(parse, partial) else {"messages": [{"role": "user", "content": "hi"}]}
-    body = {"model": "m", "tool_choice": "required", **content, **fields}
+    body = {"model": "m", "tool_choice": "required", "input" if parse is parse_responses else "messages": HI, **fields}
     with pytest.raises(BadRequest, match="'not' is not supported") as caught:
         constraint_for(parse(Fields(body)), ChatTemplate(PLAIN), PROMPT)
     assert caught.value.param == f"{path}#/properties/a/not"
