@@ -142,9 +142,7 @@ def function(schema: Any) -> dict[str, Any]:
 OF_TOOLS: dict[str, tuple[Any, Any]] = {
     "chat": (parse_chat, lambda schema: messages(tools=[{"type": "function", "function": function(schema)}])),
     "messages": (parse_messages, lambda schema: messages(tools=[{"name": "f", "input_schema": schema}])),
-    "responses": (
-        parse_responses, lambda schema: {"input": "x", "tools": [{"type": "function", **function(schema)}]}
-    ),
+    "responses": (parse_responses, lambda schema: {"input": "x", "tools": [{"type": "function", **function(schema)}]}),
 }  # fmt: skip
 SCHEMA = {
     "type": "object",

@@ -29,6 +29,7 @@ from tests.support.dialect_outputs import parse
 CITY = formatted("json_schema", support.SCHEMA)
 THINKS = PLAIN + "{# <think> </think> #}"
 OPEN_PROMPT = PROMPT + "<think>\n"
+THINKS_OPEN = (THINKS, OPEN_PROMPT)
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
@@ -62,100 +63,90 @@ CODER_CALLS = ["hm\n" + CODER_CALL, "hm\n<function=now>\n</function>", "hm\n</th
 MINIMAX = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
 MINIMAX_CALL = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
 MINIMAX_STARTS = ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n")
-CHANNELS = "{{ tools }}<|start|><|channel|><|message|>"
-CHANNEL_PROMPT = "<|start|>assistant<|channel|>analysis<|message|>"
+CHANNELS = ("{{ tools }}<|start|><|channel|><|message|>", "<|start|>assistant<|channel|>analysis<|message|>")
 AFTER_END = ("assistant", "", "<|end|><|start|>assistant")
 CHANNEL_ENDS = [marker + after for marker in ("<|start|>", "<|call|>", "<|return|>") for after in AFTER_END]
 FINAL = '<|channel|>final<|message|>{"city": "Rome"}'
 COMMENTARY = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
-SECTIONS = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
+SECTIONS = ("{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>", "<|open|>think<|sep|>")
 SECTION_ENDS = ("<|open|>response<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>")
 PARTS = "{{ tools }}>>>all"
 
-# The fields of the request, the template and the prompt; valid outputs, and invalid ones.
+# The fields of the request; the template, also with the prompt; valid outputs, and invalid ones.
 OUTPUTS = {
-    "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
-    "auto-one-call": (
-        auto(parallel_tool_calls=False), PLAIN, PROMPT, ["Hi.", NOW, "Hi.\n" + NOW], [f"{NOW}\n{NOW}", NOW + "Hi."],
-    ),
+    "required": (required(), PLAIN, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
+    "one call": (auto(parallel_tool_calls=False), PLAIN, ["Hi.", NOW, "Hi.\n" + NOW], [f"{NOW}\n{NOW}", NOW + "Hi."]),
     "required-thinks": (
-        required(), THINKS, PROMPT, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
+        required(), THINKS, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
         [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
     ),
     "required-open": (
-        required(), THINKS, OPEN_PROMPT, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
-        ["hm", "hm</think>\n\nhm", WRONG],
+        required(), THINKS_OPEN, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW], ["hm", "hm</think>\n\nhm", WRONG],
     ),
-    "required-off": (required(template_vars={"enable_thinking": False}), THINKS, PROMPT, [NOW], [REASONING + NOW]),
-    "required-closed": (required(), THINKS, OPEN_PROMPT + "\n</think>\n\n", [NOW], [REASONING + NOW]),
-    "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
-    "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
-    "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
-    "grammar": (
-        formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'), THINKS, PROMPT, ["aab", REASONING + "ab"],
-        ["a", REASONING],
-    ),
+    "required-off": (required(template_vars={"enable_thinking": False}), THINKS, [NOW], [REASONING + NOW]),
+    "required-closed": (required(), (THINKS, OPEN_PROMPT + "\n</think>\n\n"), [NOW], [REASONING + NOW]),
+    "schema": (CITY, PLAIN, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
+    "schema-thinks": (CITY, THINKS, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
+    "schema-or-call": (auto(**CITY), PLAIN, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
+    "grammar": (formatted("grammar", 'root ::= "a"+ b\nb ::= "b"'), THINKS, ["aab", REASONING + "ab"], ["a"]),
     "not-strict": (
-        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN, PROMPT,
-        ['<tool_call>\n{"name": "f", "arguments": {"any": [1]}}\n</tool_call>'],
-        ['<tool_call>\n{"name": "f", "arguments": 1}\n</tool_call>'],
+        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN,
+        [CALL_F % '"any": [1]'], [CALL_F.replace("{%s}", "1")],
     ),
-    "prefill": ({**PREFILLED, **formatted("regex", r"\d-c")}, THINKS, PROMPT + "Hi", ["3-c"], ["<think>hm</think>3-c"]),
+    "prefill": ({**PREFILLED, **formatted("regex", r"\d-c")}, (THINKS, PROMPT + "Hi"), ["3-c"], [REASONING + "3-c"]),
     "auto": (
-        auto(), PLAIN, PROMPT,
-        [f"{WEATHER}\n{NOW}", "<function=now>{}</function>", "", "Hi. <tool <", "Hi. " + NOW, "Hi.<" + WEATHER],
+        auto(), PLAIN, [f"{WEATHER}\n{NOW}", "<function=now>{}</function>", "", "Hi. <tool <", "Hi.<" + WEATHER],
         [WRONG, "<tool_call>", NOW + "Hi.", "Hi." + WRONG],
     ),
-    "auto-names": (auto(tools=tools_with(LISTED_NAMES)), PLAIN, PROMPT, [CALL_F % '"a": 1'], [CALL_F % '"b": 1']),
+    "auto-names": (auto(tools=tools_with(LISTED_NAMES)), PLAIN, [CALL_F % '"a": 1'], [CALL_F % '"b": 1']),
     "auto-in-part": (
-        auto(tools=tools_with({"properties": IN_PART})), PLAIN, PROMPT,
-        [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
+        auto(tools=tools_with({"properties": IN_PART})), PLAIN, [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
         [CALL_F % text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1')],
     ),
     # Calls end reasoning, so they are constrained there too.
-    "auto-open": (auto(), THINKS, OPEN_PROMPT, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
-    "auto-bare": (auto(), LLAMA, PROMPT, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),
+    "auto-open": (auto(), THINKS_OPEN, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
+    "auto-bare": (auto(), LLAMA, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),
     "auto-tags": (
-        auto(), "{{ tools }}<tool_call><arg_key>", PROMPT, [IN_TAGS, IN_TAGS + "\n<tool_call>now\n</tool_call>"],
+        auto(), "{{ tools }}<tool_call><arg_key>", [IN_TAGS, IN_TAGS + "\n<tool_call>now\n</tool_call>"],
         [IN_TAGS.replace("Rome", "Romulus"), IN_TAGS.replace("city", "town"), "<tool_call>weather\n</tool_call>"],
     ),
-    "auto-thought": (auto(), CODER, OPEN_PROMPT, CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
+    "auto-thought": (auto(), (CODER, OPEN_PROMPT), CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
     "empty-reasoning-required": (
-        required(), MINIMAX, PROMPT, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"],
+        required(), MINIMAX, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"],
     ),
     "empty-reasoning-schema": (
-        CITY, MINIMAX, PROMPT, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"],
+        CITY, MINIMAX, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"],
     ),
     # The parser ends a message at any of these markers, so the text after another marker would be unconstrained.
     "channels-schema": (
-        CITY, CHANNELS, CHANNEL_PROMPT, [f"hm<|end|><|start|>assistant{FINAL}"],
+        CITY, CHANNELS, [f"hm<|end|><|start|>assistant{FINAL}"],
         [f"hm{end}{FINAL}" for end in CHANNEL_ENDS],
     ),
     "channels-required": (
-        required(), CHANNELS, CHANNEL_PROMPT, [f"hm<|end|><|start|>assistant{COMMENTARY}"],
+        required(), CHANNELS, [f"hm<|end|><|start|>assistant{COMMENTARY}"],
         [f"hm{end}{COMMENTARY}" for end in CHANNEL_ENDS],
     ),
     # A marker that opens the text also ends reasoning, and the response format begins after it.
     "sections-schema": (
-        CITY, SECTIONS, "<|open|>think<|sep|>", [f'hm{end}{{"city": "Rome"}}' for end in SECTION_ENDS],
+        CITY, SECTIONS, [f'hm{end}{{"city": "Rome"}}' for end in SECTION_ENDS],
         [f"hm{end}Rome" for end in SECTION_ENDS],
     ),
-    "sections-required": (required(), SECTIONS, "<|open|>think<|sep|>", [], ["hm<|open|>response<|sep|>Hi"]),
+    "sections-required": (required(), SECTIONS, [], ["hm<|open|>response<|sep|>Hi"]),
     "parts": (
-        auto(), PARTS, PROMPT + ">>>",
+        auto(), (PARTS, PROMPT + ">>>"),
         ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"],
         ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"],
     ),
     "parts-prefill": (
-        {**PREFILLED, **auto()}, PARTS, PROMPT + ">>>all\nHi", [" there.>>>now\n{}"], [" there.>>>then\n{}"],
+        {**PREFILLED, **auto()}, (PARTS, PROMPT + ">>>all\nHi"), [" there.>>>now\n{}"], [" there.>>>then\n{}"],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OUTPUTS.values(), ids=OUTPUTS)
 def test_output_is_constrained_as_requested(case: Any):
-    fields, template, prompt, right, wrong = case
-    check_fits(constraint_of(template, prompt, **fields), right, wrong)
+    fields, source, right, wrong = case
+    check_fits(constraint_of(*([source] if isinstance(source, str) else source), **fields), right, wrong)
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
