@@ -43,7 +43,7 @@ def call_message(arguments, call_id="call_1"):
         pytest.param("{% generation %}a{{ messages[0].content }}{% endgeneration %}b", "ahib", id="generation"),
         pytest.param("{{ {'b': 'é', 'a': 1} | tojson }}", '{"b": "é", "a": 1}', id="tojson keeps letters and order"),
         pytest.param(
-            "{{ {'b': 1, 'a': 2} | tojson(sort_keys=1, separators='=:') }}", '{"a":2="b":1}', id="tojson options"
+            "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}', id="options"
         ),
         pytest.param("{{ messages | map(attribute='role') | tojson }}", '["user"]', id="tojson of a generator"),
         pytest.param("{{ ('[1]' | from_json)[0] + 1 }}", "2", id="from_json"),
@@ -236,9 +236,8 @@ def test_message_in_the_format_of_the_template(message, expected):
 @pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
 @pytest.mark.parametrize("written", ["{oops", "[1]"])
 def test_template_that_iterates_arguments_gets_invalid_ones_as_one_argument(decoded, written):
-    source = CALLS.replace(
-        "{{ ARGUMENTS }}", f"{{% for k, v in {decoded}.items() %}}{{{{ k ~ '=' ~ v }}}}{{% endfor %}}"
-    )
+    items = f"{{% for k, v in {decoded}.items() %}}{{{{ k ~ '=' ~ v }}}}{{% endfor %}}"
+    source = CALLS.replace("{{ ARGUMENTS }}", items)
     assert render(source, [call_message('{"a": 1}')]) == "[assistant]<f:a=1:call_1>"
     assert render(source, [call_message(written)]) == f"[assistant]<f:arguments={written}:call_1>"
 
@@ -288,20 +287,13 @@ def test_template_that_requires_short_ids_gets_equal_ids_for_call_and_result():
     assert "abc123XYZ" in template.render([call_message({}, "abc123XYZ")])
 
 
-@pytest.mark.parametrize(
-    ("function", "shown"),
-    [
-        ({"name": "f"}, '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}'),
-        (
-            {"parameters": {"title": "T"}, "name": "f", "description": "d"},
-            '{"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
-        ),
-    ],
-    ids=["a name alone", "in its own order"],
-)
-def test_tools_have_the_fields_that_templates_require(function, shown):
-    tools = [{"type": "function", "function": function}]
-    assert render("{% for tool in tools %}{{ tool.function | tojson }}{% endfor %}", tools=tools) == shown
+def test_tools_have_the_fields_that_templates_require_in_their_own_order():
+    functions = {"name": "f"}, {"parameters": {"title": "T"}, "name": "f", "description": "d"}
+    tools = [{"type": "function", "function": function} for function in functions]
+    assert render("{% for tool in tools %}{{ tool.function | tojson }}\n{% endfor %}", tools=tools).splitlines() == [
+        '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}',
+        '{"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
+    ]
 
 
 OPENED = "{% for m in messages %}"
@@ -397,16 +389,15 @@ def test_calls_are_described_and_written_in_the_format_of_the_family(source, mes
     assert shown in render(source, messages, tools=TOOLS)
 
 
-@pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])
-def test_missing_template_is_chatml(source):
-    assert render(source) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+def test_missing_template_is_chatml():
+    assert render(None) == render("") == HEADER
 
 
 def test_test_conversations_share_one_limit_of_work(monkeypatch):
     """A template that takes long for each of them would delay the start twenty times."""
     monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
-    slow = "{% for _ in range(90) %}{% for _ in range(90) %}{% endfor %}{% endfor %}{{ messages[-1].content }}"
-    template = ChatTemplate(slow)
+    loops = "{% for _ in range(90) %}{% for _ in range(90) %}{% endfor %}{% endfor %}"
+    template = ChatTemplate(loops + "{{ messages[-1].content }}")
     assert not template.capabilities.shows_results  # This test conversation comes after the limit.
     assert template.render([USER]) == "hi"
 
@@ -430,16 +421,11 @@ def test_user_text_is_separated_from_markup(source, expected):
     assert user_text(prompt) == expected
 
 
-def test_tools_and_variables_count_as_user_text():
-    source = "{{ tools | tojson }}|{{ documents[0] }}"
-    tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}]
-    prompt = ChatTemplate(source).render([USER], tools=tools, variables={"documents": ["c"]})
+def test_tools_variables_and_unknown_roles_count_as_user_text():
+    prompt = render("{{ tools | tojson }}|{{ documents[0] }}", tools=TOOLS, variables={"documents": ["c"]})
     assert user_text(prompt) == prompt.split("|")
     assert '"name": "f"' in prompt
-
-
-def test_unknown_role_counts_as_user_text():
-    assert "admin" in user_text(ChatTemplate(None).render([{"role": "admin", "content": ""}]))
+    assert "admin" in user_text(render(None, [{"role": "admin", "content": ""}]))
 
 
 def tokenize(text, parse_special):
@@ -456,11 +442,6 @@ def tokens_of(prompt, special):
     return [token for part in text_parts(prompt, special) for token in tokenize(*part)]
 
 
-def prompt_of(*texts):
-    """A prompt of texts, each with whether it is text of the template."""
-    return join("", [text if is_markup else Marked(text) for text, is_markup in texts])
-
-
 START, END = -1, -2
 
 
@@ -471,27 +452,24 @@ def test_user_text_never_becomes_control_tokens(content):
     assert tokens == [START, *map(ord, "user\n" + content), END, ord("\n"), START, *map(ord, "assistant\n")]
 
 
-@pytest.mark.parametrize("kinds", [(False, False), (False, True), (True, False)])
-def test_control_token_that_is_partly_user_text_is_not_parsed(kinds):
-    prompt = prompt_of(*zip(("<|im_", "end|>"), kinds))
-    assert tokens_of(prompt, re.compile(pattern_of(SPECIAL))) == [*map(ord, "<|im_end|>")]
-
-
 @pytest.mark.parametrize(
     ("texts", "special", "parts"),
     [
-        pytest.param([("<s>a", True), ("b", False)], SPECIAL, [("<s>ab", True)], id="whole"),
-        pytest.param([("a", True), ("<s>", False)], [], [("a<s>", True)], id="whole, no special tokens"),
-        pytest.param(
-            [("<s>a ", True), ("b </s> c", False), (" d<|im_end|>\n<|im_start|>", True)],
+        ([("<|im_", False), ("end|>", False)], SPECIAL, [("<|im_end|>", False)]),
+        ([("<|im_", False), ("end|>", True)], SPECIAL, [("<|im_end|>", False)]),
+        ([("<|im_", True), ("end|>", False)], SPECIAL, [("<|im_end|>", False)]),
+        ([("<s>a", True), ("b", False)], SPECIAL, [("<s>ab", True)]),
+        ([("a", True), ("<s>", False)], [], [("a<s>", True)]),
+        (
+            [("<s>a", True), ("</s>", False), ("b</s>", True)],
             SPECIAL,
-            [("<s>", True), ("a b </s> c d", False), ("<|im_end|>\n<|im_start|>", True)],
-            id="cut at special tokens only",
+            [("<s>", True), ("a</s>b", False), ("</s>", True)],
         ),
     ],
 )
 def test_prompt_is_split_only_if_user_text_has_a_control_token(texts, special, parts):
-    assert text_parts(prompt_of(*texts), re.compile(pattern_of(special))) == parts
+    prompt = join("", [text if is_markup else Marked(text) for text, is_markup in texts])
+    assert text_parts(prompt, re.compile(pattern_of(special))) == parts
 
 
 # Every operation of a template: methods of str, filters and operators, with user text and text of the template.
