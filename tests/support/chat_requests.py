@@ -34,19 +34,24 @@ FIELD_NAMES = [name for name in _RECORDED if name != "messages"]
 
 def read(parser, fields, *, strict=False):
     """The request that a parser of any interface reads from these fields."""
-    body = parse_body(json.dumps(fields).encode())
-    request = parser(body)
-    body.report_unknown()
-    body.ignored(strict=strict)
-    return request
+    return read_with_ignored(parser, fields, strict)[0]
 
 
 def ignored(parser, fields):
     """What the parser ignores in these fields."""
+    return read_with_ignored(parser, fields)[1]
+
+
+def read_with_ignored(parser, fields, strict=False):
     body = parse_body(json.dumps(fields).encode())
-    parser(body)
+    request = parser(body)
     body.report_unknown()
-    return body.ignored(strict=False)
+    return request, body.ignored(strict=strict)
+
+
+def values_of(request, names):
+    """The values of fields of a request, or of its parameters."""
+    return {name: getattr(request if hasattr(request, name) else request.params, name) for name in names}
 
 
 def parse(*, strict=False, **fields):

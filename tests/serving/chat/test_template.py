@@ -42,9 +42,7 @@ def call_message(arguments, call_id="call_1"):
         pytest.param("{% for i in [0, 1] %}{% if i %}{% break %}{% endif %}{{ i }}{% endfor %}", "0", id="break"),
         pytest.param("{% generation %}a{{ messages[0].content }}{% endgeneration %}b", "ahib", id="generation"),
         pytest.param("{{ {'b': 'é', 'a': 1} | tojson }}", '{"b": "é", "a": 1}', id="tojson keeps letters and order"),
-        pytest.param(
-            "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}', id="options"
-        ),
+        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
         pytest.param("{{ messages | map(attribute='role') | tojson }}", '["user"]', id="tojson of a generator"),
         pytest.param("{{ ('[1]' | from_json)[0] + 1 }}", "2", id="from_json"),
         pytest.param("{{ strftime_now('%Y') | length }}", "4", id="strftime_now"),
@@ -460,11 +458,7 @@ def test_user_text_never_becomes_control_tokens(content):
         ([("<|im_", True), ("end|>", False)], SPECIAL, [("<|im_end|>", False)]),
         ([("<s>a", True), ("b", False)], SPECIAL, [("<s>ab", True)]),
         ([("a", True), ("<s>", False)], [], [("a<s>", True)]),
-        (
-            [("<s>a", True), ("</s>", False), ("b</s>", True)],
-            SPECIAL,
-            [("<s>", True), ("a</s>b", False), ("</s>", True)],
-        ),
+        ([("<s>a", True), ("</s>", False), ("</s>", True)], SPECIAL, [("<s>", True), ("a</s>", False), ("</s>", True)]),
     ],
 )
 def test_prompt_is_split_only_if_user_text_has_a_control_token(texts, special, parts):
