@@ -21,6 +21,7 @@ def test_smallest_request_has_only_the_message():
     assert parse() == ChatRequest(model="", messages=({"role": "user", "content": "hi"},))
 
 
+OFF = {"template_vars": {"enable_thinking": False}}
 TOOL_CHOICE = {"type": "allowed_tools", "mode": "required", "tools": [{"name": "look"}]}
 # The fields of a request, and the values of the parsed request or of its parameters.
 FIELDS = [
@@ -56,10 +57,7 @@ FIELDS = [
     ({"documents": [{"text": "a"}]}, {"template_vars": {"documents": [{"text": "a"}]}}),
     ({"reasoning_effort": "none"}, {"template_vars": {"enable_thinking": False, "reasoning_effort": "none"}}),
     ({"template_vars": {"a": 1, "b": 1}, "chat_template_kwargs": {"b": 2}}, {"template_vars": {"a": 1, "b": 2}}),
-    (
-        {"enable_thinking": False, "template_vars": {"enable_thinking": True}},
-        {"template_vars": {"enable_thinking": False}},
-    ),
+    ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, OFF),
     ({"reasoning_format": "none"}, {"splits_reasoning": False}),
     ({"reasoning_format": "deepseek"}, {"splits_reasoning": True}),
     ({"t_max_predict_ms": 0}, {"max_completion_s": None}),
