@@ -126,9 +126,8 @@ HEAD = ResponseHead("msg_1", 0, "demo")
 def encoded(end: OutputEnd, *, n_completion: int = 9, events: Sequence[Event] = EVENTS) -> tuple[list[Any], Any]:
     """The events of the stream, and the body, of the same output under a limit of 20 tokens."""
     usage = replace(USAGE, n_completion=n_completion)
-    stream, whole = (
-        MessageEncoder(HEAD, parsed(max_tokens=20, stream=is_stream), lambda: usage) for is_stream in (True, False)
-    )
+    requests = (parsed(max_tokens=20, stream=is_stream) for is_stream in (True, False))
+    stream, whole = (MessageEncoder(HEAD, request, lambda: usage) for request in requests)
     chunks = []
     for event in (*events, end):
         stream.add(0, event)

@@ -80,13 +80,11 @@ REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_conte
 # A request, and whether its response is right, with the fields of its first choice.
 RESPONSES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "zero log probabilities are those of the tokens": (
-        "/v1/completions",
-        {"prompt": "a", "logprobs": 0, "max_tokens": 3},
+        "/v1/completions", {"prompt": "a", "logprobs": 0, "max_tokens": 3},
         lambda one: [*map(list, one["logprobs"]["top_logprobs"])] == [[token] for token in one["logprobs"]["tokens"]],
     ),
     "the first token of an echo has no log probability": (
-        "/v1/completions",
-        ECHO,
+        "/v1/completions", ECHO,
         lambda one: (
             [value is None for value in one["logprobs"]["token_logprobs"]].index(False) == 1
             and "".join(one["logprobs"]["tokens"]) == one["text"]
@@ -94,21 +92,18 @@ RESPONSES: dict[str, tuple[str, dict[str, Any], Any]] = {
     ),
     "a natural end with log probabilities": (
         *chat(max_tokens=300, logprobs=True),
-        lambda one: (
-            one["finish_reason"] == "stop"
-            and "".join(token["token"] for token in one["logprobs"]["content"]) == one["message"]["content"]
-        ),
+        lambda one: (one["finish_reason"], one["message"]["content"])
+        == ("stop", "".join(token["token"] for token in one["logprobs"]["content"])),
     ),
     "control tokens as stop texts": (
-        *chat(stop=["<|im_end|>", "<|im_start|>"]),
-        lambda one: one["usage"]["completion_tokens"] == 8,
+        *chat(stop=["<|im_end|>", "<|im_start|>"]), lambda one: one["usage"]["completion_tokens"] == 8,
     ),
     "content, reasoning and a call in one message": (
         *chat(USER, REPLAYED, result("1", [{"type": "text", "text": "x"}]), tools=[TOOL]),
         lambda one: one["finish_reason"] == "length",
     ),
     "the count of a cached prompt": ("/api/chat", OLLAMA, lambda one: one["prompt_eval_count"] > 5),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RESPONSES)

@@ -29,7 +29,7 @@ from tests.support.dialect_outputs import parse
 CITY = formatted("json_schema", support.SCHEMA)
 THINKS = PLAIN + "{# <think> </think> #}"
 OPEN_PROMPT = PROMPT + "<think>\n"
-THINKS_OPEN = (THINKS, OPEN_PROMPT)
+OPEN = (THINKS, OPEN_PROMPT)
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
@@ -66,6 +66,7 @@ MINIMAX_STARTS = ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n")
 CHANNELS = ("{{ tools }}<|start|><|channel|><|message|>", "<|start|>assistant<|channel|>analysis<|message|>")
 AFTER_END = ("assistant", "", "<|end|><|start|>assistant")
 CHANNEL_ENDS = [marker + after for marker in ("<|start|>", "<|call|>", "<|return|>") for after in AFTER_END]
+ENDED = "hm<|end|><|start|>assistant"
 FINAL = '<|channel|>final<|message|>{"city": "Rome"}'
 COMMENTARY = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 SECTIONS = ("{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>", "<|open|>think<|sep|>")
@@ -80,9 +81,7 @@ OUTPUTS = {
         required(), THINKS, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
         [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
     ),
-    "required-open": (
-        required(), THINKS_OPEN, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW], ["hm", "hm</think>\n\nhm", WRONG],
-    ),
+    "required-open": (required(), OPEN, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW], ["hm", "hm</think>\n\nhm", WRONG]),
     "required-off": (required(template_vars={"enable_thinking": False}), THINKS, [NOW], [REASONING + NOW]),
     "required-closed": (required(), (THINKS, OPEN_PROMPT + "\n</think>\n\n"), [NOW], [REASONING + NOW]),
     "schema": (CITY, PLAIN, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
@@ -104,28 +103,18 @@ OUTPUTS = {
         [CALL_F % text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1')],
     ),
     # Calls end reasoning, so they are constrained there too.
-    "auto-open": (auto(), THINKS_OPEN, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
+    "auto-open": (auto(), OPEN, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
     "auto-bare": (auto(), LLAMA, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),
     "auto-tags": (
         auto(), "{{ tools }}<tool_call><arg_key>", [IN_TAGS, IN_TAGS + "\n<tool_call>now\n</tool_call>"],
         [IN_TAGS.replace("Rome", "Romulus"), IN_TAGS.replace("city", "town"), "<tool_call>weather\n</tool_call>"],
     ),
     "auto-thought": (auto(), (CODER, OPEN_PROMPT), CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
-    "empty-reasoning-required": (
-        required(), MINIMAX, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"],
-    ),
-    "empty-reasoning-schema": (
-        CITY, MINIMAX, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"],
-    ),
+    "empty-required": (required(), MINIMAX, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"]),
+    "empty-schema": (CITY, MINIMAX, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"]),
     # The parser ends a message at any of these markers, so the text after another marker would be unconstrained.
-    "channels-schema": (
-        CITY, CHANNELS, [f"hm<|end|><|start|>assistant{FINAL}"],
-        [f"hm{end}{FINAL}" for end in CHANNEL_ENDS],
-    ),
-    "channels-required": (
-        required(), CHANNELS, [f"hm<|end|><|start|>assistant{COMMENTARY}"],
-        [f"hm{end}{COMMENTARY}" for end in CHANNEL_ENDS],
-    ),
+    "channels-schema": (CITY, CHANNELS, [ENDED + FINAL], [f"hm{end}{FINAL}" for end in CHANNEL_ENDS]),
+    "channels-required": (required(), CHANNELS, [ENDED + COMMENTARY], [f"hm{end}{COMMENTARY}" for end in CHANNEL_ENDS]),
     # A marker that opens the text also ends reasoning, and the response format begins after it.
     "sections-schema": (
         CITY, SECTIONS, [f'hm{end}{{"city": "Rome"}}' for end in SECTION_ENDS],
