@@ -29,6 +29,7 @@ FIELDS = [
     ({"model": "m", "n": 3, "max_tokens": 7.0}, {"model": "m", "n": 3, "max_tokens": 7}),
     ({"max_tokens": 1, "max_completion_tokens": 7}, {"max_tokens": 7}),
     ({"n_predict": 5}, {"max_tokens": 5}),
+    ({"max_tokens": -1}, {"max_tokens": None}),
     ({"n_predict": -1, "max_tokens": 3}, {"max_tokens": 3}),
     ({"temperature": 0, "top_k": -1, "seed": -1}, {"sampling": {"temperature": 0, "top_k": 0, "seed": None}}),
     ({"presence_penalty": -2, "repeat_penalty": 1}, {"sampling": {"presence_penalty": -2, "repeat_penalty": 1}}),

@@ -7,7 +7,7 @@ import pytest
 
 from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.dialects.parser import FormatText, merged
-from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 from localchat.serving.models.model_file import DEMO_PATH
 from tests.support import dialect_outputs as outputs
 from tests.support.dialect_outputs import TOOLS, Reasoning, calls_of, events_of, parse, parse_every_way, parser, text_of
@@ -271,13 +271,6 @@ def test_other_objects_and_text_around_an_object_are_content(name):
         assert parse_every_way(text, DIALECTS[name]) == [ContentDelta(text)]
 
 
-@pytest.mark.parametrize("text", ["```p", '{"nam_', '{"name": "nox', '{"arguments": [', SOLE_CALL + ";"])
-def test_text_is_released_where_it_differs_from_a_call(text):
-    made = parser()
-    assert made.feed(text[:-1]) == []
-    assert made.feed(text[-1]) == [ContentDelta(text)]
-
-
 @pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
 def test_value_without_its_start_tag_belongs_to_its_key(name, tag):
     """It is not parsed as the value of the next key."""
@@ -323,17 +316,6 @@ def test_call_inside_closed_reasoning_is_reasoning(name, after):
     events = parse_every_way(output, dialect)
     assert (text_of(events, ReasoningDelta), calls_of(events)) == (reasoning, [("now", {"a": 1})])
     assert text_of(events, ContentDelta) == ""
-
-
-def test_only_text_that_may_be_a_marker_is_held_back():
-    assert parser(tools=()).feed("Hi \n") == [ContentDelta("Hi \n")]
-    assert parser().feed("Hi \n") == [ContentDelta("Hi")]
-    made = parser()
-    assert made.feed("Hi <to") == [ContentDelta("Hi")]
-    assert made.feed("ol_box") == [ContentDelta(" <tool_box")]
-    made = parser(DIALECTS["functionary-3.2"])
-    assert made.feed("all\nHi\n>>>al") == [ContentDelta("Hi")]
-    assert made.feed("so \n>>> 1") == [ContentDelta("\n>>>also \n>>> 1")]
 
 
 # The schema of an argument between tags, its text, and its JSON.
@@ -410,21 +392,33 @@ def test_call_in_a_notation_that_breaks_off_counts_as_cut(name, text, raw):
     assert made.inside_tool_call
 
 
-STREAMED = {
-    "gemma-4": '<|tool_call>call:weather{city:<|"|>',
-    "lfm2": "<|tool_call_start|>[weather(city='",
-    "mistral": '[TOOL_CALLS]weather[ARGS]{"city": "',
-    "minimax-m3": markers_of('P<tool_call>P<invoke name="weather">P<city>'),
-    "qwen-coder": "<tool_call>\n<function=weather>\n<parameter=city>\n",
-}
+# The pieces of an output, and what is emitted after each: texts, and names of calls.
+PARIS = {"Par": "Par", "is": "is"}
+STREAMED = [
+    *(("hermes", {text[:-1]: "", text[-1]: text}) for text in ("```p", '{"nam_', '{"name": "nox', '{"arguments": [')),
+    ("hermes", {SOLE_CALL: "", ";": SOLE_CALL + ";"}),
+    ("hermes", {"Hi <to": "Hi", "ol_box": " <tool_box", "\n": ""}),
+    ("functionary-3.2", {"all\nHi\n>>>al": "Hi", "so \n>>> 1": "\n>>>also \n>>> 1"}),
+    ("hermes", {'<tool_call>{"name":"f",': "f", '"arguments": {"a": "x': '{"a": "x', "y": "y", '"}': '"}', "}\n": ""}),
+    ("gemma-4", {'<|tool_call>call:weather{city:<|"|>': 'weather{"city":"', **PARIS}),
+    ("lfm2", {"<|tool_call_start|>[weather(city='": 'weather{"city": "', **PARIS}),
+    ("mistral", {'[TOOL_CALLS]weather[ARGS]{"city": "': 'weather{"city": "', **PARIS}),
+    ("minimax-m3", {'P<tool_call>P<invoke name="weather">P<city>': 'weather{"city": "', **PARIS}),
+    ("minimax-m3", {'P<tool_call>P<invoke name="f">P<opt>P<a>P<item>x': 'f{"opt": {"a": [', "P</item>P</a>": '"x"]'}),
+    ("qwen-coder", {"<tool_call>\n<function=weather>\n<parameter=city>\n": 'weather{"city": "', **PARIS}),
+]
 
 
-@pytest.mark.parametrize("name", STREAMED)
-def test_text_of_an_argument_is_streamed(name):
+@pytest.mark.parametrize(("name", "pieces"), STREAMED)
+def test_only_text_that_may_be_a_marker_is_held_back(name, pieces):
     made = parser(DIALECTS[name])
-    made.feed(STREAMED[name])
-    for piece in ("Par", "is"):
-        assert made.feed(piece) == [ToolCallArguments(0, piece)]
+    for piece, emitted in pieces.items():
+        events = made.feed(markers_of(piece))
+        assert "".join(event.name if isinstance(event, ToolCallStart) else event.text for event in events) == emitted
+
+
+def test_white_space_is_held_back_only_beside_tools():
+    assert parser(tools=()).feed("Hi \n") == [ContentDelta("Hi \n")]
 
 
 NESTED = {
@@ -458,13 +452,6 @@ def test_nested_elements(body, expected):
     events = parse([text], DIALECTS["minimax-m3"], tools=tools)
     assert expected is None or calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)) == [("f", expected)]
     assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["f"]
-
-
-def test_child_elements_are_streamed():
-    made = parser(DIALECTS["minimax-m3"])
-    events = made.feed(markers_of('P<tool_call>P<invoke name="weather">P<opt>P<a>P<item>1P</item>P<item>x'))
-    assert events[1:] == [ToolCallArguments(0, '{"opt": {"a": [1, ')]
-    assert made.feed(markers_of("P</item>P</a>")) == [ToolCallArguments(0, '"x"]')]
 
 
 # --- messages that a template renders; `python -m tools.formats` tests other templates so ---

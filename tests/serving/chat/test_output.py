@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
-from tests.support.dialect_outputs import Reasoning, events_of, parse, parse_every_way, parser
+from tests.support.dialect_outputs import Reasoning, events_of, parse, parse_every_way
 
 
 def tool_call(text):
@@ -95,35 +94,21 @@ CASES = [
     *(*REASONING, *CALLS, *BROKEN),
     *((name, f'{CALL_F}"arguments": {text}}}', [("f", made)]) for name, text, made in CORRECTED),
     *((repr(text), text, [text]) for text in NO_CALLS),
+    # The prompt opens the reasoning, or does not.
+    ("opened", "\nhm\n</think>\n\nHi", [R("hm"), "Hi"], "x<think>"),
+    ("opened with a line break", "\nhm\n</think>\n\nHi", [R("hm"), "Hi"], "x<think>\n"),
+    ("opened, cut", "hm", [R("hm")], "x<think>"),
+    ("opened, empty", "</think>Hi", ["Hi"], "x<think>\n"),
+    *(("not open", "Hi</think>", ["Hi</think>"], prompt) for prompt in ("<think>\n\n</think>\n\n", "<think>x", "")),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
-def test_events_of_an_output(text, expected):
-    assert parse_every_way(text) == events_of(expected)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_events_of_an_output(case):
+    _, text, expected, prompt = (*case, "")[:4]
+    assert parse_every_way(text, prompt=prompt) == events_of(expected)
     if text in NO_CALLS:
         assert parse_every_way(text, tools=()) == events_of(expected)
-
-
-@pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
-def test_reasoning_that_the_prompt_opens(prompt):
-    assert parse_every_way("\nhm\n</think>\n\nHi", prompt=prompt) == [ReasoningDelta("hm"), ContentDelta("Hi")]
-    assert parse_every_way("hm", prompt=prompt) == [ReasoningDelta("hm")]
-    assert parse_every_way("</think>Hi", prompt=prompt) == [ContentDelta("Hi")]
-
-
-@pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
-def test_prompt_without_open_reasoning(prompt):
-    assert parse_every_way("Hi</think>", prompt=prompt) == [ContentDelta("Hi</think>")]
-
-
-def test_arguments_are_streamed_at_once():
-    made = parser()
-    assert made.feed('<tool_call>{"name": "f",') == [ToolCallStart(0, "id0", "f")]
-    assert made.feed(' "arguments": {"a": "x') == [ToolCallArguments(0, '{"a": "x')]
-    assert made.feed("y") == [ToolCallArguments(0, "y")]
-    assert made.feed('"}') == [ToolCallArguments(0, '"}')]
-    assert made.feed("}\n") == []
 
 
 def test_long_output_costs_linear_time():
