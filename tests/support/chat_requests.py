@@ -58,10 +58,6 @@ def parse(*, strict=False, **fields):
     return read(parse_chat, {"messages": HI, **fields}, strict=strict)
 
 
-def parse_messages(*messages):
-    return parse(messages=list(messages)).messages
-
-
 def refused(parser, fields):
     """The path of the field that a parser of any interface refuses."""
     with pytest.raises(errors.BadRequest) as caught:

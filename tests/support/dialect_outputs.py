@@ -66,17 +66,20 @@ def parse(pieces, dialect=DIALECTS["hermes"], **options):
     return merged([*events, *made.finish()])
 
 
+def cuts(data):
+    """A text or bytes whole, in single characters, cut in two, and cut at random."""
+    dice = random.Random(data)
+    yield from ([data], [data[i : i + 1] for i in range(len(data))])
+    places = [[at] for at in dice.sample(range(len(data)), min(len(data), N_CUTS))]
+    places += [sorted(dice.choices(range(len(data) + 1), k=dice.randint(2, 8))) for _ in range(N_CUTS // 5)]
+    yield from ([data[a:b] for a, b in zip([0, *at], [*at, len(data)])] for at in places)
+
+
 def parse_every_way(text, dialect=DIALECTS["hermes"], **options):
-    """The events of a text. They must be the same if it is cut into characters, in two, or at random."""
+    """The events of a text, which must be the same however it is cut."""
     whole = parse([text], dialect, **options)
-    assert parse(text, dialect, **options) == whole, "character by character"
-    dice = random.Random(text)
-    for at in dice.sample(range(len(text)), min(len(text), N_CUTS)):
-        assert parse([text[:at], text[at:]], dialect, **options) == whole, f"cut at {at}"
-    for _ in range(N_CUTS // 5):
-        cuts = sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 8)))
-        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
-        assert parse(pieces, dialect, **options) == whole, f"cuts {cuts}"
+    for pieces in cuts(text):
+        assert parse(pieces, dialect, **options) == whole, pieces
     return whole
 
 

@@ -14,7 +14,7 @@ from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.params import parse_default
 from localchat.serving.core.request import ResponseFormat
-from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, values_of
+from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, values_of
 
 
 def test_smallest_request_has_only_the_message():
@@ -146,7 +146,7 @@ MESSAGES = [
 @pytest.mark.parametrize(("message", "changed"), MESSAGES)
 def test_message_is_normalised(message, changed):
     expected = {name: value for name, value in {**message, **changed}.items() if value is not None}
-    assert parse_messages(message) == (expected,)
+    assert parse(messages=[message]).messages == (expected,)
 
 
 def test_default_on_the_command_line_is_read_as_a_request_is():

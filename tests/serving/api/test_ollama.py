@@ -92,14 +92,7 @@ def test_results_are_assigned_to_the_calls_in_order():
 # --- The built-in model ---
 
 
-@pytest.fixture(scope="module")
-def url(base_url: str) -> str:
-    return base_url.removesuffix("/v1")
-
-
-def test_model_is_listed_and_shown(url):
-    port = int(url.rpartition(":")[2])
-    ask(port, "/api/generate", {})  # Waits until the model is loaded, which is a moment after the server is ready.
+def test_model_is_listed_and_shown(port):
     version = ask(port, "/api/version")[1]["version"]
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)
     (model,) = ask(port, "/api/tags")[1]["models"]
@@ -131,9 +124,9 @@ def test_capabilities_are_those_of_the_template(more, capabilities):
     assert shown["capabilities"] == ["completion", *capabilities]
 
 
-def test_ollama_package(url, request):
+def test_ollama_package(port, request):
     ollama = pytest.importorskip("ollama", reason="the real client comes with the clients extra")
-    client = ollama.Client(host=url)
+    client = ollama.Client(host=f"http://127.0.0.1:{port}")
     request.addfinalizer(client._client.close)
     assert [model.model for model in client.list().models] == ["demo"]
     assert client.show("demo").capabilities

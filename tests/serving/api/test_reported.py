@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.chat_requests import TOOL
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
 from tests.support.live import running_server
 from tests.support.serving import BIG, chat_body, generating, raw_request, read_all, reset, serving, wait_for
 
 USER = {"role": "user", "content": "hello"}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 SCHEMA = {"type": "object", "required": None, "enum": None, "properties": {"a": {"type": "integer", "minimum": None}}}
 
 

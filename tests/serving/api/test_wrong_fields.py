@@ -88,7 +88,6 @@ def said(role: str, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": role, **fields}]}
 
 
-PARAMETERS = "tools[0].function.parameters"
 ASSISTANT = {"role": "assistant", "content": "Once"}
 OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
 CONTINUED, REASONING = "continue_final_message", {"continue_final_message": "reasoning_content"}
@@ -115,11 +114,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"functions": [{}]}, "functions[0].name"),
         ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
         ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
-        # A schema is checked whatever enforces it.
-        *(
-            ({"tools": [{"function": {"name": "f", "parameters": {"type": "objct"}, **more}}]}, f"{PARAMETERS}#/type")
-            for more in ({}, {"strict": False}, {"strict": True})
-        ),
+        ({"tools": [{"function": {"name": "f", "parameters": {"type": "x"}}}]}, "tools[0].function.parameters#/type"),
         ({"json_schema": {"properties": {"a": 1}}}, "json_schema#/properties/a"),
         ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
         ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),

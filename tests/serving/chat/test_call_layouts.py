@@ -19,11 +19,6 @@ def tool(name: str, properties: Any, required: Any, **schema: Any) -> dict[str, 
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
-    """A function `f` whose one argument `a` has this schema."""
-    return (tool("f", {"a": schema}, "a"),)
-
-
 def layout_constraint(name: str, i: int, tools: Any) -> Any:
     """The constraint that requires calls in one layout of a family."""
     dialect = replace(DIALECTS[name], calls=DIALECTS[name].calls[i : i + 1])
@@ -77,7 +72,7 @@ DATE, LIST, NULL = (
     ids=str,
 )
 def test_value_in_tags_matches_its_schema(name: str, schema: Any, right: list[str], wrong: list[str]):
-    (markers, call), tools = IN_TAGS[name], tools_with(schema)
+    (markers, call), tools = IN_TAGS[name], (tool("f", {"a": schema}, "a"),)
     calls = [[call.format(value) for value in values] for values in (right, wrong)]
     check_fits(constraint_of("{{ tools }}" + markers, **required(tools=tools)), *calls)
     for text in calls[0]:
@@ -107,7 +102,7 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)
 def test_text_in_a_notation_cannot_end_the_call(schema: Any):
     """The parser ends a call of Gemma at the marker, also inside a text; a string of LFM2 may contain its marker."""
-    tools = tools_with(schema)
+    tools = (tool("f", {"a": schema}, "a"),)
     call, end = '<|tool_call>call:f{a:<|"|>%s<|"|>}<tool_call|>', "<tool_call|>"
     wrong = [call % end, call % f"x{end}y"]
     check_fits(constraint_of("{{ tools }}<|tool_call>", **required(tools=tools)), [call % ("x" + end[1:])], wrong)

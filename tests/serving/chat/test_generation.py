@@ -15,17 +15,12 @@ from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import Output, PlainText
 from localchat.serving.chat.runs.start import start_chat
+from localchat.serving.core import events
 from localchat.serving.core.errors import BadRequest, QueueFull
-from localchat.serving.core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputToken,
-    PromptLogprobs,
-    PromptProgress,
-    SampledTokens,
-)
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
 from localchat.serving.engine.values import Cancelled, EngineError, StepOutput, TokenTexts
 from tests.support import engines
+from tests.support.dialect_outputs import cuts
 from tests.support.engines import events_of, output_of, request, request_for, run_of, step_until_idle, stepped
 from tests.support.fakes import FakeBackend, echo, endless
 from tests.support.serving import BIG, TOOLS, generating, serving
@@ -61,14 +56,14 @@ def test_first_events_come_before_the_first_token_and_after_progress():
         request_for((0,), reports_progress=True, stop_token_ids=(1,)),
         TokenTexts([a.piece, b.piece], frozenset(), frozenset()),
         PlainText(),
-        first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")],
+        first_events=lambda tokens: [events.PromptLogprobs(tokens()), ContentDelta("Once")],
     )
     older, newer = PromptProgress(1, 3, 0, 0.5), PromptProgress(2, 3, 0, 0.5)
     output.prompt = [0]
     steps = [StepOutput(0, 1.0, progress=older), StepOutput(0, 2.0, progress=newer)]
     assert output.read(steps) == [newer]
     assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, end="stop", last=1)]) == [
-        PromptLogprobs((a,)),
+        events.PromptLogprobs((a,)),
         ContentDelta("Once"),
         SampledTokens((a,)),
         ContentDelta("a"),
@@ -96,17 +91,6 @@ def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str,
     assert isinstance(end, OutputEnd)
     assert end.reason == ("length" if end.stop is None else "stop")
     return "".join(event.text for event in events if isinstance(event, ContentDelta)), end.stop
-
-
-def cuts(data: bytes) -> list[list[bytes]]:
-    """The data whole, byte by byte, split in two at every position, and split at random positions."""
-    random_ = random.Random(len(data))
-    result = [[data], [data[i : i + 1] for i in range(len(data))]]
-    result += [[data[:i], data[i:]] for i in range(1, len(data))]
-    for _ in range(20):
-        places = sorted(random_.choices(range(len(data) + 1), k=4))
-        result.append([data[a:b] for a, b in zip([0, *places], [*places, len(data)])])
-    return result
 
 
 CASES = {
