@@ -20,7 +20,7 @@ from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
 from localchat.serving.engine.values import Cancelled, EngineError, StepOutput, TokenTexts
 from tests.support import engines
-from tests.support.dialect_outputs import cuts
+from tests.support.dialect_outputs import cuts, text_of
 from tests.support.engines import events_of, output_of, request, request_for, run_of, step_until_idle, stepped
 from tests.support.fakes import FakeBackend, echo, endless
 from tests.support.serving import BIG, TOOLS, generating, serving
@@ -76,11 +76,6 @@ def test_first_events_come_before_the_first_token_and_after_progress():
 # Stop texts end the content, at any cut. A word of the reasoning or of a call ends nothing.
 
 
-def shown(output: Output, *tokens: int) -> str:
-    """The text of the events of the next tokens."""
-    return "".join(event.text for event in events_of(output, *tokens) if isinstance(event, ContentDelta))
-
-
 def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
     """The text of the pieces up to a stop text, and this stop text."""
     output, events = output_of(pieces, stop=stop), list[Any]()
@@ -90,7 +85,7 @@ def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str,
     *_, end = events
     assert isinstance(end, OutputEnd)
     assert end.reason == ("length" if end.stop is None else "stop")
-    return "".join(event.text for event in events if isinstance(event, ContentDelta)), end.stop
+    return text_of(events, ContentDelta), end.stop
 
 
 CASES = {
@@ -111,7 +106,7 @@ def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text:
 def test_stop_text_at_the_start_of_the_content_ends_the_tags_of_the_reasoning():
     parser = OutputParser(DIALECTS["hermes"], is_raw=True)
     output = output_of([b"<think>hm</think>", b"END"], parser, stop=("END",))
-    assert shown(output, 0, 1) == "<think>hm</think>"
+    assert text_of(events_of(output, 0, 1), ContentDelta) == "<think>hm</think>"
     assert output.finish_reason == "stop"
 
 
@@ -132,7 +127,7 @@ def test_raw_output_is_the_text_as_it_was_generated(name: str, text: str, stop: 
     pieces = [character.encode() for character in text]
     raw, split = (output_of(pieces, OutputParser(DIALECTS[name], is_raw=is_raw), stop=stop) for is_raw in (True, False))
     events, _ = (events_of(output, *range(len(pieces)), end="length") for output in (raw, split))
-    content = "".join(event.text for event in events if isinstance(event, ContentDelta))
+    content = text_of(events, ContentDelta)
     assert text.startswith(content + "\n") if raw.finish_reason == "stop" else content == text
     for counted in ("n_completion", "n_reasoning"):
         assert getattr(raw.usage(), counted) == getattr(split.usage(), counted)
@@ -141,17 +136,17 @@ def test_raw_output_is_the_text_as_it_was_generated(name: str, text: str, stop: 
 
 def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
     output = output_of([b"a", b"<", b"e", b"x", b"y"], stop=("<end>",))
-    assert [shown(output, i) for i in range(5)] == ["a", "", "", "<ex", "y"]
+    assert [text_of(events_of(output, i), ContentDelta) for i in range(5)] == ["a", "", "", "<ex", "y"]
 
 
 def test_character_is_returned_with_its_last_byte():
     output = output_of([bytes([byte]) for byte in "é€".encode()])
-    assert [shown(output, i) for i in range(5)] == ["", "é", "", "", "€"]
+    assert [text_of(events_of(output, i), ContentDelta) for i in range(5)] == ["", "é", "", "", "€"]
 
 
 def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
     output = output_of([b"a", b"b!c", b"d"], stop=("!",))
-    assert shown(output, 0, 1, 2) == "ab"
+    assert text_of(events_of(output, 0, 1, 2), ContentDelta) == "ab"
     assert (output.finish_reason, output.usage().n_completion) == ("stop", 2)
 
 

@@ -179,7 +179,6 @@ ws ::= | " " | "\n" [ \t]{0,20}"""
         ("root ::= [a&&b~~]+", ["a&b~"], ["c", ""]),
         ('root ::= start "z" | "(" root ")"\nstart ::= [a-z]+', ["abz", "((zzz))"], ["z", "(ab)"]),
     ],
-    ids=["json", "recursive", "classes", "escapes", "operators of classes", "texts that overlap"],
 )
 def test_gbnf_is_followed(grammar: str, right: list[str], wrong: list[str]):
     check_fits(gbnf(grammar), right, wrong)
