@@ -1,4 +1,4 @@
-"""An output of each model family with reasoning, text and calls, for the tests of dialects."""
+"""An output of each model family with reasoning, text and calls, and parsers of outputs that are cut anywhere."""
 
 import json
 import os

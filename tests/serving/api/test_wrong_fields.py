@@ -1,4 +1,4 @@
-"""Wrong fields in the requests of each interface: the error names the path of the field."""
+"""Wrong fields in the requests of each interface, whose path the error names, and values at the limits of fields."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Dialects: golden outputs, cut at any place and damaged; detection by the template; messages that templates render."""
+"""Dialects: golden, damaged and special outputs, cut anywhere; detection by the template; messages of templates."""
 
 import random
 import re
@@ -116,7 +116,7 @@ K3_CALL = '<O>tools<S><O>call tool="now" index="1"<S><O>argument key="x" type="s
 K3_CALL += 'key="y" type="number"<S>3<C>argument<S><C>call<S><C>tools<S>'
 DSML = '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
 DSML += '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
-M3_CALLS = 'P<tool_call>P<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
+M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CODER_OPT = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>%s\n</parameter>\n</function>'
 SPACED = "<function=weather><parameter=city>%s</parameter></function>"
