@@ -45,7 +45,7 @@ FIELDS = [
     ({"logit_bias": [[5, 1], ["7", -1], ["a b", False]]}, {"logit_bias": ((5, 1), ("7", -1), ("a b", -math.inf))}),
     ({"logit_bias": []}, {"logit_bias": ()}),
     ({"min_tokens": 5, "ignore_eos": True, "n_cmpl": 2}, {"min_tokens": 5, "ignore_eos": True, "n": 2}),
-    ({"prompt_logprobs": 0, "truncate_prompt_tokens": 7}, {"prompt_logprobs": 0, "n_prompt_kept": 7}),
+    ({"truncate_prompt_tokens": 7}, {"n_prompt_kept": 7}),
     ({"truncate_prompt_tokens": -1}, {"n_prompt_kept": 0}),
     ({"n_probs": 0}, {"top_logprobs": None}),
     ({"n_probs": 2}, {"top_logprobs": 2}),
