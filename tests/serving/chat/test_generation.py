@@ -13,7 +13,6 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.runs.generation import Output
 from localchat.serving.chat.runs.start import start_chat
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
