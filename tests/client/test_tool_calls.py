@@ -117,13 +117,7 @@ IDS: dict[str, Callable[[int, int, bool], str | None]] = {
     "changing": lambda call, piece, last: f"id{call}-{piece}",
 }
 # Arguments with pieces that are equal to pieces of other arguments, or to complete arguments.
-ARGUMENTS = [
-    '{"q": "x{}y"}',
-    '{"q": {"q": {}}}',
-    '{"q": "}", "r": [{}, {"q": 1}]}',
-    r'{"q": "{\"q\": 1}"}',
-    '{"c": "P"}',
-]
+ARGUMENTS = ['{"q": "x{}y"}', '{"q": {"q": {}}}', '{"q": "}", "r": [{}, {"q": 1}]}', r'{"q": "{\"q\": 1}"}']
 
 
 def pieces_of(text: str, chance: random.Random) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import ROOT
-from tests.support.slow_servers import silent_server
+from tests.support.slow_servers import silent
 from tools.accelerator import GPU, backend_for, find_gpu, wheel_index
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
@@ -318,7 +318,7 @@ def test_accelerator_that_is_named_and_cannot_be_used_is_an_error(machine: Machi
 
 def test_machine_without_a_network_waits_for_seconds(machine: Machine):
     stand_ins(machine.path, **CUDA)
-    with silent_server() as port:
+    with silent() as port:
         machine.url = f"http://127.0.0.1:{port}"
         start = time.monotonic()
         done = machine.install(REACH_S="1")
