@@ -288,7 +288,7 @@ def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
     ("variables", "has_styles"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_reasoning_has_a_style_only_where_it_is_wanted(variables, has_styles, monkeypatch):
-    with always(chunked(delta(reasoning="hm"), piece("a", "stop"), DONE)) as server:
+    with always(chunked(delta(reasoning="h"), delta(reasoning="m"), piece("a", "stop"), DONE)) as server:
         shown = on_terminal(monkeypatch, "-b", server.url, "--show-reasoning", "hi", **variables)
     assert STYLES.sub("", shown.decode()) == "hm\na\n"
     assert (b"\x1b" in shown) == has_styles
