@@ -29,6 +29,7 @@ from tests.support.raw_server import DEADLINE_S, Server, always, serving
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
+CTRL_C = "\x03"
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -53,10 +54,6 @@ class Terminal:
         self.wait_for("> ")
         self.type(f"{line}\r")
         self.wait_for(shown)
-
-    def interrupt(self) -> None:
-        """Ctrl-C."""
-        self.type("\x03")
 
     def wait_for(self, words: str) -> str:
         """Wait until the words are shown. Return the output between the last wait and these words."""
@@ -181,10 +178,10 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
     with serving(lambda request, _: MODELS if request.method == "GET" else next(responses, HELLO)) as server:
         terminal = Terminal(tmp_path, server.url)
         terminal.enter("first", "first\na")
-        terminal.interrupt()
+        terminal.type(CTRL_C)
         terminal.wait_for("not kept)")
         terminal.wait_for("> ")
-        terminal.interrupt()  # At the prompt, Ctrl-C does not end the chat either.
+        terminal.type(CTRL_C)  # At the prompt, Ctrl-C does not end the chat either.
         terminal.type("\r")  # Just after the prompt is shown, Python handles an interrupt only at the next key.
         terminal.wait_for("Ctrl-D ends the chat)")
         terminal.enter("/retry", "Hello\n> ")
