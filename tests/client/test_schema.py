@@ -24,16 +24,8 @@ from tests.support.documents import run
 __all__ = ["python"]  # A fixture: used by name.
 
 UserId = NewType("UserId", int)
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Size(enum.IntEnum):
-    SMALL = 1
-    LARGE = 2
+Color = enum.Enum("Color", {"RED": "red", "BLUE": "blue"})
+Size = enum.IntEnum("Size", {"SMALL": 1, "LARGE": 2})
 
 
 @dataclass
@@ -81,14 +73,6 @@ class Movie(TypedDict):
 
 class Loose(TypedDict, total=False):
     title: str
-
-
-class Model:
-    """A class with the interface of a Pydantic model."""
-
-    @classmethod
-    def model_json_schema(cls) -> Any:
-        return {"type": "object", "$defs": {"Part": {"type": "integer"}}}
 
 
 def schema_object(required: List[str], **properties: Any) -> Any:
@@ -180,11 +164,11 @@ def test_dataclass_may_refer_to_itself_and_share_its_name():
     assert schema["properties"]["kids"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}}
     assert set(schema["$defs"]) == {"Node"}
     assert build(Node, {"value": 1, "kids": [{"value": 2}]}) == Node(1, [Node(2)])
-    one, two = (dataclasses.make_dataclass("Part", [(name, int)]) for name in "ab")
+    one, two = (dataclasses.make_dataclass("Tree", [(name, int)]) for name in "ab")
     schema = json_schema(Tuple[one, two])  # type: ignore[valid-type]  # Made at run time.
-    assert [ref["$ref"] for ref in schema["prefixItems"]] == ["#/$defs/Part", "#/$defs/Part_2"]
-    with pytest.raises(TypeError, match="two types named Part"):
-        json_schema(Tuple[one, Model])  # type: ignore[valid-type]
+    assert [ref["$ref"] for ref in schema["prefixItems"]] == ["#/$defs/Tree", "#/$defs/Tree_2"]
+    with pytest.raises(TypeError, match="two types named Tree"):
+        json_schema(Tuple[one, Tree])  # type: ignore[valid-type]
 
 
 class Tree:

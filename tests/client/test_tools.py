@@ -22,11 +22,7 @@ from tests.support.clients import waiting_client
 from tests.support.scripted import Script, calls, playing, text
 
 DEADLINE_S = 10
-
-
-class Unit(enum.Enum):
-    C = "celsius"
-    F = "fahrenheit"
+Unit = enum.Enum("Unit", {"C": "celsius", "F": "fahrenheit"})
 
 
 @dataclass
