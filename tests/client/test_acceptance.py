@@ -1,4 +1,4 @@
-"""The whole client: damaged streams by the thousand, its weight, and the comparison with `openai`."""
+"""The weight of the client, and the comparison with `openai`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ import pytest
 
 from bench import client as bench
 from bench import dialects
-from tests.support import fuzz_sse, fuzz_wire
-
-
-@pytest.mark.parametrize(("check", "n"), [(fuzz_sse.check, 3000), (fuzz_wire.check, 500)], ids=["sse", "wire"])
-def test_fuzz(check, n):
-    for seed in range(n):
-        check(seed)
 
 
 def test_openai_differs_from_the_dialects(capsys):

@@ -21,7 +21,7 @@ from localchat.request import media
 from localchat.transport.http1 import Inflate
 from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
-from tests.support.fuzz_sse import cuts
+from tests.support.fuzz import cuts
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, OPEN, chunked, chunks, delta, piece, sse, with_length
 from tests.support.raw_server import KEY, Peer, Request, Server, always, serving
 from tests.support.scripted import playing, text

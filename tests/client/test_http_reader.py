@@ -8,7 +8,7 @@ import pytest
 
 from localchat import IncompleteStream, ProtocolError
 from localchat.transport.http1 import _MAX_HEAD_BYTES, ResponseReader
-from tests.support.fuzz_sse import cuts
+from tests.support.fuzz import cuts
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
