@@ -149,9 +149,9 @@ def test_result_is_text_for_the_model(value: Any, shown: str):
         (("weather", '{"place": {}}'), "$.place.name: missing"),
     ],
 )
-def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str):
+def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str, client_class: Any):
     good = ("weather", '{"place": {"name": "Bonn"}, "unit": "fahrenheit"}')
-    with playing(calls(call, good), text("sorry")) as (client, script):
+    with playing(calls(call, good), text("sorry"), client_class=client_class) as (client, script):
         assert client.run("x", tools=[add, weather]).text == "sorry"
     wrong, right = results(script)
     assert wrong.startswith("Error: ")
@@ -221,7 +221,7 @@ async def stepwise(a: int) -> Any:
 def test_asynchronous_result_of_a_tool_needs_an_async_client(function: Any, result: str):
     """A coroutine function is refused at once; another function is known only when it has returned an awaitable."""
     tool, made = Tool.of(lambda a: function(a), name="f"), calls(("f", '{"a": 2}'))
-    assert ran(made, [tool], waiting_client) == [result]
+    assert [ran(made, [tool], waiting_client, parallel=parallel) for parallel in (False, True)] == [[result]] * 2
     assert "only an AsyncClient can run" in ran(made, [tool])[0]
     if function is not Promise:
         assert ran(made, [Tool.of(function, name="f")], waiting_client) == [result]
@@ -263,14 +263,15 @@ def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_er
         assert len(script.requests) == 2
 
 
-def test_parallel_calls_run_together_and_keep_their_order():
+def test_parallel_calls_run_together_and_keep_their_order(client_class: Any):
     together = threading.Barrier(3)
 
     def wait(name: str) -> str:
         together.wait(DEADLINE_S)
         return name
 
-    assert ran(calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc")), [wait], parallel=True) == ["a", "b", "c"]
+    made = calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc"))
+    assert ran(made, [wait], client_class, parallel=True) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("parallel", [False, True, 1, 2])
@@ -279,13 +280,3 @@ def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_cla
     user.set("somebody")
     tool = Tool.of(lambda: user.get(), name="whoami")
     assert ran(calls(*[("whoami", "{}")] * 3), [tool], client_class, parallel=parallel) == ["somebody"] * 3
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
-    made = calls(("later", '{"a": 1}'), ("add", '{"a": 1, "b": 2}'), ("fail", ""), ("sub", "{}"))
-    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
-        run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
-        assert [event.type for event in run].count("tool_result") == 4
-        assert (run.done, run.reply.text) == (True, "ok")
-    assert [result[:7] for result in results(script)] == ["2", "3", "Error: ", "Error: "]
