@@ -111,9 +111,7 @@ def thinking_part(text: str) -> Any:
 
 def test_content_in_parts_is_joined_and_sent_back_in_parts():
     """Also if a message after the deltas repeats them and goes on."""
-    deltas = [
-        chunk(content=content) for content in ([thinking_part("H")], [thinking_part("m.")], "a", [text_part("b")])
-    ]
+    deltas = [chunk(content=one) for one in ([thinking_part("H")], [thinking_part("m.")], "a", [text_part("b")])]
     message = whole(content=[thinking_part("Hm."), text_part("a"), text_part("bc")])
     for chunks, text in ((deltas, "ab"), ([*deltas, message], "abc"), ([message], "abc")):
         reply = reply_of(*chunks)

@@ -235,16 +235,11 @@ def test_headers_are_merged_and_none_is_the_default_of_an_option(client_class, m
 
 
 def test_help_lists_the_options_of_each_method():
-    options = {
-        "chat": "retries_on_mismatch: int",
-        "map": "concurrency: int",
-        "run": "on_call: ",
-        "request": "timeout: ",
-    }
+    options = {"chat": "retries_on_mismatch", "map": "concurrency: int", "run": "on_call: ", "request": "timeout: "}
     options |= {"stream": "timeout: Timeout | float | None", "complete": "suffix: str | None", "embed": "dimensions: "}
     for kind in (Client, AsyncClient):
-        for method, option in {**options, "conversation": "raise_errors: bool"}.items():
-            assert option in pydoc.render_doc(getattr(kind, method), renderer=pydoc.plaintext)
+        for name, option in {**options, "conversation": "raise_errors: bool"}.items():
+            assert option in pydoc.render_doc(getattr(kind, name), renderer=pydoc.plaintext)
     given: ChatOptions = {"temperature": 0}
     assert ChatOptions(temperature=0) == given
 

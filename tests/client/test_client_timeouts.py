@@ -39,13 +39,9 @@ def test_timeout_is_one_number_for_all_limits_or_one_for_each(timeout: Timeout, 
 
 def test_none_is_no_timeout_and_the_default_is_another_value():
     with Client(timeout=3) as client:
-        for options, expected in (
-            ({}, Timeout(3)),
-            ({"timeout": None}, Timeout(None)),
-            ({"timeout": Timeout()}, Timeout()),
-        ):
-            assert client.stream("hi", **options)._request.timeout == expected
-            assert client.with_options(**options)._settings.timeout == expected
+        for given, used in (({}, Timeout(3)), ({"timeout": None}, Timeout(None)), ({"timeout": Timeout()}, Timeout())):
+            assert client.stream("hi", **given)._request.timeout == used
+            assert client.with_options(**given)._settings.timeout == used
     assert Client()._settings.timeout == Timeout() != Timeout(None)
 
 

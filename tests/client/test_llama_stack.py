@@ -47,11 +47,8 @@ PARAMETERS = {
     "y": {"param_type": "bool", "required": False, "default": False},
     "z": {"param_type": "str", "default": None, "required": False},
 }
-PROPERTIES = {
-    "x": {"type": "integer", "description": "a number"},
-    "y": {"type": "boolean", "default": False},
-    "z": {"type": "string"},
-}
+INTEGER, STRING, NULL = ({"type": name} for name in ("integer", "string", "null"))
+PROPERTIES = {"x": {**INTEGER, "description": "a number"}, "y": {"type": "boolean", "default": False}, "z": STRING}
 FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": PROPERTIES, "required": ["x"]}}
 DO = {"name": "brave_search", "description": "Do."}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
@@ -98,9 +95,9 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (stack.chat_logprobs, [CHOSEN, {"token": "c", "logprob": -2.0}], [{"b": -0.5, "a": -1.0}, {"c": -2.0}]),
     (stack.chat_logprobs, None, None),
     *((stack.type_schema, name, {"type": kind}) for name, kind in TYPES.items()),
-    (stack.type_schema, "List[int]", {"type": "array", "items": {"type": "integer"}}),
-    (stack.type_schema, "Optional[str]", {"anyOf": [{"type": "string"}, {"type": "null"}]}),
-    (stack.type_schema, "int | None", {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+    (stack.type_schema, "List[int]", {"type": "array", "items": INTEGER}),
+    (stack.type_schema, "Optional[str]", {"anyOf": [STRING, NULL]}),
+    (stack.type_schema, "int | None", {"anyOf": [INTEGER, NULL]}),
     (stack.type_schema, "Any", {}),
     (stack.tool_definition, {"tool_name": "f", "parameters": PARAMETERS}, {"type": "function", "function": FUNCTION}),
     (stack.tool_definition, {"tool_name": BuiltIn.SEARCH, "description": "Do."}, {"type": "function", "function": DO}),
@@ -211,9 +208,8 @@ def test_events_of_calls():
     assert (start, end) == (StackEvent("start", StackText("")), StackEvent("complete", StackText(""), "end_of_message"))
     assert {event.event_type for event in progress} == {"progress"}
     began, ended = StackToolCall("", "started"), StackToolCall(")", "in_progress")
-    first, second = (
-        [StackToolCall(text, "in_progress") for text in texts] for texts in (["f(", '{"a":', "1}"], ["g(", "{"])
-    )
+    texts = ["f(", '{"a":', "1}"], ["g(", "{"]
+    first, second = ([StackToolCall(text, "in_progress") for text in given] for given in texts)
     whole = StackToolCall(StackCall("1", "f", {"a": 1}, '{"a":1}'), "succeeded")
     failed = StackToolCall("g({)", "failed")
     assert [event.delta for event in progress] == [began, *first, began, *second, ended, whole, ended, failed]

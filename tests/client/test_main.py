@@ -51,9 +51,7 @@ def environment(url: str) -> dict[str, str]:
 REASONING = chunked(delta(reasoning_content="hm"), *HELLO_EVENTS)
 THOUGHT = chunked(delta(reasoning_content="h"), delta("length", reasoning_content="m"), DONE)
 CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
-OTHERS = chunked(
-    delta("tool_calls", 1, reasoning_content="hm", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS
-)
+OTHERS = chunked(delta("stop", 1, reasoning="h", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FIELDS = '{"model": "m", "text": "Hello", "finish_reason": "stop", "usage": {"input_tokens": 3, "output_tokens": 2}}'
 
@@ -133,14 +131,10 @@ def test_options_become_fields_of_the_request():
 
 def test_piped_input_comes_before_the_text(monkeypatch):
     with always(HELLO) as server:
-        for piped, words, prompt in (
-            ("text\n", "explain", "text\n\nexplain"),
-            ("text", "", "text"),
-            ("", "a b", "a b"),
-        ):
+        for piped, words, sent in (("text\n", "explain", "text\n\nexplain"), ("text", "", "text"), ("", "a b", "a b")):
             monkeypatch.setattr(sys, "stdin", io.StringIO(piped))
             assert exit_code("-b", server.url, *words.split()) == 0
-            assert server.requests[-1].json["messages"][0]["content"] == prompt
+            assert server.requests[-1].json["messages"][0]["content"] == sent
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])

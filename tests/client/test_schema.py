@@ -90,6 +90,7 @@ def shown(value: Any) -> str:
 
 COLOR = {"type": "string", "enum": ["red", "blue"]}
 STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+BIO = {**STRING, "description": "one line"}
 PAIR = {"type": "array", "prefixItems": [INTEGER, STRING], "items": {"anyOf": [INTEGER, STRING]}}
 PAIR |= {"minItems": 2, "maxItems": 2}
 TIME = datetime.datetime(2024, 5, 6, 7, 8, 9, 500000, datetime.timezone.utc)
@@ -126,12 +127,7 @@ TIME = datetime.datetime(2024, 5, 6, 7, 8, 9, 500000, datetime.timezone.utc)
         (datetime.time, of_format("time"), "07:08:09", datetime.time(7, 8, 9)),
         (Movie, schema_object(["title", "year"], title=STRING, year=INTEGER), {"title": "a", "year": 1}, None),
         (Loose, {"type": "object", "properties": {"title": STRING}}, {}, {}),
-        (
-            "age int, bio: one line",
-            schema_object(["age", "bio"], age=INTEGER, bio={"type": "string", "description": "one line"}),
-            {"age": 1, "bio": ""},
-            None,
-        ),
+        ("age int, bio: one line", schema_object(["age", "bio"], age=INTEGER, bio=BIO), {"age": 1, "bio": ""}, None),
         ("ok bool\nsize float: in mm, rounded", None, {"ok": True, "size": 1}, {"ok": True, "size": 1.0}),
     ],
     ids=shown,
@@ -289,9 +285,7 @@ TYPE_WORDS = ["json", " json_object", "json_schema", "text", "object", "int", "d
 
 @pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x", *TYPE_WORDS])
 def test_wrong_short_form_is_a_value_error(text: str):
-    with pytest.raises(
-        ValueError, match=r"short form|a field must be|is no field: pass .* int .* or '\w+ str' for a field"
-    ):
+    with pytest.raises(ValueError, match=r"short form|a field must be|is no field: pass .* or '\w+ str' for a field"):
         json_schema(text)
 
 
@@ -401,15 +395,13 @@ def nested(
     a: List["int | None"], b: Dict[str, "list[Node | None]"], c: "list['int | None']", d: Annotated["int | str", "x"]
 ): pass
 
-def evaluated(a, b, c): pass
+def plain(a, b, c): pass
 
-evaluated.__annotations__ = {
-    "a": List["int | None"], "b": Dict[str, "list[Node | None]"], "c": Annotated["int | str", "x"]
-}
+plain.__annotations__ = {"a": List["int | None"], "b": Dict[str, "list[Node | None]"], "c": Annotated["int | str", "x"]}
 
 assert build(Node, {"a": 1, "kids": [{"a": 2}, None]}) == Node(1, kids=[Node(2), None])
 assert build(nested, {"a": [None], "b": {"k": [None]}, "c": [1, None], "d": "y"})["b"] == {"k": [None]}
-assert build(evaluated, {"a": [None], "b": {"k": [None]}, "c": "y"})["b"] == {"k": [None]}
+assert build(plain, {"a": [None], "b": {"k": [None]}, "c": "y"})["b"] == {"k": [None]}
 assert build(tool, {"x": ["a"], "y": {"a": 1}}) == {"x": ["a"], "y": Node(1)}
 assert json_schema(Movie)["properties"]["year"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 assert build(datetime.time, "07:08:09.5Z") == datetime.time(7, 8, 9, 500000, datetime.timezone.utc)

@@ -42,25 +42,16 @@ SENT: dict[str, tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]] = {
     "name again at the end, no labels": ([("f", ONE), ("f", "")], [F1]),
     "empty object first": ([("f", "{}", 0, "x"), (None, '{"a"', 0), (None, ": 1}", 0)], [F1]),
     "Gemini, the same function twice": ([("f", ONE), ("f", TWO), ("f", TWO)], [F1, F2, F2]),
-    "second call announced, then its arguments": (
-        [("f", ONE, 0), ("f", "", 0), (None, '{"a"', 0), (None, ": 2}", 0)],
-        [F1, F2],
-    ),
+    "second call announced": ([("f", ONE, 0), ("f", "", 0), (None, '{"a"', 0), (None, ": 2}", 0)], [F1, F2]),
     "same index, new name, empty arguments": ([("f", "", 0), ("g", "", 0), (None, ONE, 0)], [("f", {}), G1]),
     "same index, new name, no arguments at all": ([("f", ONE, 0), ("g", None, 0)], [F1, ("g", {})]),
     "arguments before the name, after a call": ([("f", TWO), (None, ONE), ("g",)], [F2, G1]),
     "same id, other index, no arguments": ([("f", "", 0, "x"), ("g", "", 1, "x")], [("f", {}), ("g", {})]),
     "sent twice in full": ([("f", ONE, 0, "x"), ("f", ONE, 0, "x")], [F1]),
     # Which of the two gets the first arguments is unknown: neither call may be run.
-    "one index, interleaved": (
-        [("f", "", 0), ("g", "", 0), (None, ONE, 0), (None, TWO, 0)],
-        [("f", None), ("g", None), ("", None)],
-    ),
+    "one index": ([("f", "", 0), ("g", "", 0), (None, ONE, 0), (None, TWO, 0)], [("f", None), ("g", None), ("", None)]),
     "two objects for one call": ([("f", ONE, 0, "x"), (None, TWO, 0, "x")], [("f", None)]),
-    "name cut, with arguments in both pieces": (
-        [("get_wea", '{"a"', 0, "x"), ("ther", ": 1}", 0)],
-        [("get_weather", F1[1])],
-    ),
+    "name and arguments cut": ([("get_wea", '{"a"', 0, "x"), ("ther", ": 1}", 0)], [("get_weather", F1[1])]),
     "name cut, the id in both pieces": ([("get_", "", 0, "x"), ("f", ONE, 0, "x")], [("get_f", {"a": 1})]),
     "name cut before the arguments": (
         [("edit_ex", None, 0, "x"), ("isting_", None, 0), ("file", None, 0), (None, ONE, 0)],
