@@ -341,9 +341,9 @@ def test_second_reader_of_a_stream_is_refused():
 
 
 FAILURES = {
-    "cut": (until_close(piece("a")), IncompleteStream),
-    "reported": (chunked(piece("a"), sse({"error": "bad luck"})), StreamError),
-    "not a completion": (chunked(piece("a"), b"data: oops\n\n"), ProtocolError),
+    "cut": (until_close(piece("a <thi")), IncompleteStream),
+    "reported": (chunked(piece("a <thi"), sse({"error": "bad luck"})), StreamError),
+    "not a completion": (chunked(piece("a <thi"), b"data: oops\n\n"), ProtocolError),
     "not JSON": (chunked(piece("a", "stop"), DONE), DoesNotFit),
     "timeout": (OPEN, TimedOut),
     "status": (with_length(b"{}", "500 No"), ServerError),
@@ -353,18 +353,20 @@ FAILURES = {
 @pytest.mark.parametrize("method", ["stream", "run_stream"])
 @pytest.mark.parametrize(("raw", "kind"), FAILURES.values(), ids=FAILURES)
 def test_stream_that_failed_raises_its_error_whenever_it_is_read(raw, kind, method, client_class):
+    """Text that may begin a tag is emitted before the error."""
     server = waiting(raw) if kind is TimedOut else responding_once(raw)
     options = {"response_format": int, "timeout": 0.05 if kind is TimedOut else DEADLINE_S}
     with server, make_client(server, client_class) as client:
         stream = getattr(client, method)("hi", **options)
-        texts, caught = stream.text, []
-        for read in (lambda: list(texts), lambda: next(texts), lambda: list(stream), lambda: list(stream.text)):
+        texts, seen, caught = stream.text, [], []
+        for read in (lambda: seen.extend(texts), lambda: next(texts), lambda: list(stream), lambda: list(stream.text)):
             with pytest.raises(kind) as info:
                 read()
             caught.append(info.value)
         with pytest.raises(kind):
             stream.finish()
         assert caught == caught[:1] * 4
+        assert "".join(seen) == ("" if kind is ServerError else caught[0].partial.text)
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

@@ -53,6 +53,8 @@ FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": PROPERTI
 DO = {"name": "brave_search", "description": "Do."}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 STACK_CALL = {"call_id": "1", "tool_name": "f", "arguments": {"a": 1}, "arguments_json": '{"a":1}'}
+CALLS = (ToolCall("1", "f", {}, "{}"), ToolCall("2", "g", None, "{", "not JSON"))
+STACK_CALLS = (StackCall("1", "f", {}, "{}"), UnparseableToolCall("2", "g", "{"))
 # The name of a built-in tool, and arguments without their text.
 SEARCH = {"call_id": "1", "tool_name": BuiltIn.SEARCH, "arguments": {"q": "é"}}
 SEARCHED = {"id": "1", "type": "function", "function": {"name": "brave_search", "arguments": '{"q": "\\u00e9"}'}}
@@ -142,10 +144,6 @@ def test_what_the_server_requires_back_survives_the_conversion():
     choice = Choice(reasoning="Hm.", tool_calls=tuple(calls), reasoning_field="reasoning", extra=extra)
     assert stack.to_openai({"role": "assistant", **vars(stack.stack_reply(choice))}) == choice.message
     assert stack.stack_calls(choice.message["tool_calls"])[0].extra == signed
-
-
-CALLS = (ToolCall("1", "f", {}, "{}"), ToolCall("2", "g", None, "{", "not JSON"))
-STACK_CALLS = (StackCall("1", "f", {}, "{}"), UnparseableToolCall("2", "g", "{"))
 
 
 @pytest.mark.parametrize(

@@ -96,16 +96,14 @@ def test_bound_arguments_of_a_partial_are_neither_shown_to_the_model_nor_replace
     partial = functools.partial(search, site="s", token="secret")
     nested = functools.partial(functools.partial(search, token="secret"), site="s")
     named = functools.update_wrapper(functools.partial(search, site="s", token="secret"), search)
+    made = [{"query": "q", "token": "mine"}, {"query": "q"}]
     for tool in (Tool.of(given, name="search") for given in (partial, nested, named)):
         assert list(tool.parameters["properties"]) == tool.parameters["required"] == ["query"]
-        with playing(calls(*(("search", json.dumps(given)) for given in ARGUMENTS)), text("ok")) as (client, script):
+        with playing(calls(*(("search", json.dumps(given)) for given in made)), text("ok")) as (client, script):
             client.run("x", tools=[tool])
         assert "secret" not in json.dumps(script.requests[0])
         assert "unknown property" in results(script)[0]
         assert results(script)[1] == "q s secret"
-
-
-ARGUMENTS: List[Any] = [{"query": "q", "token": "mine"}, {"query": "q"}]
 
 
 def test_values_that_cannot_be_tools_are_refused():
@@ -171,14 +169,12 @@ def counting(a: int) -> Iterator[int]:
         raise ValueError("no more")
 
 
-LAZY = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
-
-
 def test_results_are_text_and_exceptions_are_shortened_and_logged(caplog: pytest.LogCaptureFixture, client_class: Any):
     made = [("fail", ""), *(("find", f'{{"name": "{name}"}}') for name in "za"), ("lazy", "{}")]
     made += [("counting", f'{{"a": {a}}}') for a in (2, 3)]
+    lazy = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
     with caplog.at_level(logging.WARNING):
-        failed, *others = ran(calls(*made), [fail, find, counting, LAZY], client_class)
+        failed, *others = ran(calls(*made), [fail, find, counting, lazy], client_class)
     assert failed.startswith("Error: RuntimeError: no luck")
     assert len(failed) < 600
     stopped = "Error: RuntimeError: the function raised StopIteration: "
