@@ -212,41 +212,19 @@ def test_waits_are_neither_too_short_nor_too_long(module: Any, name: str, least:
     assert least <= getattr(module, name) <= most
 
 
-# A stream that is closed ends at once the thread or task that reads it.
+@pytest.fixture
+def close_when(client_class: Any) -> Callable[..., None]:
+    """Close a stream in another thread or task when the event is set. The test fails if it does not end at once."""
 
-
-def close_in_a_thread(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
-    """Close a stream in another thread when `waits` is set."""
-    with Client(url, **options) as client:
-        stream = client.stream(prompt)
-        thread = threading.Thread(target=lambda: (waits.wait(DEADLINE_S), stream.close()))
-        thread.start()
-        with pytest.raises(Cancelled):
-            list(stream)
-        thread.join(DEADLINE_S)
-
-
-def close_in_a_task(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
-    """Close a stream in another task when `waits` is set."""
-
-    async def read_and_close(client: AsyncClient) -> None:
-        stream = client.stream(prompt)
-        reading = asyncio.ensure_future(stream.finish())
-        await until(waits)
-        await stream.close()
-        with pytest.raises(Cancelled):
-            await reading
-
-    run_async(url, read_and_close, **options)
-
-
-@pytest.fixture(params=[close_in_a_thread, close_in_a_task])
-def close_when(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """A test with this fixture runs with each of the two clients, and fails if the stream does not end at once."""
-
-    def close(waits: threading.Event, url: str, **options: Any) -> None:
+    def close(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
         start = time.monotonic()
-        request.param(waits, url, **{"model": "m", **options})
+        with client_class(url, **{"model": "m", **options}) as client:
+            stream = client.stream(prompt)
+            thread = threading.Thread(target=lambda: (waits.wait(DEADLINE_S), stream.close()))
+            thread.start()
+            with pytest.raises(Cancelled):
+                list(stream)
+        thread.join(DEADLINE_S)
         assert time.monotonic() - start < DEADLINE_S / 2
 
     return close
