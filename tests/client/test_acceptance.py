@@ -1,7 +1,5 @@
 """The weight of the client, and the comparison with `openai`."""
 
-from __future__ import annotations
-
 import re
 import sys
 

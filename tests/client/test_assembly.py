@@ -1,7 +1,5 @@
 """Assembly of a reply from payloads: choices, reasoning in tags, logprobs, split characters, defects of servers."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

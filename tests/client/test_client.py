@@ -1,7 +1,5 @@
 """The client over real sockets: its requests, and every format of a response."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

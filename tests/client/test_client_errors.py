@@ -1,7 +1,5 @@
 """Statuses and their errors, retries, redirects, hostile servers and their limits, and secrets that are not shown."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Options of clients and calls: their names, their values, and prompts that are not valid."""
 
-from __future__ import annotations
-
 import json
 import math
 import pydoc

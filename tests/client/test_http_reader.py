@@ -1,7 +1,5 @@
 """The parser of HTTP responses: cut into pieces, incomplete, and with bytes that are not HTTP."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Conversion of values and streams to and from llama-stack's types: a row for each rule of docs/contract.md."""
 
-from __future__ import annotations
-
 import base64
 import enum
 from types import SimpleNamespace

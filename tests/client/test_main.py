@@ -1,7 +1,5 @@
 """`python -m localchat` as a child process, with a scripted server."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

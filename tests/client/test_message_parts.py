@@ -1,7 +1,5 @@
 """Images and audio as parts of a message: sources, types, and their position in the message."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

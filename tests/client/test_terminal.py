@@ -1,7 +1,5 @@
 """The chat of `python -m localchat` on a pseudo-terminal, and the options of the command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

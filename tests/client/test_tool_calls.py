@@ -1,7 +1,5 @@
 """Assembly of tool calls: the id decides, then the index, then whether the arguments are complete."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Collection

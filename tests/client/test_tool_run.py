@@ -1,7 +1,5 @@
 """Runs with tools against scripted responses: rounds, the messages that are sent back, and the end of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Requests, payloads, and the corpus of dialects: recorded streams of many servers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

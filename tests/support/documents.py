@@ -1,7 +1,5 @@
 """The code blocks of documents, and programs that run in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

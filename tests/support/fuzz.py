@@ -1,7 +1,5 @@
 """Bytes that are cut, and values that are replaced, at every place or at random."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

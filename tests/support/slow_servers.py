@@ -1,7 +1,5 @@
 """Servers that make a client wait, or that close its connection."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import socket
