@@ -317,9 +317,9 @@ def test_second_reader_of_a_stream_is_refused():
 
 
 FAILURES = {
-    "cut": (until_close(piece("a <thi")), IncompleteStream),
-    "reported": (chunked(piece("a <thi"), sse({"error": "bad luck"})), StreamError),
-    "not a completion": (chunked(piece("a <thi"), b"data: oops\n\n"), ProtocolError),
+    "cut": (until_close(piece("<thi")), IncompleteStream),
+    "reported": (chunked(piece("<thi"), sse({"error": "bad luck"})), StreamError),
+    "not a completion": (chunked(piece("<thi"), b"data: oops\n\n"), ProtocolError),
     "not JSON": (chunked(piece("a", "stop"), DONE), DoesNotFit),
     "timeout": (OPEN, TimedOut),
     "status": (with_length(b"{}", "500 No"), ServerError),
