@@ -212,11 +212,8 @@ def test_events_of_calls():
 
 
 def test_stream_that_is_cut_has_no_complete_event():
-    def cut() -> Any:
-        yield from Accumulator().add(chunk(content="a"))
-        raise IncompleteStream("cut")
-
-    seen: list[StackEvent] = []
+    accumulator, seen = Accumulator(), []
+    steps = (lambda: accumulator.add(chunk(content="a")), accumulator.finish)
     with pytest.raises(IncompleteStream):
-        seen.extend(stack.stack_events(cut()))
+        seen.extend(stack.stack_events(event for step in steps for event in step()))
     assert [event.event_type for event in seen] == ["start", "progress"]

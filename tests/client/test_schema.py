@@ -333,11 +333,7 @@ def test_value_that_is_nested_too_deeply_is_not_valid():
 @pytest.mark.parametrize(
     ("doc", "summary", "described"),
     [
-        (
-            "Do.\n\nArgs:\n    a (int): One.\n\nAsk before.\n\nReturns:\n    Nothing.\n\nCareful: it is final.",
-            "Do.\n\nAsk before.\n\nCareful: it is final.",
-            {"a": "One."},
-        ),
+        ("Do.\n\nArgs:\n    a (int): 1.\n\nAsk.\n\nReturns:\n    It.\n\nOf: b.", "Do.\n\nAsk.\n\nOf: b.", {"a": "1."}),
         ("Do it.\n\nWarning:\nIt is slow.\nVery.", "Do it.\n\nWarning:\nIt is slow.\nVery.", {}),
         ("Do it.\n\nWarning:\n    It is slow.", "Do it.", {}),
         ("Do it.\n\nArgs:\na: One.\nb: Two.\n\nMore: text.", "Do it.\n\n\nMore: text.", {"a": "One.", "b": "Two."}),

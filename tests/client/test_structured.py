@@ -168,15 +168,7 @@ def reply(text: str, **fields: Any) -> Reply:
 
 def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
     # Some models do not close the fence, or close it on the same line.
-    fences = [
-        "{}",
-        " {} \n",
-        "```json\r\n{}\r\n```",
-        "```JSON\n{}\n```\n",
-        "```json\n{}",
-        "```\n{}\n",
-        "```json\n{}```",
-    ]
+    fences = ["{}", " {}\n", "```json\r\n{}\r\n```", "```JSON\n{}\n```\n", "```json\n{}", "```\n{}\n", "```json\n{}```"]
     for text in (fence.format('{"street": "High"}') for fence in fences):
         assert ExpectedValue(Address).read(reply(text)) == Address("High")
     assert ExpectedValue(Address).read(reply('```JSON\n{"street": "```x```"}\n```')) == Address("```x```")
