@@ -1,7 +1,5 @@
 """Runs the command `python -m localchat.server` in this process, for arguments with which it ends without serving."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
@@ -22,18 +20,11 @@ class Done:
 
 
 def run_command(*arguments: str) -> Done:
-    """Run the command with these arguments.
-
-    Raises:
-        AssertionError: The command begins to serve.
-    """
+    """Run the command with these arguments. Raises AssertionError if it begins to serve."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(restored())
-        stack.enter_context(contextlib.redirect_stdout(out))
-        stack.enter_context(contextlib.redirect_stderr(err))
-        loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
-        stack.enter_context(mock.patch.object(server, "Loader", return_value=loader))
+    loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
+    serving = mock.patch.object(server, "Loader", return_value=loader)
+    with restored(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), serving:
         try:
             status = server.main(["--port", "0", *arguments])  # Another server may use the default port.
         except SystemExit as done:

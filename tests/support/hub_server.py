@@ -1,7 +1,5 @@
 """A stand-in for Hugging Face's hub: its API over HTTP, redirects of files to another host, ranges, ETags, faults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -39,28 +37,16 @@ class Hub:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.paused = threading.Event()  # Set when a response waits for `Fault.released`.
         self.blobs = {digest_of(data): data for files in repositories.values() for data in files.values()}
-        hub = self
-
-        class Handler(_Handler):
-            pass
-
-        Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"HF_ENDPOINT": self.url, **({"HF_TOKEN": self.token} if self.token else {})}
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.environment = {"HF_ENDPOINT": self.url, **({"HF_TOKEN": token} if token else {})}
 
     def ranges(self) -> list[str]:
         """The ranges of the requests for contents; "" for a whole file."""
         return [headers.get("range", "") for method, path, headers in self.requests if path.startswith("/cdn/")]
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> "Hub":
         self._thread.start()
         return self
 
@@ -123,28 +109,19 @@ class _Handler(BaseHTTPRequestHandler):
             return self.respond(401, headers={"X-Error-Message": "Invalid credentials in Authorization header"})
         if name not in self.hub.repositories:  # Without a token the real hub does not say that there is none.
             return self.respond(404 if self.hub.token else 401, headers={"X-Error-Code": "RepoNotFound"})
-        files = [
-            {
-                "rfilename": file,
-                "size": self.hub.sizes.get(file, len(data)),
-                "lfs": {"sha256": digest_of(data), "size": len(data), "pointerSize": 134},
-            }
-            for file, data in self.hub.repositories[name].items()
-        ]
+        files: list[dict[str, Any]] = []
+        for file, data in self.hub.repositories[name].items():
+            lfs = {"sha256": digest_of(data), "size": len(data), "pointerSize": 134}
+            files.append({"rfilename": file, "size": self.hub.sizes.get(file, len(data)), "lfs": lfs})
         return self.respond(200, json.dumps({"id": name, "sha": COMMIT, "siblings": files}).encode())
 
     def resolve(self, name: str, file: str) -> None:
         if name == self.hub.gated:
             return self.respond(401, headers={"X-Error-Code": "GatedRepo"})
         data = self.hub.repositories[name][file]
-        digest = digest_of(data)
-        headers = {
-            "X-Repo-Commit": COMMIT,
-            "X-Linked-Etag": f'"{digest}"',
-            "X-Linked-Size": str(len(data)),
-            "Location": f"http://localhost:{self.server.server_port}/cdn/{digest}",  # type: ignore[attr-defined]
-        }
-        return self.respond(302, headers=headers)
+        digest, host = digest_of(data), f"http://localhost:{self.server.server_port}"  # type: ignore[attr-defined]
+        linked = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(data))}
+        return self.respond(302, headers={"X-Repo-Commit": COMMIT, "Location": f"{host}/cdn/{digest}", **linked})
 
     def content(self, data: bytes, fault: Fault) -> None:
         if fault.is_damaged:
@@ -152,17 +129,14 @@ class _Handler(BaseHTTPRequestHandler):
         start = int((re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "") or "00")[1])
         if start >= len(data):
             return self.respond(416)
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
-        self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        self.send_header("ETag", f'"{digest_of(data)}"')
-        self.end_headers()
+        sent = data[start : start + fault.n_bytes] if fault.n_bytes else data[start:]
+        own = {"Content-Length": str(len(data) - start), "ETag": f'"{digest_of(data)}"'}
+        ranged = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
         try:
-            self.wfile.write(data[start : start + fault.n_bytes] if fault.n_bytes else data[start:])
+            self.respond(206 if start else 200, sent, {**own, **ranged})
         except OSError:
             return None  # The client has ended.
-        if fault.n_bytes:
-            self.close_connection = True
+        self.close_connection = self.close_connection or bool(fault.n_bytes)
         if fault.released:
             self.hub.paused.set()
             fault.released.wait(DEADLINE_S)

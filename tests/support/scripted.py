@@ -1,12 +1,10 @@
 """A chat server that sends the responses of a script: streams of text, calls, errors and cut streams."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from localchat import Client
 from tests.support.raw_responses import DONE, sse, until_close, with_length
@@ -14,7 +12,7 @@ from tests.support.raw_server import Request, serving
 
 Json = dict[str, Any]
 # The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.
-Response = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
+Response = Sequence[Json] | Callable[[Json], Sequence[Json]]
 
 
 def chunk(finish: str | None = None, **delta: Any) -> Json:
@@ -66,10 +64,10 @@ def scripted(*responses: Response) -> Iterator[Script]:
         if request.method == "GET":
             return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
         payloads = script.next(request.path, request.json)
-        if "error" in payloads[0]:
-            return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request")
-        if not request.json.get("stream"):
-            return with_length(json.dumps(payloads[0]).encode())
+        if "error" in payloads[0] or not request.json.get("stream"):
+            return with_length(
+                json.dumps(payloads[0]).encode(), "400 Bad Request" if "error" in payloads[0] else "200 OK"
+            )
         whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
         return until_close(*map(sse, payloads), *([DONE] if whole else []))
 

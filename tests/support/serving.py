@@ -18,7 +18,6 @@ import pytest
 from localchat.serving.chat.model import Model
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
-from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.loading.options import Options
@@ -50,21 +49,20 @@ class Serving:
         self.gate: Any = backend.gate
         self.thread = thread
         # The sequences that were submitted to the engine, in order.
-        self.requests: list[GenerationRequest] = []
-        self._record_requests()
+        self.requests = backend.requests
         self.port = server.server_port
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        self.address = f"127.0.0.1:{self.port}"
 
     @property
     def last_prompt(self) -> str:
         """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
         return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        """A connection on which these bytes were sent."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+        sock.sendall(sent)
+        return sock
 
     def client(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
@@ -81,15 +79,6 @@ class Serving:
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
             return read_response(client)
-
-    def _record_requests(self) -> None:
-        new_sampler = self.backend.new_sampler
-
-        def recording(request: GenerationRequest) -> Any:
-            self.requests.append(request)
-            return new_sampler(request)
-
-        self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
 
     def wait_until_idle(self) -> None:
         wait_until_idle(self.engine)
@@ -237,8 +226,7 @@ def trickle(sock: socket.socket, byte: bytes) -> None:
 
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
     """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
-    with serving.connect() as sock:
-        sock.sendall(request)
+    with serving.connect(request) as sock:
         raw = read_all(sock)
     head, _, body = raw.partition(b"\r\n\r\n")
     return head, json.loads(body)
@@ -255,17 +243,14 @@ def read_until(sock: socket.socket, end: bytes) -> bytes:
 
 
 def dechunked(raw: bytes) -> bytes:
-    body, at = b"", 0
-    while True:
-        end = raw.index(b"\r\n", at)
-        size = int(raw[at:end], 16)
-        body += raw[end + 2 : end + 2 + size]
-        at = end + 2 + size
-        assert raw[at : at + 2] == b"\r\n"
-        at += 2
-        if size == 0:
-            assert at == len(raw)
-            return body
+    body, size = b"", 1
+    while size:
+        line, _, rest = raw.partition(b"\r\n")
+        size = int(line, 16)
+        assert rest[size : size + 2] == b"\r\n"
+        body, raw = body + rest[:size], rest[size + 2 :]
+    assert raw == b""
+    return body
 
 
 def delta_text(chunks: list[Any], i: int = 0) -> str:

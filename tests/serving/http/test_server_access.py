@@ -86,8 +86,7 @@ def test_web_pages_of_others_are_refused(running, with_keys, headers, status):
 
 def test_absolute_target_names_the_host_in_place_of_the_header(running):
     """A proxy and the server must agree on the host (RFC 9112, 3.2.2)."""
-    with running.connect() as sock:
-        sock.sendall(raw_request(GOOD, path="http://evil.example/v1/chat/completions"))
+    with running.connect(raw_request(GOOD, path="http://evil.example/v1/chat/completions")) as sock:
         assert sock.recv(12) == b"HTTP/1.1 403"
 
 

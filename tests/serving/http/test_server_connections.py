@@ -164,11 +164,10 @@ def test_tls_serves_whole_responses_and_streams_on_one_connection():
 @pytest.mark.parametrize("first_bytes", [b"", GOOD, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"])
 def test_connection_without_tls_is_closed_and_others_stay_open(first_bytes, caplog):
     with serving(settings=support.TLS) as running:
-        with running.connect() as sock:
-            sock.sendall(first_bytes)
-            with contextlib.suppress(OSError):  # The server may have closed it already.
-                sock.shutdown(socket.SHUT_WR)
-                assert not read_all(sock).startswith(b"HTTP")
+        # The server may have closed it already.
+        with running.connect(first_bytes) as sock, contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_WR)
+            assert not read_all(sock).startswith(b"HTTP")
         with contextlib.closing(https(running)) as client:
             assert support.ask(client)[0] == 200
     assert "Traceback" not in caplog.text
@@ -270,8 +269,7 @@ def test_disconnect_behind_unread_bytes_is_detected(long, more, kind):
 
 
 def test_pipelined_request_is_no_disconnect():
-    with serving(is_gated=True) as running, running.connect() as sock:
-        sock.sendall(chat_request("one"))
+    with serving(is_gated=True) as running, running.connect(chat_request("one")) as sock:
         wait_for(lambda: running.engine.stats().n_running == 1)
         sock.sendall(chat_request("two"))
         running.gate.release(1000)
@@ -368,8 +366,7 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
 
 
 def test_drain_ends_after_its_time_even_with_requests_in_flight():
-    with serving(endless, is_gated=True) as running, running.connect() as sock:
-        sock.sendall(chat_request(stream=True))
+    with serving(endless, is_gated=True) as running, running.connect(chat_request(stream=True)):
         wait_for(lambda: running.engine.stats().n_running == 1)
         running.server.drain(0.05)
         running.thread.join(DEADLINE_S)

@@ -130,8 +130,7 @@ def test_uploaded_file_gets_the_response_of_any_request(running, type):
 def test_chunked_body_that_is_cut_is_no_request(running, n_left):
     """Without its last chunk, a body is incomplete."""
     n_requests = len(running.requests)
-    with running.connect() as sock:
-        sock.sendall(chunked(f"{len(GOOD):x}", BODY, "0", "", "")[:-n_left])
+    with running.connect(chunked(f"{len(GOOD):x}", BODY, "0", "", "")[:-n_left]) as sock:
         sock.shutdown(socket.SHUT_WR)
         assert b"200 OK" not in read_all(sock)
         assert len(running.requests) == n_requests
@@ -210,8 +209,7 @@ def test_arguments_nested_too_deeply_are_a_bad_request(n):
 def test_expect_continue(running, version, path, first):
     head, _, body = chat_request().partition(b"\r\n\r\n")
     head = head.replace(b"HTTP/1.1", b"HTTP/" + version).replace(b"/v1/chat/completions", path)
-    with running.connect() as sock:
-        sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+    with running.connect(head + b"\r\nExpect: 100-continue\r\n\r\n") as sock:
         if version == b"1.0":
             sock.sendall(body)
         assert read_until(sock, b"\r\n").strip() == first.strip()
@@ -235,8 +233,7 @@ def test_close_is_recognised_among_other_connection_options(running, headers):
 )
 def test_client_that_is_still_sending_gets_its_response_and_no_reset(running, request_bytes):
     """Closing with unread bytes would reset the connection, on some systems before the client reads the response."""
-    with running.connect() as sock:
-        sock.sendall(request_bytes)
+    with running.connect(request_bytes) as sock:
         raw = read_all(sock)
         for _ in range(20):
             sock.sendall(b"more")
@@ -271,8 +268,7 @@ def test_large_response_is_sent_whole():
 )
 def test_connection_without_a_whole_head_is_closed(monkeypatch, limit, sent):
     monkeypatch.setattr(http_server, limit, 0.1)
-    with serving() as running, running.connect() as sock:
-        sock.sendall(sent)
+    with serving() as running, running.connect(sent) as sock:
         support.trickle(sock, b"x" if sent else b"")
         with contextlib.suppress(ConnectionResetError):
             assert sock.recv(1) == b""
@@ -283,8 +279,7 @@ def test_connection_without_a_whole_head_is_closed(monkeypatch, limit, sent):
 def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
     """Its limit grows with the bytes that have arrived, not with each byte's arrival."""
     monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
-    with serving() as running, running.connect() as sock:
-        sock.sendall(sent.replace(b"Content-Length: ", b"Content-Length: 1"))
+    with serving() as running, running.connect(sent.replace(b"Content-Length: ", b"Content-Length: 1")) as sock:
         support.trickle(sock, byte)
         raw = read_all(sock)
     assert raw.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
@@ -295,8 +290,7 @@ def test_body_that_takes_long_and_is_fast_enough_is_read(monkeypatch):
     monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(incoming, "MIN_BODY_RATE", len(GOOD) // 4 / support.DEADLINE_S)
     head, _, body = chat_request().partition(b"\r\n\r\n")
-    with serving() as running, running.connect() as sock:
-        sock.sendall(head + b"\r\n\r\n" + body[:-20])
+    with serving() as running, running.connect(head + b"\r\n\r\n" + body[:-20]) as sock:
         for i in range(20):
             select.select([sock], [], [], 0.01)
             sock.sendall(body[len(body) - 20 + i :][:1])
