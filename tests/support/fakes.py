@@ -239,9 +239,7 @@ class FakeBackend(FakeCells):
         self.is_closed = False
         self._outputs: dict[int, list[int]] = {}
 
-    def tokenize(
-        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
-    ) -> list[int]:
+    def tokenize(self, text: str, *, limit: int | None = None, **options: bool) -> list[int]:
         tokens = list(text.encode())
         if limit is not None and len(tokens) > limit:
             raise text_too_long(len(tokens), limit)

@@ -64,10 +64,9 @@ def scripted(*responses: Response) -> Iterator[Script]:
         if request.method == "GET":
             return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
         payloads = script.next(request.path, request.json)
-        if "error" in payloads[0] or not request.json.get("stream"):
-            return with_length(
-                json.dumps(payloads[0]).encode(), "400 Bad Request" if "error" in payloads[0] else "200 OK"
-            )
+        is_error = "error" in payloads[0]
+        if is_error or not request.json.get("stream"):
+            return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request" if is_error else "200 OK")
         whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
         return until_close(*map(sse, payloads), *([DONE] if whole else []))
 

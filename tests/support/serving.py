@@ -42,12 +42,9 @@ class Serving:
     """A running server, with its engine and backend."""
 
     def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
-        self.server = server
-        self.engine = engine
-        self.backend = backend
+        self.server, self.engine, self.backend, self.thread = server, engine, backend, thread
         # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
-        self.thread = thread
         # The sequences that were submitted to the engine, in order.
         self.requests = backend.requests
         self.port = server.server_port
@@ -72,10 +69,8 @@ class Serving:
         with contextlib.closing(self.client()) as client:
             return ask(client, content, **fields)
 
-    def request(
-        self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, Any]:
-        """Send a request on a new connection; return the status and the body."""
+    def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
+        """Send a request, whose body is bytes or text, on a new connection; return the status and the body."""
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
             return read_response(client)
@@ -86,20 +81,10 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(
-    model=echo,
-    *,
-    chat_template=LAST_MESSAGE,
-    max_queue=8,
-    is_ready=True,
-    is_gated=False,
-    projector=None,
-    settings=ANY_PORT,
-    **facts,
-):
+def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector=None, settings=ANY_PORT, **facts):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
-    backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
+    backend = FakeBackend(model, gate=gate, **{"chat_template": LAST_MESSAGE, **facts})
     service = Service(ModelFile(DEMO_PATH, "Fake"))
     encoder = None if projector is None else MediaEncoder(projector)
     with (
