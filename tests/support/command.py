@@ -4,22 +4,13 @@ import contextlib
 import io
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from subprocess import CompletedProcess
 from unittest import mock
 
 from localchat import server
 
 
-@dataclass(frozen=True)
-class Done:
-    """An exit status, and the text written."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run_command(*arguments: str) -> Done:
+def run_command(*arguments: str) -> CompletedProcess[str]:
     """Run the command with these arguments. Raises AssertionError if it begins to serve."""
     out, err = io.StringIO(), io.StringIO()
     loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
@@ -29,7 +20,7 @@ def run_command(*arguments: str) -> Done:
             status = server.main(["--port", "0", *arguments])  # Another server may use the default port.
         except SystemExit as done:
             status = done.code if isinstance(done.code, int) else 1
-    return Done(status, out.getvalue(), err.getvalue())
+    return CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager

@@ -38,16 +38,6 @@ def endless(tokens: list[int], n_prompt: int) -> int:
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
-def check_passes(batch: Batch) -> None:
-    """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
-    if batch.chunks[0].span is not None:
-        return
-    slots = [chunk.slot for chunk in batch.chunks]
-    assert slots == sorted(slots)
-    n_rows = [chunk.n_tokens for chunk in batch.chunks]
-    assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
-
-
 class FakeCells:
     """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
 
@@ -255,8 +245,11 @@ class FakeBackend(FakeCells):
         assert 0 < batch.n_tokens <= self.limits.n_batch
         if any(self.poison in chunk.tokens() for chunk in batch.chunks):
             raise DecodeFailed("the batch is poisoned")
-        if not self.limits.is_unified:
-            check_passes(batch)
+        if not self.limits.is_unified and batch.chunks[0].span is None:
+            # Whole tiles of one prompt, or less than a tile of each sequence.
+            slots, n_rows = zip(*((chunk.slot, chunk.n_tokens) for chunk in batch.chunks))
+            assert list(slots) == sorted(slots)
+            assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
         super().decode(batch)
         self._outputs = {}
         record, next_row = [], 0

@@ -47,13 +47,6 @@ class Script:
     requests: list[Json] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
-    def next(self, path: str, body: Json) -> Sequence[Json]:
-        self.paths.append(path)
-        self.requests.append(body)
-        # The last response is repeated.
-        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
-        return response(body) if callable(response) else response
-
 
 @contextlib.contextmanager
 def scripted(*responses: Response) -> Iterator[Script]:
@@ -63,7 +56,11 @@ def scripted(*responses: Response) -> Iterator[Script]:
     def respond(request: Request, number: int) -> bytes:
         if request.method == "GET":
             return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
-        payloads = script.next(request.path, request.json)
+        script.paths.append(request.path)
+        script.requests.append(request.json)
+        # The last response is repeated.
+        response = script.responses.pop(0) if len(script.responses) > 1 else script.responses[0]
+        payloads = response(request.json) if callable(response) else response
         is_error = "error" in payloads[0]
         if is_error or not request.json.get("stream"):
             return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request" if is_error else "200 OK")

@@ -86,11 +86,8 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, gate=gate, **{"chat_template": LAST_MESSAGE, **facts})
     service = Service(ModelFile(DEMO_PATH, "Fake"))
-    encoder = None if projector is None else MediaEncoder(projector)
-    with (
-        started(backend, max_queue=max_queue, encoder=encoder) as engine,
-        served(service, settings) as (server, thread),
-    ):
+    options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
+    with started(backend, **options) as engine, served(service, settings) as (server, thread):
         if is_ready:
             service.default.model = Model("Fake", engine)
         try:
@@ -271,19 +268,16 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
     """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
-    ((id, _, _),) = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    ((id, *_, kind),) = {(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}
     assert re.fullmatch("chatcmpl-[0-9a-f]{32}", id)
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    *body, last = chunks
+    assert kind == "chat.completion.chunk"
+    body = chunks[:-1] if usage else chunks
     if usage:
-        assert last["choices"] == []
-        assert last["usage"]["completion_tokens"] > 0
-    else:
-        body.append(last)
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["completion_tokens"] > 0
     kinds: dict[int, list[str]] = {i: [] for i in range(n)}
-    for chunk in body:
-        assert len(chunk["choices"]) == 1
-        kinds[chunk["choices"][0]["index"]].append(chunk_kind(chunk["choices"][0]))
+    for (choice,) in (chunk["choices"] for chunk in body):
+        kinds[choice["index"]].append(chunk_kind(choice))
     assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds.values()), kinds
-    assert [chunk_kind(chunk["choices"][0]) for chunk in body[:n]] == ["role"] * n
-    assert [chunk["choices"][0]["index"] for chunk in body[:n]] == list(range(n))
+    firsts = [chunk["choices"][0] for chunk in body[:n]]
+    assert [(choice["index"], chunk_kind(choice)) for choice in firsts] == [(i, "role") for i in range(n)]

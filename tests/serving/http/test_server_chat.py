@@ -218,7 +218,6 @@ def test_request_id_is_returned_and_logged(caplog):
 )
 @pytest.mark.parametrize("stream", [True, False])
 def test_invalid_field_is_400_before_anything_runs(running, fields, param, stream):
-    """With and without a stream, and nothing is submitted to the engine."""
     n_requests = len(running.requests)
     status, body = running.chat(stream=stream, **fields)
     assert (status, body["error"]["param"], len(running.requests)) == (400, param, n_requests)

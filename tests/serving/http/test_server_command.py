@@ -31,6 +31,7 @@ from tests.support.documents import ROOT, run
 from tests.support.serving import GOOD, raw_request, read_all, serving, wait_for
 
 DEADLINE_S = 60
+OTHER_CPU = "E: llama.cpp was built for another CPU; build it on this machine (docs/install.md)"
 START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 
 # --- options ---
@@ -190,9 +191,6 @@ def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
         finally:
             process.terminate()
         assert process.wait(DEADLINE_S) == 0
-
-
-OTHER_CPU = "E: llama.cpp was built for another CPU; build it on this machine (docs/install.md)"
 
 
 @pytest.mark.parametrize(

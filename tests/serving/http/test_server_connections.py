@@ -260,13 +260,13 @@ def test_disconnect_behind_unread_bytes_is_detected(long, more, kind):
     running.wait_until_idle()
 
 
-def test_pipelined_request_is_no_disconnect():
+def test_pipelined_requests_are_no_disconnect_and_get_their_responses_in_order():
     with serving(is_gated=True) as running, running.connect(chat_request("one")) as sock:
         wait_for(lambda: running.engine.stats().n_running == 1)
-        sock.sendall(chat_request("two"))
+        sock.sendall(chat_request("two", stream=True) + chat_request("three"))
         running.gate.release(1000)
-        read_until(sock, b'"one"')
-        read_until(sock, b'"two"')
+        for text in (b'"one"', b"text/event-stream", b'"three"'):
+            read_until(sock, text)
 
 
 # --- clients that do not read ---

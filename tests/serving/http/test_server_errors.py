@@ -192,11 +192,8 @@ def test_unknown_model_is_refused_by_every_endpoint(running):
         (RuntimeError("can't start new thread"), 503, "no process or thread can be started", "no process"),
     ],
 )
-def test_bug_in_a_route_is_500_without_details_and_a_short_machine_is_503(
-    monkeypatch, caplog, error, expected, message, logged
-):
-    monkeypatch.setattr(GenerationRun, "take", mock.Mock(side_effect=error))
-    with serving() as running:
+def test_bug_in_a_route_is_500_without_details_and_a_short_machine_is_503(caplog, error, expected, message, logged):
+    with serving() as running, mock.patch.object(GenerationRun, "take", side_effect=error):
         status, body = running.chat()
         assert (status, body["error"]["message"].startswith(message)) == (expected, True)
         assert logged in caplog.text

@@ -167,10 +167,8 @@ def test_sampling_fields_reach_the_engine(running, fields, expected):
 def test_request_then_command_line_then_model_then_built_in():
     """An explicit zero counts at every level."""
     with serving() as running:
-        facts = dataclasses.replace(
-            running.engine.facts, sampling=SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
-        )
-        running.engine.facts = facts
+        recommended = SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
+        running.engine.facts = dataclasses.replace(running.engine.facts, sampling=recommended)
         options = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
         defaults = {name: value for option in options for name, value in parse_default(option).items()}
         running.server.service.default.model = Model("Fake", running.engine, defaults=defaults)
@@ -186,11 +184,9 @@ def test_request_then_command_line_then_model_then_built_in():
 def test_without_a_limit_the_context_is_the_limit():
     """The end of the context is `length`, as is a default limit."""
     with serving(endless, n_ctx=16) as running:
-        _, body = running.chat(content="hello")
-        _, more = running.chat(content="hello", max_tokens=1000)
-    for found in (body, more):
-        assert found["usage"]["total_tokens"] == 16
-        assert found["choices"][0]["finish_reason"] == "length"
+        for fields in ({}, {"max_tokens": 1000}):
+            _, found = running.chat("hello", **fields)
+            assert (found["usage"]["total_tokens"], found["choices"][0]["finish_reason"]) == (16, "length")
 
 
 def test_natural_end_at_exactly_the_limit_is_stop(running):

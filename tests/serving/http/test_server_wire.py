@@ -128,7 +128,6 @@ def test_uploaded_file_gets_the_response_of_any_request(running, type):
 
 @pytest.mark.parametrize("n_left", [1, 2, 4, 5, 7, len(GOOD) + 5])
 def test_chunked_body_that_is_cut_is_no_request(running, n_left):
-    """Without its last chunk, a body is incomplete."""
     n_requests = len(running.requests)
     with running.connect(chunked(f"{len(GOOD):x}", BODY, "0", "", "")[:-n_left]) as sock:
         sock.shutdown(socket.SHUT_WR)
@@ -175,14 +174,12 @@ def test_compressed_body_is_decoded_within_the_limit(running, name):
 # --- JSON that is nested too deeply ---
 
 
-@pytest.mark.parametrize("n", [MAX_DEPTH - 1, 1500, 45_000])
+@pytest.mark.parametrize("n", [MAX_DEPTH - 2, MAX_DEPTH - 1, 1500, 45_000])
 def test_body_nested_too_deeply_is_a_bad_request(running, n):
     """The body and `chat_template_kwargs` are two levels."""
     start = '{"messages": [{"role": "user", "content": "a\\ud800"}], "chat_template_kwargs": {"x": '
-    for depth, expected in ((n, (400, "body")), (MAX_DEPTH - 2, (200, None))):
-        body = start + "[" * depth + "]" * depth + "}}"
-        status, found = running.request("POST", "/v1/chat/completions", body)
-        assert (status, found.get("error", {}).get("param")) == expected
+    status, found = running.request("POST", "/v1/chat/completions", start + "[" * n + "]" * n + "}}")
+    assert (status, found.get("error", {}).get("param")) == ((400, "body") if n > MAX_DEPTH - 2 else (200, None))
 
 
 @pytest.mark.parametrize("n", [900, 10_000])
@@ -242,14 +239,6 @@ def test_client_that_is_still_sending_gets_its_response_and_no_reset(running, re
     head, _, body = raw.partition(b"\r\n\r\n")
     assert b"Connection: close" in head
     assert json.loads(body)
-
-
-def test_pipelined_requests_get_their_responses_in_order(running):
-    with running.connect() as sock:
-        sock.sendall(chat_request("one") + b"\r\n" + chat_request("two", stream=True) + chat_request("three") + HEALTH)
-        raw = read_all(sock)
-    positions = [raw.index(text) for text in (b'"one"', b"text/event-stream", b'"three"', b'"ok"')]
-    assert positions == sorted(positions)
 
 
 def test_large_response_is_sent_whole():

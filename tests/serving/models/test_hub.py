@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,7 @@ def test_projector(names: list[str], taken: list[str]):
 
 
 SIZES = {"IQ2_M": 20, "Q3_K_M": 30, "Q4_K_M": 40, "Q6_K": 60, "Q8_0": 80, "BF16": 160}
+OFFERED = {tag: files(f"model-{tag}.gguf", n_bytes=n * 10**6) for tag, n in SIZES.items()}
 
 
 @pytest.mark.parametrize(
@@ -85,19 +87,16 @@ SIZES = {"IQ2_M": 20, "Q3_K_M": 30, "Q4_K_M": 40, "Q6_K": 60, "Q8_0": 80, "BF16"
     ],
 )
 def test_quantisation_is_the_named_one_or_the_largest_that_fits(wanted: str, n_free: int, tag: str, reason: str):
-    models = {tag: files(f"model-{tag}.gguf", n_bytes=n * 10**6) for tag, n in SIZES.items()}
-    found = chosen(models, wanted, lambda: (n_free * 10**6, "on the GPU"))
-    assert found[0] == tag
-    assert found[1].startswith(reason)
+    found = chosen(OFFERED, wanted, lambda: (n_free * 10**6, "on the GPU"))
+    assert (found[0], found[1].startswith(reason)) == (tag, True)
 
 
 @pytest.mark.parametrize(
     ("wanted", "problem"), [("", "there is none from Q4 to Q8 within 80% of the 40 MB"), ("Q5", "Q5")]
 )
 def test_error_of_a_quantisation_offers_all(wanted: str, problem: str):
-    models = {tag: files(f"{tag}.gguf", n_bytes=n * 10**6) for tag, n in SIZES.items()}
     with pytest.raises(ModelFileError, match=rf"{problem}.* of BF16 \(0\.2 GB\), Q8_0 \(80 MB\), Q6_K"):
-        chosen(models, wanted, lambda: (40 * 10**6, "here"))
+        chosen(OFFERED, wanted, lambda: (40 * 10**6, "here"))
 
 
 # --- the command ---
@@ -116,9 +115,7 @@ def environment(home: Path, hub: Hub | None = None, **variables: str) -> dict[st
 GET = "import sys; from localchat.server import main; sys.exit(max(main(['--get', name]) for name in sys.argv[1:]))"
 
 
-def get(
-    home: Path, *names: str, hub: Hub | None = None, program: str = GET, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def get(home: Path, *names: str, hub: Hub | None = None, program: str = GET, **variables: str) -> Any:
     """Fetch these models, one after another, in a new process: the library reads its variables when it is imported."""
     done = run([sys.executable, "-c", program, *names], **environment(home, hub, **variables))
     assert "Traceback" not in done.stderr

@@ -232,9 +232,8 @@ def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(server)
     assert server.states("three") == ["unloaded"]
     n_slots = server.loads.engines["one"].facts.n_parallel
     lines = server.get("/metrics")[1].splitlines()
-    assert [line for line in lines if line.startswith("localchat_slots")] == [
-        f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]
-    ]
+    slots = [line for line in lines if line.startswith("localchat_slots")]
+    assert slots == [f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]]
     assert 'localchat_time_to_first_token_seconds_bucket{model="two",le="+Inf"} 1' in lines
     assert 'localchat_time_to_first_token_seconds_count{model="two"} 1' in lines
 
@@ -393,23 +392,16 @@ class Panic(BaseException):
 @pytest.mark.parametrize(
     ("error", "status"), [(Panic("it broke"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)]
 )
-def test_any_error_of_the_loading_thread_is_that_of_the_request(server, monkeypatch, error, status):
-    with monkeypatch.context() as patched:
-        patched.setattr("localchat.serving.loading.service.summary_of", mock.Mock(side_effect=error))
+def test_any_error_of_the_loading_thread_is_that_of_the_request(server, error, status):
+    with mock.patch("localchat.serving.loading.service.summary_of", side_effect=error):
         found, body = server.chat("one")
-        assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
+    assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
     assert server.statuses("two") == [200]
 
 
 def test_loading_thread_that_cannot_start_is_503_and_starts_at_the_next_request(server):
-    start = threading.Thread.start
-
-    def refusing(thread: threading.Thread) -> None:
-        if thread.name == "localchat-models":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    with mock.patch.object(threading.Thread, "start", refusing):
+    refusing = mock.Mock(**{"Thread.return_value.start.side_effect": RuntimeError("can't start new thread")})
+    with mock.patch("localchat.serving.loading.service.threading", refusing):
         assert server.statuses("one") == [503]
     assert server.statuses("one") == [200]
 
