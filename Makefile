@@ -25,7 +25,7 @@ gpu:  ## replace llama-cpp-python, for the GPU that is found; ACCEL=vulkan for a
 
 # After a native crash, pytest-xdist would start another process and wait for ever.
 test: $(VENV)/test.stamp  ## run the tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --max-worker-restart 0 $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --max-worker-restart 0 $(ARGS)
 
 check: lint types test  ## lint, types and tests: what CI runs
 

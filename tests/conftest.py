@@ -36,6 +36,12 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes more than cores, since many tests wait for servers, clients and timeouts."""
+    return (os.cpu_count() or 1) + 2
+
+
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
     """The built-in model with 32 slots. Files that need other options have a fixture of the same name."""

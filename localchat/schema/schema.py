@@ -1,4 +1,4 @@
-"""Convert types to JSON Schema, JSON to values of those types, and the text of a response to one. No I/O.
+"""Convert types to JSON Schema, also in OpenAI's strict form, and the text of a response to values of them. No I/O.
 
 A target is a dataclass, a TypedDict, any other annotation that JSON can hold, a function (its parameters), a class with
 `model_json_schema`, a schema as a dict, or the short form "name, age int". `json_schema` converts a target to a schema;

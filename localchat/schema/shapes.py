@@ -1,4 +1,4 @@
-"""Shapes: what an annotation is in JSON Schema, and how its values are built from validated JSON. No I/O."""
+"""Shapes: what an annotation is in JSON Schema, before its strict form; how its values are built from JSON. No I/O."""
 
 from __future__ import annotations
 

@@ -12,13 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tools import install, wheelhouse
+from tools import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
 # Starts the installed server, and asks it through the installed client, which waits for it.
@@ -89,15 +87,18 @@ def no_network(folder: Path, scratch: Path) -> None:
 
 def no_compiler(folder: Path, scratch: Path) -> None:
     """Without compiler, CMake and network: `make` uses the folder beside the project; without it, `make` fails."""
-    commands = commands_in(scratch)
+    commands = scratch / "commands"
+    commands.mkdir()
+    for name in ("sh", "make", "touch", "env", "dirname"):  # What `make` needs.
+        (commands / name).symlink_to(shutil.which(name) or name)
+    (commands / "python3").symlink_to(sys.executable)
     project = copy_of_project(scratch)
     (scratch / "wheelhouse").symlink_to(folder)
-    environment = {"PATH": str(commands)}
     run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
     chat(project / ".venv" / "bin", project)
     run(["make", "clean"], project)
     try:
-        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", **environment)
+        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", PATH=str(commands))
     except Failed as error:
         if "no C++ compiler was found" not in str(error):
             raise
@@ -125,50 +126,6 @@ def with_model(folder: Path, scratch: Path) -> None:
     chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-def gpu_tools(folder: Path, scratch: Path) -> None:
-    """With the tools of an NVIDIA driver and of its compiler in PATH, `make` takes the wheel for that GPU."""
-    commands = commands_in(scratch)
-    texts = {"nvidia-smi": "    Product Name : NVIDIA H100", "nvcc": "Cuda compilation tools, release 13.0, V13.0.88"}
-    for name, text in texts.items():
-        (commands / name).write_text(f"#!/bin/sh\necho '{text}'\n")
-        (commands / name).chmod(0o755)
-    # An index with the wheel for the GPU, and a folder with all other wheels.
-    index, others = scratch / "index" / "cu130" / "llama-cpp-python", scratch / "others"
-    for target in (index, others):
-        target.mkdir(parents=True)
-    for wheel in (folder / "wheels").iterdir():
-        ((index if wheel.name.startswith("llama_cpp_python") else others) / wheel.name).symlink_to(wheel)
-    handler = functools.partial(Quiet, directory=str(scratch / "index"))
-    project = copy_of_project(scratch)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/"
-        program = project / "tools" / "install.py"
-        program.write_text(program.read_text().replace(install.INDEXES, url))
-        sources = {"PIP_INDEX_URL": f"{url}none/", "PIP_FIND_LINKS": str(others), "WHEELHOUSE": ""}
-        text = run(["make", ".venv/server.stamp"], project, PATH=str(commands), **sources)
-        server.shutdown()
-    assert f"llama-cpp-python is a prebuilt wheel for NVIDIA H100, of {url}cu130." in text, text
-    chat(project / ".venv" / "bin", project)
-
-
-def commands_in(scratch: Path) -> Path:
-    """A folder with the few programs that `make` needs, which have no compiler among them."""
-    commands = scratch / "commands"
-    commands.mkdir()
-    for name in ("sh", "make", "touch", "env", "dirname"):
-        (commands / name).symlink_to(shutil.which(name) or name)
-    (commands / "python3").symlink_to(sys.executable)
-    return commands
-
-
 def copy_of_project(scratch: Path) -> Path:
     """A copy of the files that git tracks."""
     project = scratch / "project"
@@ -192,24 +149,19 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def under(version: str) -> Callable[[Path, Path], None]:
-    """The case for a version of Python."""
-
-    def case(folder: Path, scratch: Path) -> None:
-        python = interpreter(version)
-        if python is None:
-            raise Skipped(f"there is no python{version}")
-        install_and_chat(folder, scratch, PYTHON=python)
-
-    return case
+def under(version: str, folder: Path, scratch: Path) -> None:
+    """With a version of Python."""
+    python = interpreter(version)
+    if python is None:
+        raise Skipped(f"there is no python{version}")
+    install_and_chat(folder, scratch, PYTHON=python)
 
 
 CASES: dict[str, Callable[[Path, Path], None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
     "with_model": with_model,
-    "gpu_tools": gpu_tools,
-    **{f"python{version}": under(version) for version in PYTHONS},
+    **{f"python{version}": functools.partial(under, version) for version in PYTHONS},
 }
 
 
@@ -218,8 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)} (default: all)")
     options = parser.parse_args()
-    unknown = set(options.case) - set(CASES)
-    if unknown:
+    if unknown := set(options.case) - set(CASES):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
     folder = ROOT / "wheelhouse"
     pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}

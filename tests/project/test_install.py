@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.serving.models.test_gguf import STRING, TENSORS, file_of
 from tests.support.documents import ROOT, run
 from tests.support.raw_responses import HELLO
 from tests.support.raw_server import always
+from tests.support.wheels import write_wheel
 from tools import install, wheelhouse
 from tools.install import packages_for
 
@@ -116,23 +116,11 @@ def test_client_in_the_folder_is_a_program(name, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hello\n", "")
 
 
-def write_wheel(folder: Path, name: str, module: str) -> None:
-    """An empty package, as a wheel."""
-    information = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
-        file.writestr(f"{module}.py", "")
-        file.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        file.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{information}/RECORD", "")
-
-
-def offline_install(
-    folder: Path, pythons: list[str] | None, sums: str, model: str = ""
-) -> subprocess.CompletedProcess[str]:
+def offline_install(folder: Path, sums: str, **facts: object) -> subprocess.CompletedProcess[str]:
     """Write the files of the installer beside the wheels, and run it."""
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     (folder / "install.py").write_bytes(OFFLINE.read_bytes())
-    (folder / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server", "model": model}))
+    (folder / "folder.json").write_text(json.dumps({"pythons": [own], "extras": "server", **facts}))
     (folder / "SHA256SUMS").write_text(sums)
     return run([sys.executable, folder / "install.py", folder / "my programs"])
 
@@ -142,18 +130,17 @@ def test_offline_installer_installs_the_wheels_and_the_model_of_its_folder(tmp_p
     (folder / "wheels").mkdir(parents=True)
     (folder / "models").mkdir()
     (folder / "models" / "small.gguf").write_bytes(b"model")
-    write_wheel(folder / "wheels", "localchat_llama", "localchat")
-    write_wheel(folder / "wheels", "llama_cpp_python", "llama_cpp")
-    done = offline_install(folder, None, "", model="org/small:Q4_0")
-    assert (done.returncode, done.stdout.endswith("localchat-server org/small:Q4_0\n")) == (0, True), done.stderr
+    write_wheel(folder / "wheels", "localchat_llama", "1.0", "localchat")
+    write_wheel(folder / "wheels", "llama_cpp_python", "1.0", "llama_cpp")
     target = folder / "my programs"
+    models = target / "share" / "localchat" / "models"
+    models.mkdir(parents=True)
+    (models / "old.gguf").write_bytes(b"the model of an earlier folder")
+    done = offline_install(folder, "", model="org/small:Q4_0")
+    assert (done.returncode, done.stdout.endswith("localchat-server org/small:Q4_0\n")) == (0, True), done.stderr
     python = target / ("Scripts" if os.name == "nt" else "bin") / "python"
     assert run([python, "-I", "-c", "import localchat, llama_cpp"]).returncode == 0
-    assert [path.name for path in (target / "share" / "localchat" / "models").iterdir()] == ["small.gguf"]
-    # A later folder without a model removes it.
-    done = offline_install(folder, None, "")
-    assert (done.returncode, done.stdout.endswith("localchat-server\n")) == (0, True), done.stderr
-    assert not (target / "share" / "localchat" / "models").exists()
+    assert [path.name for path in models.iterdir()] == ["small.gguf"]
 
 
 @pytest.fixture
@@ -166,8 +153,7 @@ def cached(tmp_path, monkeypatch) -> Path:
         (tmp_path / name).write_bytes(file_of(kind, TENSORS, bytes(4096)))
         (snapshot / name).symlink_to(tmp_path / name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     return snapshot
 
 
@@ -205,19 +191,19 @@ def test_model_that_cannot_be_in_the_folder_is_refused(tmp_path, name, message):
 
 
 @pytest.mark.parametrize(
-    ("pythons", "content", "message"),
+    ("facts", "content", "message"),
     [
-        (["3.1"], b"whole", "this folder is for Python 3.1, this is 3."),
-        (None, b"cut", "x.whl is damaged: copy the folder again"),
-        (None, None, "x.whl is missing: copy the folder again"),
+        ({"pythons": ["3.1"]}, b"whole", "this folder is for Python 3.1, this is 3."),
+        ({}, b"cut", "x.whl is damaged: copy the folder again"),
+        ({}, None, "x.whl is missing: copy the folder again"),
     ],
     ids=["other Python", "damaged", "missing"],
 )
-def test_offline_installer_refuses_a_folder_that_cannot_be_installed(pythons, content, message, tmp_path):
+def test_offline_installer_refuses_a_folder_that_cannot_be_installed(facts, content, message, tmp_path):
     (tmp_path / "wheels").mkdir()
     if content is not None:
         (tmp_path / "wheels" / "x.whl").write_bytes(content)
-    done = offline_install(tmp_path, pythons, f"{hashlib.sha256(b'whole').hexdigest()}  wheels/x.whl\n")
+    done = offline_install(tmp_path, f"{hashlib.sha256(b'whole').hexdigest()}  wheels/x.whl\n", **facts)
     assert done.returncode == 1
     assert message in done.stderr
     assert not (tmp_path / "my programs").exists()

@@ -27,7 +27,7 @@ def test_fuzz(target, program, n):
 
 @linux
 def test_load(target):
-    line = load.run(target, 1, 1, n_connections=16, settle_s=0.0)
+    line = load.run(target, 1, 1, load.QUESTIONS[:6], n_clients=16)
     assert "read" in line
     assert "MB an hour" in line
 
@@ -38,7 +38,7 @@ def test_damaged_model_files():
 
 @linux
 def test_kills_of_the_engine():
-    assert "2 kills under 16 streams" in faults.kills(2, 1)
+    assert "2 kills under 4 streams" in faults.kills(2, 1, n_streams=4)
 
 
 def test_damaged_images_and_sounds():

@@ -32,7 +32,7 @@ PROGRAMS: dict[str, tuple[Callable[..., str], int, str | None]] = {
 def new_target(n_parallel: str = N_PARALLEL) -> Iterator[Target]:
     """A new server with the built-in model."""
     with running_process(*ARGUMENTS, n_parallel) as server:
-        yield Target(server.url, server.process.pid)
+        yield Target(server.port, server.process.pid)
 
 
 def run(name: str, n: int | None, seed: int) -> str:

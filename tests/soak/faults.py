@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import random
 import signal
 import time
 from pathlib import Path
 
+from tests.support.exchanges import ask, opened
 from tests.support.live import running_process
 
 from .target import DEADLINE_S, Broken, Target, clients, counted
@@ -32,18 +32,17 @@ def engine_of(pid: int) -> int | None:
     return next(iter(engines_of(pid)), None)
 
 
-def wait_until_served(target: Target) -> float:
-    """Send an ordinary request until one succeeds; returns the seconds that this takes."""
-    start = time.monotonic()
-    while time.monotonic() - start < DEADLINE_S:
-        with contextlib.suppress(Broken, OSError, ValueError):
+def wait_until_served(target: Target) -> None:
+    """Send an ordinary request until one succeeds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Broken, OSError, http.client.HTTPException):
             target.chat(max_tokens=4)
-            return time.monotonic() - start
+            return
         time.sleep(0.02)
     raise Broken("the server was not back in time")
 
 
-N_STREAMS = 16
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 
 
@@ -51,9 +50,7 @@ def end_of_stream(target: Target, chance: random.Random) -> str:
     """Read a stream, which must be complete or end with an error that names the signal."""
     messages = [{"role": "user", "content": f"Count from {chance.randrange(100)}. " * chance.randrange(1, 30)}]
     fields = {"messages": messages, "stream": True, "max_tokens": chance.randrange(1, 200), "ignore_eos": True}
-    with contextlib.closing(http.client.HTTPConnection(*target.address, timeout=DEADLINE_S)) as client:
-        client.request("POST", "/v1/chat/completions", json.dumps(fields))
-        response = client.getresponse()
+    with opened(f"127.0.0.1:{target.port}", "/v1/chat/completions", fields) as response:
         text = response.read().decode()
     if "was killed by" in text:
         return "ended with the signal"
@@ -62,16 +59,16 @@ def end_of_stream(target: Target, chance: random.Random) -> str:
     return "complete"
 
 
-def kills(n: int, seed: int) -> str:
+def kills(n: int, seed: int, n_streams: int = 16) -> str:
     """Kill the engine process `n` times at random moments: idle, in a prompt, in a stream, and while it loads."""
     chance = random.Random(seed)
     slowest_s = 0.0
     # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
     with running_process("--parallel", "32") as server:
-        target = Target(server.url, server.process.pid)
+        target = Target(server.port, server.process.pid)
         text = target.chat()
         before = target.resources()
-        with clients(N_STREAMS, lambda chance: end_of_stream(target, chance), seed) as counts:
+        with clients(n_streams, lambda chance: end_of_stream(target, chance), seed) as counts:
             was_loading = False
             for _ in range(n):
                 # Three failed starts in a row would be final for a minute, so at most one is killed while it loads.
@@ -83,7 +80,7 @@ def kills(n: int, seed: int) -> str:
                 if engine is not None:
                     os.kill(engine, chance.choice(SIGNALS))
                 start = time.monotonic()
-                if target.health() != 200:
+                if ask(target.port, "/health")[0] != 200:
                     raise Broken("GET /health failed after a kill")
                 slowest_s = max(slowest_s, time.monotonic() - start)
             wait_until_served(target)
@@ -93,6 +90,6 @@ def kills(n: int, seed: int) -> str:
         if after["threads"] > before["threads"] + 2 or after["files"] > before["files"] + 2:
             raise Broken(f"something is left: {before}, then {after}")
     return (
-        f"{n} kills under {N_STREAMS} streams: {counted(counts)}; GET /health within {slowest_s:.2f} s; "
+        f"{n} kills under {n_streams} streams: {counted(counts)}; GET /health within {slowest_s:.2f} s; "
         f"{after['MB'] - before['MB']:.0f} MB more"
     )

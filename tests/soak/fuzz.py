@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,24 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/api/generate", {"model": "demo", "prompt": "Hi", "options": {"num_predict": 4}, "stream": False}),
     ("/api/embed", {"model": "demo", "input": ["one", "two"]}),
 ]
+
+
+def fuzzed(target: Target, what: str, n: int, seed: int, send: Callable[[random.Random], list[int]]) -> str:
+    """Send `n` requests, each of a seed of its own, and ordinary ones between them; returns the line for the report.
+
+    Raises:
+        Broken: The server violated a rule.
+    """
+    statuses: Counter[int] = Counter()
+    for i in range(n):
+        try:
+            statuses.update(send(random.Random(seed + i)))
+        except Exception as error:
+            raise Broken(f"seed {seed + i}: {error!r}") from error
+        if i % BATCH == BATCH - 1:
+            target.check()
+    return f"{n:,} {what}: {counted(statuses)}; an ordinary request in {target.ordinary}"
+
 
 # --- HTTP ---
 
@@ -77,19 +96,15 @@ def damaged_request(chance: random.Random) -> bytes:
 
 def http(target: Target, n: int, seed: int) -> str:
     """Send `n` damaged requests. Each gets a documented status, or the connection is closed."""
-    statuses: Counter[int] = Counter()
-    for i in range(n):
-        raw = damaged_request(random.Random(seed + i))
-        try:
-            found = [status for status, _ in responses(target.send(raw, half_close=True), may_be_cut=True)]
-        except ValueError as error:
-            raise Broken(f"seed {seed + i}: {error}") from error
+
+    def send(chance: random.Random) -> list[int]:
+        raw = damaged_request(chance)
+        found = [status for status, _ in responses(target.send(raw), may_be_cut=True)]
         if not set(found) <= DOCUMENTED:
-            raise Broken(f"seed {seed + i}: statuses {found} for {raw[:500]!r}")
-        statuses.update(found)
-        if i % BATCH == BATCH - 1:
-            target.check()
-    return f"{n:,} damaged HTTP requests: {counted(statuses)}; an ordinary request in {target.ordinary}"
+            raise Broken(f"statuses {found} for {raw[:500]!r}")
+        return found
+
+    return fuzzed(target, "damaged HTTP requests", n, seed, send)
 
 
 # --- JSON ---
@@ -101,7 +116,7 @@ VALUES: list[Any] = [
 ]
 
 
-def damaged_body(chance: random.Random) -> tuple[str, bytes]:
+def damaged_body(chance: random.Random) -> tuple[str, dict[str, Any]]:
     """The path and the body of a request with one to three wrong values or fields of another request."""
     path, body = copy.deepcopy(chance.choice(BODIES))
     for _ in range(chance.randrange(1, 4)):
@@ -111,32 +126,23 @@ def damaged_body(chance: random.Random) -> tuple[str, bytes]:
             del body[chance.choice(list(body))]
         else:
             replace_value(body, chance, VALUES)
-    return path, json.dumps(body).encode()
+    return path, body
 
 
-def status_of(target: Target, seed: int, path: str, body: bytes) -> int:
-    """The status of a response, which must be documented. An error must be JSON, and without details of the server."""
-    try:
-        status, payload = target.status(path, body, timeout_s=60)
-        if status >= 400:
-            error = json.loads(payload)["error"]
-            message = error if isinstance(error, str) else error["message"]
-            assert message
-            assert "Traceback" not in message
-            assert "internal" not in message
-    except (AssertionError, ValueError, LookupError, TypeError) as error:
-        raise Broken(f"seed {seed}: {error!r} for {path} {body[:1000]!r}") from error
+def status_of(target: Target, path: str, fields: dict[str, Any]) -> int:
+    """The status of a response. An error must have a message, without details of the server."""
+    status, body = target.ask(path, fields)
+    if status >= 400:
+        error = body["error"]
+        message = error if isinstance(error, str) else error["message"]
+        if not message or "Traceback" in message or "internal" in message:
+            raise Broken(f"{message!r} for {path} {fields}")
     return status
 
 
 def json_bodies(target: Target, n: int, seed: int) -> str:
     """Send `n` bodies with wrong values to all endpoints."""
-    statuses: Counter[int] = Counter()
-    for i in range(n):
-        statuses[status_of(target, seed + i, *damaged_body(random.Random(seed + i)))] += 1
-        if i % BATCH == BATCH - 1:
-            target.check()
-    return f"{n:,} JSON bodies: {counted(statuses)}; an ordinary request in {target.ordinary}"
+    return fuzzed(target, "JSON bodies", n, seed, lambda chance: [status_of(target, *damaged_body(chance))])
 
 
 # --- constraints ---
@@ -206,12 +212,14 @@ def constraint(chance: random.Random) -> dict[str, Any]:
 
 def constraints(target: Target, n: int, seed: int) -> str:
     """Send `n` hostile schemas, patterns, grammars and tools. An ordinary request follows each."""
-    statuses: Counter[int] = Counter()
-    for i in range(seed, seed + n):
-        fields = {"messages": MESSAGES, "max_tokens": 8, **constraint(random.Random(i))}
-        statuses[status_of(target, i, "/v1/chat/completions", json.dumps(fields).encode())] += 1
+
+    def send(chance: random.Random) -> list[int]:
+        fields = {"messages": MESSAGES, "max_tokens": 8, **constraint(chance)}
+        status = status_of(target, "/v1/chat/completions", fields)
         target.check()
-    return f"{n:,} hostile constraints: {counted(statuses)}; an ordinary request in {target.ordinary}"
+        return [status]
+
+    return fuzzed(target, "hostile constraints", n, seed, send)
 
 
 # --- images and sound ---
@@ -220,28 +228,26 @@ def constraints(target: Target, n: int, seed: int) -> str:
 def media(n: int, seed: int) -> str:
     """Send `n` images and sounds with wrong bytes, or cut, to a server with a projector. All are decoded to count their
     tokens, and some are encoded."""
-    statuses: Counter[int] = Counter()
+
+    def send(chance: random.Random) -> list[int]:
+        kind, data = chance.choice(list(GOOD.values()))
+        text = base64.b64encode(mutated(data, chance)).decode()
+        part: dict[str, Any] = {"type": "input_audio", "input_audio": {"data": text}}
+        if kind == IMAGE:
+            part = {"type": "image_url", "image_url": {"url": f"data:;base64,{text}"}}
+        content = [part, {"type": "text", "text": "?"}]
+        path = "/v1/messages/count_tokens" if chance.randrange(50) else "/v1/chat/completions"
+        return [status_of(target, path, {"messages": [{"role": "user", "content": content}], "max_tokens": 1})]
+
     with tempfile.TemporaryDirectory() as folder:
         projector = Path(folder, "mmproj.gguf")
         write_projector(projector, "gemma3", "ultravox", width=summary_of(ModelFile(DEMO_PATH, "")).width)
         with running_process("--ctx", "2048", "--mmproj", str(projector)) as server:
-            target = Target(server.url, server.process.pid)
-            for i in range(n):
-                chance = random.Random(seed + i)
-                kind, data = chance.choice(list(GOOD.values()))
-                text = base64.b64encode(mutated(data, chance)).decode()
-                part: dict[str, Any] = {"type": "input_audio", "input_audio": {"data": text}}
-                if kind == IMAGE:
-                    part = {"type": "image_url", "image_url": {"url": f"data:;base64,{text}"}}
-                content = [part, {"type": "text", "text": "?"}]
-                body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
-                path = "/v1/chat/completions" if i % 50 == 0 else "/v1/messages/count_tokens"
-                statuses[status_of(target, seed + i, path, json.dumps(body).encode())] += 1
-                if i % BATCH == BATCH - 1:
-                    target.check()
+            target = Target(server.port, server.process.pid)
+            line = fuzzed(target, "damaged images and sounds", n, seed, send)
         if any("has ended" in line or "was killed" in line for line in server.lines):
             raise Broken(f"the engine process has ended: {server.lines[-20:]}")
-    return f"{n:,} damaged images and sounds: {counted(statuses)}; an ordinary request in {target.ordinary}"
+    return line
 
 
 # --- model files ---

@@ -7,6 +7,7 @@ import json
 import random
 import socket
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,10 +29,10 @@ UNREAD_S = 5.0
 def request(target: Target, alone: dict[str, str], unread_s: float, chance: random.Random) -> str:
     """Send one of the questions, and return what became of it. The text must be that of the question alone."""
     (kind,) = chance.choices(("disconnected", "unread", "read"), (10, 5, 85))
-    question = chance.choice(QUESTIONS)
+    question = chance.choice(list(alone))
     fields = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": N_TOKENS}
     raw = post("/v1/chat/completions", json.dumps({**fields, "stream": chance.random() < 0.7}).encode())
-    with socket.create_connection(target.address, timeout=4 * DEADLINE_S) as sock:
+    with target.connect(4 * DEADLINE_S) as sock:
         if kind == "unread":
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         sock.sendall(raw)
@@ -57,22 +58,22 @@ def text_of(body: bytes) -> str:
     return delta_text(events_of(body.decode())[:-1])
 
 
-def run(target: Target, n: int, seed: int, n_connections: int = 256, settle_s: float = DEADLINE_S) -> str:
+def run(target: Target, n: int, seed: int, questions: Sequence[str] = QUESTIONS, n_clients: int = 256) -> str:
     """Run the load for `n` seconds, then compare the resources of the server with those before."""
-    alone = {question: target.chat(question, max_tokens=N_TOKENS) for question in QUESTIONS}
+    alone = {question: target.chat(question, max_tokens=N_TOKENS) for question in questions}
     send = functools.partial(request, target, alone, min(UNREAD_S, n))
-    with clients(n_connections, send, seed):
+    with clients(n_clients, send, seed):
         time.sleep(min(5.0, n / 4))
     target.check()
     before, memory, start = target.resources(), [], time.monotonic()
-    with clients(n_connections, send, seed) as counts:
+    with clients(n_clients, send, seed) as counts:
         while (at := time.monotonic() - start) < n:
             memory.append((at, target.resources()["MB"]))
             time.sleep(min(1.0, n / 20))
-    after = settled(target, before, settle_s)
+    after = settled(target, before, min(DEADLINE_S, n))
     changed = ", ".join(f"{after[name] - value:+.0f} {name}" for name, value in before.items())
     return (
-        f"{n} s with {n_connections} clients and {len(QUESTIONS)} prompts: {counted(counts)}; resources "
+        f"{n} s with {n_clients} clients and {len(questions)} prompts: {counted(counts)}; resources "
         f"afterwards: {changed}; resident memory in the second half: {slope(memory):+.1f} MB an hour"
     )
 

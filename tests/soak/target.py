@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
-import json
 import os
 import random
 import socket
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
+from tests.support import exchanges
 from tests.support.serving import raw_request
 
 DEADLINE_S = 30.0
@@ -36,51 +34,40 @@ class Broken(AssertionError):
 class Target:
     """A server on this machine."""
 
-    url: str
+    port: int
     pid: int
     ordinary_s: list[float] = field(default_factory=list)
     """The times of the ordinary requests, which are sent between the hostile ones."""
 
-    @property
-    def address(self) -> tuple[str, int]:
-        parts = urlsplit(self.url)
-        assert parts.hostname is not None
-        assert parts.port is not None
-        return parts.hostname, parts.port
+    def connect(self, timeout_s: float = DEADLINE_S) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
 
-    def send(self, raw: bytes, timeout_s: float = DEADLINE_S, *, half_close: bool = False) -> bytes:
-        """Send bytes on a new connection, and read until the server closes it.
+    def send(self, raw: bytes) -> bytes:
+        """Send bytes on a new connection, close this side, and read until the server closes it.
 
-        With `half_close` the client closes its side first, so that a server does not wait for the rest of an
-        incomplete request. The server may then treat the client as disconnected, and cut the response.
-
-        Raises:
-            Broken: The server sends nothing for `timeout_s` and does not close.
+        A server does not wait for the rest of an incomplete request then. It may treat the client as disconnected, and
+        cut the response.
         """
         received = b""
-        with socket.create_connection(self.address, timeout=timeout_s) as sock:
-            try:
-                with contextlib.suppress(ConnectionError):
-                    sock.sendall(raw)
-                    if half_close:
-                        sock.shutdown(socket.SHUT_WR)
-                with contextlib.suppress(ConnectionError):
-                    while piece := sock.recv(65536):
-                        received += piece
-            except socket.timeout as error:
-                raise Broken(f"no end of the response after {timeout_s} s: {raw[:300]!r} {received[:300]!r}") from error
-            return received
+        with self.connect() as sock:
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(raw)
+                sock.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while piece := sock.recv(65536):
+                    received += piece
+        return received
 
-    def status(self, path: str, body: bytes, timeout_s: float = DEADLINE_S) -> tuple[int, bytes]:
+    def ask(self, path: str, fields: object) -> tuple[int, Any]:
         """The status and the body of the response to a POST request.
 
         Raises:
-            Broken: The response is no HTTP, or its status is not documented.
+            Broken: The status is not documented.
         """
-        [(status, payload)] = responses(self.send(post(path, body), timeout_s))
+        status, body = exchanges.ask(self.port, path, fields)
         if status not in DOCUMENTED:
-            raise Broken(f"status {status}: {payload[:500]!r}")
-        return status, payload
+            raise Broken(f"status {status}: {body}")
+        return status, body
 
     def chat(self, content: str = QUESTION, **fields: Any) -> str:
         """The text of a greedy completion.
@@ -89,15 +76,10 @@ class Target:
             Broken: The request fails.
         """
         fields = {"messages": [{"role": "user", "content": content}], "max_tokens": 16, "temperature": 0, **fields}
-        status, payload = self.status("/v1/chat/completions", json.dumps(fields).encode())
+        status, body = self.ask("/v1/chat/completions", fields)
         if status != 200:
-            raise Broken(f"an ordinary request got {status}: {payload!r}")
-        return str(json.loads(payload)["choices"][0]["message"]["content"])
-
-    def health(self) -> int:
-        """The status of GET /health."""
-        with urllib.request.urlopen(urljoin(self.url, "/health"), timeout=DEADLINE_S) as response:
-            return int(response.status)
+            raise Broken(f"an ordinary request got {status}: {body}")
+        return str(body["choices"][0]["message"]["content"])
 
     def check(self) -> None:
         """Send an ordinary request and record its time."""

@@ -63,8 +63,7 @@ class Browser:
         assert self._process.stdin is not None
         self._n_sent += 1
         message = {"id": self._n_sent, "method": method, "params": params}
-        if session:
-            message["sessionId"] = session
+        message |= {"sessionId": session} if session else {}
         self._process.stdin.write(json.dumps(message).encode() + b"\0")
         self._process.stdin.flush()
         return self._n_sent
@@ -89,11 +88,14 @@ class Page:
         self._browser = browser
         self._session = session
         self.requests: list[str] = []  # The URLs of all requests of this page.
+        self.sent: list[Any] = []  # The JSON bodies of its requests.
         self.errors: list[str] = []  # Uncaught exceptions and errors in the console, other than failed requests.
 
     def note(self, method: str, params: Any) -> None:
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+            if "postData" in params["request"]:
+                self.sent.append(json.loads(params["request"]["postData"]))
         elif method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(params["exceptionDetails"])[:2000])
         elif method == "Log.entryAdded":
@@ -136,6 +138,14 @@ class Page:
         # The inner text of an element that has not been rendered yet is empty.
         text = "(({ innerText, textContent }) => innerText || textContent)"
         return str(self.eval(f"{text}(document.querySelector({json.dumps(selector)}))"))
+
+    def wait_for(self, selector: str, n: int) -> None:
+        """Wait until there are n elements of this selector."""
+        self.wait(f"document.querySelectorAll({json.dumps(selector)}).length === {n}")
+
+    def value(self, selector: str) -> str:
+        """The text in a field."""
+        return str(self.eval(f"document.querySelector({json.dumps(selector)}).value"))
 
     def count(self, selector: str) -> int:
         return int(self.eval(f"document.querySelectorAll({json.dumps(selector)}).length"))

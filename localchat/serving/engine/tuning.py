@@ -1,4 +1,4 @@
-"""Constants of the engine for each kind of device, the release of llama-cpp-python, and its environment.
+"""How many prompt tokens and draft tokens a step computes on each kind of device; the environment of the engine.
 
 Each value was measured once (docs/design.md, "The engine"); nothing is measured while requests run. This module
 imports nothing of the package, so that a process can set its environment before it loads any library.

@@ -408,9 +408,21 @@ def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.Mon
         assert pid_of(service) == pid
 
 
+# A server that waits for half a second for the figures of an engine, not for three.
+IMPATIENT = """
+import sys
+from localchat import server
+from localchat.serving.engine.front import Front
+from localchat.serving.http import metrics
+metrics._STATS_S, Front.stats.__defaults__ = 0.5, (0.5,)
+sys.exit(server.main(sys.argv[1:]))
+"""
+
+
 def test_stopped_engine_delays_neither_metrics_nor_the_end():
     """Its requests end with an error response, those of clients that leave at once."""
-    with started([*COMMAND, "--drain", "0"]) as running, ThreadPoolExecutor() as pool:
+    command = [sys.executable, "-c", IMPATIENT, "--port", "0", "--drain", "0"]
+    with started(command) as running, ThreadPoolExecutor() as pool:
         pid = engine_of(running.process.pid)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)

@@ -82,8 +82,10 @@ def test_the_response_to_the_hello_says_what_a_program_is(parts: list[bytes], te
     assert found.startswith(text) if text else not found
 
 
-def test_silent_programs_are_an_error_within_seconds():
+def test_silent_programs_are_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch):
     """All workers are asked at the same time: one that accepts, one whose connections nobody accepts, a web server."""
+    for limit in ("_CONNECT_S", "_HELLO_S"):
+        monkeypatch.setattr(workers, limit, 1.0)
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     with (
         web,

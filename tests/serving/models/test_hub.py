@@ -112,11 +112,12 @@ def environment(home: Path, hub: Hub | None = None, **variables: str) -> dict[st
     return {**own, **(hub.environment if hub else {}), **variables}
 
 
-GET = "import sys; from localchat.server import main; sys.exit(max(main(['--get', name]) for name in sys.argv[1:]))"
+# The exit status is the number of failures.
+GET = "import sys; from localchat.server import main; sys.exit(sum(main(['--get', name]) for name in sys.argv[1:]))"
 
 
 def get(home: Path, *names: str, hub: Hub | None = None, program: str = GET, **variables: str) -> Any:
-    """Fetch these models, one after another, in a new process: the library reads its variables when it is imported."""
+    """Fetch these models in a new process, since the library reads its variables when it is imported."""
     done = run([sys.executable, "-c", program, *names], **environment(home, hub, **variables))
     assert "Traceback" not in done.stderr
     return done
@@ -236,7 +237,7 @@ def test_failure_is_one_line_that_says_what_to_do(tmp_path: Path):
         hub.faults += [Fault("/org/limited-GGUF", status=429), Fault("/org/failing-GGUF", status=500)]
         hub.faults += [Fault("/org/portal-GGUF", status=200)]  # As a page to log in to a network, it is no JSON.
         done = get(tmp_path, *FAILURES, hub=hub)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (len(FAILURES), "")
     lines = [line for line in done.stderr.splitlines() if " fetching " not in line]
     assert len(lines) == len(FAILURES), done.stderr
     for line, message in zip(lines, FAILURES.values()):
@@ -279,6 +280,7 @@ def test_no_network_is_reported_within_seconds(tmp_path: Path, is_silent: bool):
         start = time.monotonic()
         done = get(tmp_path, "org/small", "small", program=program, HF_ENDPOINT=url)
         seconds = time.monotonic() - start
+    assert done.returncode == 2
     first, second = done.stderr.splitlines()
     assert f"org/small: no connection to {url}, or no response within 1 s (" in first
     assert second.endswith("got 'small'")
