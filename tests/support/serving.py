@@ -133,12 +133,7 @@ def wait_for(condition, deadline_s=DEADLINE_S) -> None:
 
 def wait_until_idle(engine: Engine) -> None:
     """Wait until the engine has no sequences; then wait until it has dropped its idle prefixes."""
-
-    def is_idle() -> bool:
-        stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
-
-    wait_for(is_idle)
+    wait_for(lambda: (stats := engine.stats()).n_running + stats.n_waiting + stats.n_cells_active == 0)
     engine.forget()
     wait_for(lambda: engine.stats().n_cells_idle == 0)
 

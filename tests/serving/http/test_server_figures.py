@@ -41,29 +41,23 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
-CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+CALL = "<tool_call>|\n<function=look>\n</function>\n</tool_call>"
 QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
+# The bar divides the reasoning from the rest.
+OUTPUTS = [
+    *(f"<think>\nhm\n{CALL}{CALL.replace('|', '')}", "<think>\nhm\n</think>|\n\n<b>42"),
+    *("<think>hm</think>|42", "<think>hm|", "<think><|", "|<think>\n\n</think>42", "|<th42", "|42</think>"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "n_reasoning"),
-    [
-        ("<think>\nhm\n" + CALL_IN_TAGS * 2, len("<think>\nhm\n<tool_call>")),
-        ("<think>hm</think>42", len("<think>hm</think>")),
-        ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
-        ("<think>hm", len("<think>hm")),
-        ("<think><", len("<think><")),
-        ("<think>\n\n</think>42", 0),
-        ("<th42", 0),
-        ("42</think>", 0),
-    ],
-)
-def test_reasoning_tokens_are_exact(text, n_reasoning):
+@pytest.mark.parametrize("marked", OUTPUTS)
+def test_reasoning_tokens_are_exact(marked):
     """Each token is one byte. Reasoning that ends with a call counts up to its marker."""
-    with serving(generating(text), chat_template=QWEN, **BIG) as running:
+    reasoning, _, rest = marked.partition("|")
+    with serving(generating(reasoning + rest), chat_template=QWEN, **BIG) as running:
         usage = running.chat(tools=TOOLS)[1]["usage"]
-    assert usage["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
-    assert usage["completion_tokens"] == len(text) + 1
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == len(reasoning)
+    assert usage["completion_tokens"] == len(reasoning + rest) + 1
 
 
 def test_error_of_a_refused_grammar_names_the_field_it_came_from():

@@ -105,10 +105,8 @@ ALLOWED = {
     "chunks of the largest size": chunked("c350", FULL[:50_000].decode(), "c350", FULL[50_000:].decode(), "0", "", ""),
     "compressed body of the largest size": raw_request(gzip.compress(FULL), "Content-Encoding: gzip"),
     "as many trailers as are allowed": chunked(f"{len(GOOD):x}", BODY, "0", *["A: x"] * (MAX_TRAILERS - 1), "", ""),
-    "chunk extension as long as is allowed": chunked(
-        f"{len(GOOD):x};".ljust(MAX_CHUNK_LINE_BYTES - 2, "x"), BODY, "0", "", ""
-    ),
-}  # fmt: skip
+    "longest chunk extension": chunked(f"{len(GOOD):x};".ljust(MAX_CHUNK_LINE_BYTES - 2, "x"), BODY, "0", "", ""),
+}
 
 
 @pytest.mark.parametrize("name", ALLOWED)

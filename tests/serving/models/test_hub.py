@@ -139,8 +139,8 @@ def test_model_with_its_parts_and_projector_is_in_the_cache_of_the_hub(tmp_path:
     assert {path.name: path.read_bytes() for path in snapshot.iterdir()} == {**parts, "mmproj-F16.gguf": PROJECTOR}
     assert (snapshot.parents[1] / "refs" / "main").read_text() == COMMIT
     # The token is for the hub alone, not for the host with the contents.
-    tokens = [(path.startswith("/cdn/"), headers.get("authorization")) for _, path, headers in hub.requests]
-    assert set(tokens) == {(True, None), (False, "Bearer secret")}
+    tokens = {(request.path.startswith("/cdn/"), request.headers.get("authorization")) for request in hub.requests}
+    assert tokens == {(True, None), (False, "Bearer secret")}
     assert hub.ranges() == [""] * 3  # The second time nothing is transferred.
     assert Catalog(environment=environment(tmp_path)).find("org/Big-GGUF").source == "Hugging Face"
 
@@ -153,7 +153,7 @@ def test_download_that_was_killed_goes_on_where_it_ended(tmp_path: Path):
         hub.faults.append(fault)
         variables = {**os.environ, **environment(tmp_path, hub)}
         with subprocess.Popen(command("--get", "org/big"), env=variables, stderr=subprocess.DEVNULL) as process:
-            assert hub.paused.wait(DEADLINE_S)
+            assert hub.sent.wait(DEADLINE_S)
             part = blobs(tmp_path, "org/big") / f"{digest_of(data)}.incomplete"
             wait_for(lambda: part.exists() and part.stat().st_size >= 50_000_000)
             process.kill()
@@ -264,7 +264,7 @@ def test_variable_that_prevents_a_download_is_named(tmp_path: Path, variables: d
 def test_model_that_is_here_is_served_without_a_network(tmp_path: Path):
     with Hub({"org/small": {"small-Q4_0.gguf": MODEL}}) as hub:
         assert get(tmp_path, "org/small", hub=hub).returncode == 0
-    done = get(tmp_path, "org/small", HF_ENDPOINT=hub.url)
+    done = get(tmp_path, "org/small", hub=hub)
     assert done.returncode == 0
     assert done.stdout.endswith(" -m localchat.server org/small\n")
     assert "check the network" in done.stderr

@@ -55,8 +55,8 @@ def home(tmp_path):
     return tmp_path
 
 
-def catalog(home, *folders, mapping=None, **variables):
-    return Catalog(folders, mapping, {"HOME": str(home), **variables})
+def catalog(home, *folders, **variables):
+    return Catalog(folders, None, {"HOME": str(home), **variables})
 
 
 @pytest.mark.parametrize(

@@ -385,12 +385,9 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     assert (first.result(30), second.result(30)[0]) == (False, 200)
 
 
-class Panic(BaseException):
-    """As of a library in Rust."""
-
-
 @pytest.mark.parametrize(
-    ("error", "status"), [(Panic("it broke"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)]
+    ("error", "status"),  # The first one is as of a library in Rust.
+    [(BaseException("a panic"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)],
 )
 def test_any_error_of_the_loading_thread_is_that_of_the_request(server, error, status):
     with mock.patch("localchat.serving.loading.service.summary_of", side_effect=error):
