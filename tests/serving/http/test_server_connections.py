@@ -7,7 +7,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 from unittest import mock
 
 import pytest
@@ -116,7 +115,7 @@ def test_connection_for_which_no_thread_can_be_started_is_closed(caplog):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
-def test_server_without_files_for_connections_waits_until_there_are_some():
+def test_server_without_files_for_connections_waits_until_there_are_some(caplog):
     """The loop must not call `accept` all the time."""
     import resource
 
@@ -127,13 +126,12 @@ def test_server_without_files_for_connections_waits_until_there_are_some():
         resource.setrlimit(resource.RLIMIT_NOFILE, (free.fileno(), limits[1]))  # No number below this one is free.
         for sock in sockets:
             sock.connect(("127.0.0.1", running.port))
-        began = time.process_time()
         threading.Event().wait(0.5)
-        assert time.process_time() - began < 0.25
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for sock in sockets:
             sock.close()
         assert running.chat()[0] == 200
+    assert 0 < caplog.text.count("no file is left") < 20
 
 
 # --- TLS ---
