@@ -59,8 +59,7 @@ class Hub(Server):
     def found(self, query: dict[str, list[str]]) -> list[str]:
         author, search = (query.get(name, [""])[0].lower() for name in ("author", "search"))
         names = [name for name, files in self.repositories.items() if any(".gguf" in file for file in files)]
-        names = [name for name in names if search in name.lower()]
-        return [name for name in names if author in ("", name.lower().partition("/")[0])]
+        return [name for name in names if search in name.lower() and author in ("", name.lower().partition("/")[0])]
 
     def repository(self, name: str, key: str | None) -> bytes:
         if self.token and key not in (None, f"Bearer {self.token}"):

@@ -204,8 +204,7 @@ def trickle(sock: socket.socket, byte: bytes) -> None:
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
     """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
     with serving.connect(request) as sock:
-        raw = read_all(sock)
-    head, _, body = raw.partition(b"\r\n\r\n")
+        head, _, body = read_all(sock).partition(b"\r\n\r\n")
     return head, json.loads(body)
 
 

@@ -12,8 +12,7 @@ PAGE = "https://page.example"
 
 @pytest.fixture(scope="module")
 def with_keys():
-    settings = Options(port=0, api_keys=("secret", "other"), cors=(PAGE,))
-    with serving(settings=settings) as running:
+    with serving(settings=Options(port=0, api_keys=("secret", "other"), cors=(PAGE,))) as running:
         yield running
 
 

@@ -156,8 +156,7 @@ TWO_CALLS = REASONING_AND_TEXT + "".join(
 )
 def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
     with serving(generating(text), **BIG) as running:
-        options = {"include_usage": include_usage}
-        _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
+        _, chunks = running.chat(n=n, stream=True, stream_options={"include_usage": include_usage}, **fields)
     support.assert_in_order(chunks, n, usage=include_usage)
 
 
@@ -277,8 +276,7 @@ def test_call_without_markers_is_one_unless_the_output_continues_a_prefill():
     with serving(generating('{"name": "look", "arguments": {}}'), chat_template=CHAT_TEMPLATE, **BIG) as running:
         _, called = running.chat(tools=TOOLS)
         _, continued = running.chat(tools=TOOLS, messages=[ASKED, BEGUN])
-    reasons = [body["choices"][0]["finish_reason"] for body in (called, continued)]
-    assert reasons == ["tool_calls", "stop"]
+    assert [body["choices"][0]["finish_reason"] for body in (called, continued)] == ["tool_calls", "stop"]
 
 
 def left_open(reasoning: str) -> dict[str, Any]:

@@ -277,8 +277,7 @@ def slow_reader(running, content="x", **fields) -> socket.socket:
 
 def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
     """It delays no other request."""
-    settings = Options(port=0, write_timeout_s=0.3)
-    with serving(endless, settings=settings, **LONG) as running, slow_reader(running):
+    with serving(endless, settings=Options(port=0, write_timeout_s=0.3), **LONG) as running, slow_reader(running):
         wait_for(lambda: running.engine.stats().n_running == 1)
         for _ in range(3):
             assert running.chat(max_tokens=20)[0] == 200

@@ -162,8 +162,7 @@ COMPRESSED = {
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_compressed_body_is_decoded_within_the_limit(running, name):
     coding, body, status, words = COMPRESSED[name]
-    request_bytes = raw_request(body, f"Content-Encoding: {coding}", "Connection: close")
-    head, found = exchange(running, request_bytes)
+    head, found = exchange(running, raw_request(body, f"Content-Encoding: {coding}", "Connection: close"))
     assert int(head.split()[1]) == status
     assert words in found.get("error", {}).get("message", "")
     assert (b"Accept-Encoding: gzip, deflate" in head) == (status == 415)

@@ -72,8 +72,7 @@ def test_other_files_are_no_projectors(tmp_path: Path):
 
 
 def test_projector_is_no_model_and_says_what_it_takes(tmp_path: Path):
-    path = write_mmproj(tmp_path / "mmproj.gguf", parts=("vision", "audio"))
-    summary = summary_of(ModelFile(path, ""))
+    summary = summary_of(ModelFile(write_mmproj(tmp_path / "mmproj.gguf", parts=("vision", "audio")), ""))
     assert (summary.is_model, summary.width, summary.modalities) == (False, WIDTH, ("image", "audio"))
 
 
