@@ -395,7 +395,6 @@ def test_enter_and_escape_of_an_input_method_do_nothing(browser):
 
 def test_models_that_are_not_loaded_are_listed_without_polling(browser):
     with serving(generating("x"), is_ready=False) as running:
-        running.server.service._load = lambda *_: None  # A model that is not loaded, and does not load.
         page = browser.open(f"http://127.0.0.1:{running.port}/")
         page.wait(HAS_MODELS)
         script = (

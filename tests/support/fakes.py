@@ -100,7 +100,7 @@ class FakeCells:
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
-        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), "tokens beside media"
+        assert len(batch.chunks) == 1 or not any(chunk.sequence.span for chunk in batch.chunks), "tokens beside media"
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
@@ -112,7 +112,7 @@ class FakeCells:
 
     def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
         """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
-        n_computed, span = chunk.sequence.n_computed, chunk.span
+        n_computed, span = chunk.sequence.n_computed, chunk.sequence.span
         first = chunk.sequence.position_of(n_computed)
         held = [self.positions[number] for number, *_ in self.slots[chunk.slot]]
         if span is None:
@@ -214,10 +214,8 @@ class FakeBackend(FakeCells):
             n_cells=n_cells, n_parallel=n_parallel, chat_template=chat_template, bos="", eos="", add_bos=False,
             special_tokens=frozenset(), sampling=SamplingParams(), metadata={}, modalities=modalities, **(fim or {}),
         )  # fmt: skip
-        n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)
-        limits = CacheLimits(
-            n_cells, n_parallel, n_slots, n_batch, n_outputs, can_truncate, max_drafted, is_unified=is_unified
-        )
+        n_slots = n_parallel + n_idle
+        limits = CacheLimits(n_cells, n_parallel, n_slots, n_batch, can_truncate, max_drafted, is_unified=is_unified)
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         texts = [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)]
         self.texts = TokenTexts(texts, frozenset(), frozenset({END}))
@@ -245,7 +243,7 @@ class FakeBackend(FakeCells):
         assert 0 < batch.n_tokens <= self.limits.n_batch
         if any(self.poison in chunk.tokens() for chunk in batch.chunks):
             raise DecodeFailed("the batch is poisoned")
-        if not self.limits.is_unified and batch.chunks[0].span is None:
+        if not self.limits.is_unified and batch.chunks[0].sequence.span is None:
             # Whole tiles of one prompt, or less than a tile of each sequence.
             slots, n_rows = zip(*((chunk.slot, chunk.n_tokens) for chunk in batch.chunks))
             assert list(slots) == sorted(slots)
@@ -257,10 +255,10 @@ class FakeBackend(FakeCells):
             assert chunk.first == next_row, "rows have gaps"
             next_row += chunk.n_tokens
             tokens = [token for _, token, _ in self.slots[chunk.slot]]
-            for row in chunk.rows_with_logits:
+            for row in chunk.output_rows:
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))
-        assert len(self._outputs) <= self.limits.n_outputs
+        assert len(self._outputs) <= self.limits.n_parallel + self.limits.max_drafted
         self.batches.append(record)
 
     def sample(self, sampler: Any, row: int) -> int:

@@ -50,6 +50,7 @@ EXAMPLES = {
         reasoning_effort="low", prompt_cache_key="a", prompt_cache_retention="24h", stream_options=USAGE,
     ),
     "OpenAI, prompts of tokens": complete(prompt=[[10, 11], [12]], logprobs=3),
+    "OpenAI, prompt alone": complete(echo=True, max_tokens=0),
     "llama-server": chat(
         n_predict=8, logit_bias=[["Hello", -1.0], [15, False]], ignore_eos=True, cache_prompt=True, id_slot=-1,
         n_keep=0, n_discard=0, n_cache_reuse=0, timings_per_token=True, return_progress=True, return_tokens=True,
