@@ -268,7 +268,7 @@ class Engine:
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
-            self._deliver(batch)
+            self._sample_and_deliver(batch)
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """Decodes each sequence of a failed batch alone, and ends those that fail again, or that failed alone."""
@@ -284,9 +284,9 @@ class Engine:
                 text = f"the model could not compute this request: {own_error}"
                 self._end(chunk.sequence.id, EngineError(text), keep=False)
             else:
-                self._deliver(single)
+                self._sample_and_deliver(single)
 
-    def _deliver(self, batch: Batch) -> None:
+    def _sample_and_deliver(self, batch: Batch) -> None:
         """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
         outputs = list(batch.outputs())
         runs = self._token_sampler.sample(outputs)

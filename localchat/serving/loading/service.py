@@ -79,7 +79,7 @@ class Service:
         self.waits = options.waits
         self._options = options
         self._catalog = catalog
-        self._load = load
+        self._load_file = load
         self.clock = clock
         self.is_stopped = False
         # Guards the rest and the models; notified of each change.
@@ -114,7 +114,7 @@ class Service:
             files = self._catalog.models() if self._catalog else ()
         except ModelFileError as error:  # A mapping file is being edited.
             log.warning("%s", error)
-        return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
+        return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel:
         """The model that a request names, or the base of the adapter. Raises ModelNotFound for none or several."""
@@ -129,7 +129,7 @@ class Service:
             except ModelFileError as error:
                 problem = str(error)
             else:
-                served = self._served(file)
+                served = self._served_of(file)
                 if wanted in file.adapter_names - served.file.adapter_names:
                     problem = f"the adapter {name.strip()!r} was added after the start of the server: start it again"
                     raise errors.ModelNotFound(problem, "model")
@@ -141,7 +141,7 @@ class Service:
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
-    def _served(self, file: ModelFile) -> ServedModel:
+    def _served_of(self, file: ModelFile) -> ServedModel:
         default = self.default.file  # The catalog may list it under another name.
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
@@ -167,14 +167,14 @@ class Service:
             best = max(self.loaded(), key=lambda served: (served is self.default, served.used_at), default=best)
         model = best.model
         if model is None:
-            raise self._loading(best)
+            raise self._not_loaded(best)
         return model
 
     def check(self) -> None:
         """Raise ModelLoading while the default model loads for the first time, InferenceError if that failed later."""
         if self.default.model is None:
             if not self.default.used_at:
-                raise self._loading(self.default)
+                raise self._not_loaded(self.default)
             self._check_failure(self.default, math.inf)
 
     @contextlib.contextmanager
@@ -195,7 +195,7 @@ class Service:
                         model = served.model
                         served.n_users += 1
                     elif not self.waits:
-                        raise self._loading(served)
+                        raise self._not_loaded(served)
                     else:
                         self._changed.wait(_POLL_S)
                 if model is None:
@@ -254,7 +254,7 @@ class Service:
         if served.failure and not is_over and served.failed_stamp == served.file.stamp:
             raise served.error_class(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
 
-    def _loading(self, served: ServedModel) -> errors.ModelLoading:
+    def _not_loaded(self, served: ServedModel) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
         passed_s = self.clock() - served.began_at
         left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
@@ -331,7 +331,7 @@ class Service:
                 self._end_least_recent(served)
                 continue
             try:
-                self._load(served, self._others())
+                self._load_file(served, self._others())
                 return
             except NotEnoughMemory as error:
                 # End no model if ending all of them would not free enough.

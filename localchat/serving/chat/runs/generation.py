@@ -102,7 +102,7 @@ class Output:
         is_first, self._has_begun = not self._has_begun, True
         if is_first:
             events += self._echo
-        made, n_read = self._made(sampled)
+        made, n_read = self._parsed(sampled)
         self._n_completion += n_read
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
@@ -112,7 +112,7 @@ class Output:
             events += self._finish(reason or "stop", newest.last)
         return events
 
-    def _made(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
+    def _parsed(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
         parser, made = self._parser, list[Event]()
