@@ -18,7 +18,6 @@ import pytest
 from localchat.serving.chat.model import Model
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
-from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.loading.options import Options
@@ -44,30 +43,26 @@ class Serving:
     """A running server, with its engine and backend."""
 
     def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
-        self.server = server
-        self.engine = engine
-        self.backend = backend
+        self.server, self.engine, self.backend, self.thread = server, engine, backend, thread
         # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
-        self.thread = thread
         # With `is_ready=False`: a load of the model waits for this.
         self.may_load = threading.Event()
         # The sequences that were submitted to the engine, in order.
-        self.requests: list[GenerationRequest] = []
-        self._record_requests()
+        self.requests = backend.requests
         self.port = server.server_port
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        self.address = f"127.0.0.1:{self.port}"
 
     @property
     def last_prompt(self) -> str:
         """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
         return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        """A connection on which these bytes were sent."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+        sock.sendall(sent)
+        return sock
 
     def client(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
@@ -77,22 +72,11 @@ class Serving:
         with contextlib.closing(self.client()) as client:
             return ask(client, content, **fields)
 
-    def request(
-        self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, Any]:
-        """Send a request on a new connection; return the status and the body."""
+    def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
+        """Send a request, whose body is bytes or text, on a new connection; return the status and the body."""
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
             return read_response(client)
-
-    def _record_requests(self) -> None:
-        new_sampler = self.backend.new_sampler
-
-        def recording(request: GenerationRequest) -> Any:
-            self.requests.append(request)
-            return new_sampler(request)
-
-        self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
 
     def wait_until_idle(self) -> None:
         wait_until_idle(self.engine)
@@ -100,31 +84,18 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(
-    model=echo,
-    *,
-    chat_template=LAST_MESSAGE,
-    max_queue=8,
-    is_ready=True,
-    is_gated=False,
-    projector=None,
-    settings=ANY_PORT,
-    **facts,
-):
+def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector=None, settings=ANY_PORT, **facts):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
-    backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
+    backend = FakeBackend(model, gate=gate, **{"chat_template": LAST_MESSAGE, **facts})
 
     def load(loaded: ServedModel, others: OtherModels) -> None:
         assert running.may_load.wait(DEADLINE_S), "the test never let the model load"
         loaded.model = Model("Fake", engine)
 
     service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
-    encoder = None if projector is None else MediaEncoder(projector)
-    with (
-        started(backend, max_queue=max_queue, encoder=encoder) as engine,
-        served(service, settings) as (server, thread),
-    ):
+    options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
+    with started(backend, **options) as engine, served(service, settings) as (server, thread):
         running = Serving(server, engine, backend, thread)
         if is_ready:
             service.default.model = Model("Fake", engine)
@@ -177,12 +148,7 @@ def wait_for(condition, deadline_s=DEADLINE_S) -> None:
 
 def wait_until_idle(engine: Engine) -> None:
     """Wait until the engine has no sequences; then wait until it has dropped its idle prefixes."""
-
-    def is_idle() -> bool:
-        stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
-
-    wait_for(is_idle)
+    wait_for(lambda: (stats := engine.stats()).n_running + stats.n_waiting + stats.n_cells_active == 0)
     engine.forget()
     wait_for(lambda: engine.stats().n_cells_idle == 0)
 
@@ -252,10 +218,8 @@ def trickle(sock: socket.socket, byte: bytes) -> None:
 
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
     """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
-    with serving.connect() as sock:
-        sock.sendall(request)
-        raw = read_all(sock)
-    head, _, body = raw.partition(b"\r\n\r\n")
+    with serving.connect(request) as sock:
+        head, _, body = read_all(sock).partition(b"\r\n\r\n")
     return head, json.loads(body)
 
 
@@ -270,17 +234,14 @@ def read_until(sock: socket.socket, end: bytes) -> bytes:
 
 
 def dechunked(raw: bytes) -> bytes:
-    body, at = b"", 0
-    while True:
-        end = raw.index(b"\r\n", at)
-        size = int(raw[at:end], 16)
-        body += raw[end + 2 : end + 2 + size]
-        at = end + 2 + size
-        assert raw[at : at + 2] == b"\r\n"
-        at += 2
-        if size == 0:
-            assert at == len(raw)
-            return body
+    body, size = b"", 1
+    while size:
+        line, _, rest = raw.partition(b"\r\n")
+        size = int(line, 16)
+        assert rest[size : size + 2] == b"\r\n"
+        body, raw = body + rest[:size], rest[size + 2 :]
+    assert raw == b""
+    return body
 
 
 def delta_text(chunks: list[Any], i: int = 0) -> str:
@@ -316,19 +277,16 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
     """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
-    ((id, _, _),) = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    ((id, *_, kind),) = {(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}
     assert re.fullmatch("chatcmpl-[0-9a-f]{32}", id)
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    *body, last = chunks
+    assert kind == "chat.completion.chunk"
+    body = chunks[:-1] if usage else chunks
     if usage:
-        assert last["choices"] == []
-        assert last["usage"]["completion_tokens"] > 0
-    else:
-        body.append(last)
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["completion_tokens"] > 0
     kinds: dict[int, list[str]] = {i: [] for i in range(n)}
-    for chunk in body:
-        assert len(chunk["choices"]) == 1
-        kinds[chunk["choices"][0]["index"]].append(chunk_kind(chunk["choices"][0]))
+    for (choice,) in (chunk["choices"] for chunk in body):
+        kinds[choice["index"]].append(chunk_kind(choice))
     assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds.values()), kinds
-    assert [chunk_kind(chunk["choices"][0]) for chunk in body[:n]] == ["role"] * n
-    assert [chunk["choices"][0]["index"] for chunk in body[:n]] == list(range(n))
+    firsts = [chunk["choices"][0] for chunk in body[:n]]
+    assert [(choice["index"], chunk_kind(choice)) for choice in firsts] == [(i, "role") for i in range(n)]
