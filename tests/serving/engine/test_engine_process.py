@@ -33,7 +33,6 @@ from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import RETRY_S, ServedModel, Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from tests.serving.models.test_several_models import together
 from tests.soak.faults import engine_of
 from tests.support import engine_programs as programs
 from tests.support.exchanges import ask, exchange, opened
@@ -374,10 +373,10 @@ def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.M
         assert (chat_at(port)[0], pid_of(service)) == (200, pid)
 
 
-def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.MonkeyPatch):
+def test_process_that_can_start_no_further_thread_serves(monkeypatch: Any, pool: ThreadPoolExecutor):
     with serving_process(monkeypatch, programs.WITHOUT_THREADS) as (service, port):
         pid = pid_of(service)
-        assert together([lambda: chat_at(port)[0]] * 4) == [200] * 4
+        assert [status for status, _ in pool.map(chat_at, [port] * 4)] == [200] * 4
         assert pid_of(service) == pid
 
 
