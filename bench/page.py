@@ -84,8 +84,7 @@ def work_share(browser: Browser, url: str, answer: str) -> float:
     """The share of a core that the page's main thread works while the answer grows."""
     page = browser.open(url)
     page.wait("document.querySelector('#model').options.length")
-    page.type("#input", answer)
-    page.enter()
+    page.do(("#input", f"{answer}\n"))
     page.wait(f"document.querySelector('.assistant .prose')?.textContent.includes('{N_LINES - 1}')")
     page.eval("new Promise((resolve) => setTimeout(resolve, 3000))")  # the first lines are laid out
     started_at, before = time.perf_counter(), page.work_s()
