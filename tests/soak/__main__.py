@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from tests.support.live import running_process
-
-from . import faults, fuzz, load
-from .target import Broken, Target
+from . import clients, fuzz
+from .target import Broken, running_target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
-N_PARALLEL = "8"
 # The programs, each with the length of its run by `make soak` (requests, files, kills, or seconds of load), and the
-# number of parallel requests of the server that it needs.
-PROGRAMS: dict[str, tuple[Callable[..., str], int, str | None]] = {
-    "http": (fuzz.http, 100_000, N_PARALLEL),
-    "json": (fuzz.json_bodies, 50_000, N_PARALLEL),
-    "constraints": (fuzz.constraints, 1_000, N_PARALLEL),
-    "load": (load.run, 1_200, "64"),
-    "models": (fuzz.models, 1_000, None),
-    "media": (fuzz.media, 20_000, None),
-    "kills": (faults.kills, 200, None),
+# arguments of its server, which has the built-in model.
+PROGRAMS: dict[str, tuple[Callable[..., str], int, tuple[str, ...]]] = {
+    "http": (fuzz.http, 100_000, (*ARGUMENTS, "8")),
+    "json": (fuzz.json_bodies, 50_000, (*ARGUMENTS, "8")),
+    "constraints": (fuzz.constraints, 1_000, (*ARGUMENTS, "8")),
+    "load": (clients.load, 1_200, (*ARGUMENTS, "64")),
+    # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
+    "kills": (clients.kills, 200, ("--parallel", "32")),
+    # These start their own servers.
+    "models": (fuzz.models, 1_000, ()),
+    "media": (fuzz.media, 20_000, ()),
 }
-
-
-@contextlib.contextmanager
-def new_target(n_parallel: str = N_PARALLEL) -> Iterator[Target]:
-    """A new server with the built-in model."""
-    with running_process(*ARGUMENTS, n_parallel) as server:
-        yield Target(server.port, server.process.pid)
 
 
 def run(name: str, n: int | None, seed: int) -> str:
@@ -41,11 +32,11 @@ def run(name: str, n: int | None, seed: int) -> str:
     Raises:
         Broken: The server violated a rule.
     """
-    program, default, n_parallel = PROGRAMS[name]
+    program, default, arguments = PROGRAMS[name]
     n = default if n is None else n
-    if n_parallel is None:
+    if not arguments:
         return program(n, seed)
-    with new_target(n_parallel) as target:
+    with running_target(*arguments) as target:
         return program(target, n, seed)
 
 

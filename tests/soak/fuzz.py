@@ -6,8 +6,6 @@ import base64
 import copy
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +19,9 @@ from tests.serving.http.test_server_examples import EXAMPLES
 from tests.support.fuzz_wire import replace_value
 from tests.support.live import running_process
 from tests.support.media_files import write_projector
+from tests.support.serving import raw_request
 
-from .target import DOCUMENTED, Broken, Target, counted, post, responses
+from .target import DOCUMENTED, Broken, Target, counted, running_target, statuses_of
 
 # An ordinary request follows so many damaged ones.
 BATCH = 100
@@ -59,7 +58,11 @@ def fuzzed(target: Target, what: str, n: int, seed: int, send: Callable[[random.
 # --- HTTP ---
 
 _GET = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-_RAW = [_GET, _GET.replace(b"/v1/models", b"/"), *(post(path, json.dumps(body).encode()) for path, body in BODIES)]
+_RAW = [
+    _GET,
+    _GET.replace(b"/v1/models", b"/"),
+    *(raw_request(json.dumps(body).encode(), "Connection: close", path=path) for path, body in BODIES),
+]
 _LINES = [
     *(b"Host: evil.example", b"Host: 127.0.0.1", b"Content-Length: 5", b"Content-Length: 99999999999", b"X: \0"),
     *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip", b"Expect: 100-continue", b"Connection: keep-alive"),
@@ -99,7 +102,7 @@ def http(target: Target, n: int, seed: int) -> str:
 
     def send(chance: random.Random) -> list[int]:
         raw = damaged_request(chance)
-        found = [status for status, _ in responses(target.send(raw), may_be_cut=True)]
+        found = list(statuses_of(target.send(raw)))
         if not set(found) <= DOCUMENTED:
             raise Broken(f"statuses {found} for {raw[:500]!r}")
         return found
@@ -242,18 +245,16 @@ def media(n: int, seed: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         projector = Path(folder, "mmproj.gguf")
         write_projector(projector, "gemma3", "ultravox", width=summary_of(ModelFile(DEMO_PATH, "")).width)
-        with running_process("--ctx", "2048", "--mmproj", str(projector)) as server:
-            target = Target(server.port, server.process.pid)
+        with running_target("--ctx", "2048", "--mmproj", str(projector)) as target:
             line = fuzzed(target, "damaged images and sounds", n, seed, send)
-        if any("has ended" in line or "was killed" in line for line in server.lines):
-            raise Broken(f"the engine process has ended: {server.lines[-20:]}")
+        if any("has ended" in line or "was killed" in line for line in target.server.lines):
+            raise Broken(f"the engine process has ended: {target.server.lines[-20:]}")
     return line
 
 
 # --- model files ---
 
 HEADER_BYTES = 200_000
-START_DEADLINE_S = 60
 
 
 def damaged_file(raw: bytes, chance: random.Random) -> bytes:
@@ -267,24 +268,6 @@ def damaged_file(raw: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def start(path: Path) -> tuple[int | None, str]:
-    """Start a server with this file; returns its exit status, None if it became ready, and its output."""
-    command = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
-    text, is_ready = "", False
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                text += line
-                if "ready" in line:
-                    is_ready = True
-                    process.terminate()
-            status = process.wait(START_DEADLINE_S)
-        finally:
-            process.kill()
-    return None if is_ready else status, text
-
-
 def models(n: int, seed: int) -> str:
     """Start `n` servers, each with a damaged file. Each must serve it, or end with one line that names it."""
     raw = DEMO_PATH.read_bytes()
@@ -293,8 +276,11 @@ def models(n: int, seed: int) -> str:
         path = Path(folder, "damaged.gguf")
         for i in range(n):
             path.write_bytes(damaged_file(raw, random.Random(seed + i)))
-            status, text = start(path)
-            n_served += status is None
-            if status is not None and (status != 1 or "Traceback" in text or str(path) not in text):
-                raise Broken(f"seed {seed + i}: exit status {status}, and it wrote {text[-1000:]!r}")
+            try:
+                with running_process(str(path)):
+                    n_served += 1
+            except AssertionError as error:
+                text = str(error)
+                if not text.startswith("exit status 1\n") or "Traceback" in text or str(path) not in text:
+                    raise Broken(f"seed {seed + i}: {text[-1000:]}") from error
     return f"{n:,} damaged model files: {n_served} served, {n - n_served} refused in one line, no crash"

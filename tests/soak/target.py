@@ -6,19 +6,16 @@ import contextlib
 import http.client
 import io
 import os
-import random
 import socket
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support import exchanges
-from tests.support.serving import raw_request
+from tests.support.live import ServerProcess, running_process
 
 DEADLINE_S = 30.0
 QUESTION = "What is your name?"
@@ -34,13 +31,9 @@ class Broken(AssertionError):
 class Target:
     """A server on this machine."""
 
-    port: int
-    pid: int
+    server: ServerProcess
     ordinary_s: list[float] = field(default_factory=list)
     """The times of the ordinary requests, which are sent between the hostile ones."""
-
-    def connect(self, timeout_s: float = DEADLINE_S) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
 
     def send(self, raw: bytes) -> bytes:
         """Send bytes on a new connection, close this side, and read until the server closes it.
@@ -49,7 +42,7 @@ class Target:
         cut the response.
         """
         received = b""
-        with self.connect() as sock:
+        with socket.create_connection(("127.0.0.1", self.server.port), DEADLINE_S) as sock:
             with contextlib.suppress(ConnectionError):
                 sock.sendall(raw)
                 sock.shutdown(socket.SHUT_WR)
@@ -64,7 +57,7 @@ class Target:
         Raises:
             Broken: The status is not documented.
         """
-        status, body = exchanges.ask(self.port, path, fields)
+        status, body = exchanges.ask(self.server.port, path, fields)
         if status not in DOCUMENTED:
             raise Broken(f"status {status}: {body}")
         return status, body
@@ -95,7 +88,7 @@ class Target:
 
     def resources(self) -> dict[str, float]:
         """Resident MB, threads and descriptors of the process; Linux."""
-        proc = Path(f"/proc/{self.pid}")
+        proc = Path(f"/proc/{self.server.process.pid}")
         pages = int(proc.joinpath("statm").read_text().split()[1])
         n_threads = len(list(proc.joinpath("task").iterdir()))
         n_files = len(list(proc.joinpath("fd").iterdir()))
@@ -103,41 +96,10 @@ class Target:
 
 
 @contextlib.contextmanager
-def clients(n: int, send: Callable[[random.Random], str], seed: int) -> Iterator[Counter[str]]:
-    """Run `n` client threads in the `with` block, each of which sends one request after the other.
-
-    Yields the number of times that `send` has returned each outcome.
-
-    Raises:
-        Broken: A request failed, or has no end.
-    """
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    must_stop = threading.Event()
-
-    def run(chance: random.Random) -> None:
-        while not must_stop.is_set() and not failures:
-            try:
-                counts[send(chance)] += 1
-            except Exception as error:
-                failures.append(repr(error))
-
-    threads = [threading.Thread(target=run, args=(random.Random(seed * 1000 + i),), daemon=True) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield counts
-    finally:
-        must_stop.set()
-    for thread in threads:
-        thread.join(4 * DEADLINE_S)
-    if failures or any(thread.is_alive() for thread in threads):
-        raise Broken(f"{len(failures)} failures, or a request without an end: {failures[:1]}")
-
-
-def post(path: str, body: bytes) -> bytes:
-    """A POST request that asks the server to close the connection."""
-    return raw_request(body, "Connection: close", path=path)
+def running_target(*arguments: str) -> Iterator[Target]:
+    """A new server with these arguments."""
+    with running_process(*arguments) as server:
+        yield Target(server)
 
 
 class _Received(io.BytesIO):
@@ -147,24 +109,22 @@ class _Received(io.BytesIO):
         pass
 
 
-def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The status and the body of each response, without 100 Continue.
+def statuses_of(raw: bytes) -> Iterator[int]:
+    """The status of each response, of which the last one may be cut; without 100 Continue.
 
     Raises:
-        Broken: The bytes are not HTTP responses, or the last response is cut and `may_be_cut` is false.
+        Broken: The bytes are not HTTP responses.
     """
     received = _Received(raw)
     while received.tell() < len(raw):
         response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda mode: received))  # type: ignore[arg-type]
         try:
             response.begin()
-            yield response.status, response.read()
-        except http.client.RemoteDisconnected:  # Nothing follows 100 Continue.
+            yield response.status
+            response.read()
+        # Nothing follows 100 Continue, or the response is cut.
+        except (http.client.RemoteDisconnected, http.client.IncompleteRead):
             return
-        except http.client.IncompleteRead as error:
-            if not may_be_cut:
-                raise Broken(f"a response is cut: {error}") from error
-            yield response.status, b""
         except http.client.HTTPException as error:
             raise Broken(f"not an HTTP response: {error!r}") from error
 
