@@ -36,12 +36,8 @@ class Skipped(Exception):
     """A case cannot run on this machine. The message has the reason."""
 
 
-class Failed(Exception):
-    """A command of a case failed. The message has its output."""
-
-
-def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
-    """Run a command for at most `LIMIT_S`; returns its output."""
+def run(command: Sequence[str | Path], cwd: Path = ROOT, fails: bool = False, **environment: str) -> str:
+    """Run a command for at most `LIMIT_S`, which must succeed unless it `fails`; returns its output."""
     # Variables and files that configure pip on this machine must not affect the case.
     hidden = ("PIP_", "PYTHON", "MAKE", "OPENAI_", "LOCALCHAT_")
     own = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
@@ -49,8 +45,7 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> 
     environment = {**own, "PIP_CONFIG_FILE": os.devnull, **environment}
     parts = [str(part) for part in command]
     done = subprocess.run(parts, cwd=cwd, env=environment, text=True, timeout=LIMIT_S, check=False, **streams)
-    if done.returncode:
-        raise Failed(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
+    assert bool(done.returncode) == fails, f"{' '.join(parts)}\n{done.stdout[-3000:]}"
     return done.stdout
 
 
@@ -58,7 +53,7 @@ def isolated(*command: str | Path) -> list[str | Path]:
     """The command, in a network namespace without a network."""
     try:
         run([*ISOLATED, "true"])
-    except (Failed, OSError) as error:
+    except (AssertionError, OSError) as error:
         raise Skipped(f"`unshare --net` is not permitted here: {error}") from error
     return [*ISOLATED, *command]
 
@@ -92,18 +87,17 @@ def no_compiler(folder: Path, scratch: Path) -> None:
     for name in ("sh", "make", "touch", "env", "dirname"):  # What `make` needs.
         (commands / name).symlink_to(shutil.which(name) or name)
     (commands / "python3").symlink_to(sys.executable)
-    project = copy_of_project(scratch)
+    project = scratch / "project"
+    for name in run(["git", "ls-files"]).splitlines():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, project / name)
     (scratch / "wheelhouse").symlink_to(folder)
     run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
     chat(project / ".venv" / "bin", project)
     run(["make", "clean"], project)
-    try:
-        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", PATH=str(commands))
-    except Failed as error:
-        if "no C++ compiler was found" not in str(error):
-            raise
-    else:
-        raise Failed("make built llama-cpp-python without a compiler")
+    empty = {"WHEELHOUSE": "", "LLAMA_CPP_INDEX": "", "PATH": str(commands)}
+    text = run(["make", ".venv/server.stamp"], project, fails=True, **empty)
+    assert "no C++ compiler was found" in text, text
 
 
 def with_model(folder: Path, scratch: Path) -> None:
@@ -126,26 +120,14 @@ def with_model(folder: Path, scratch: Path) -> None:
     chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
 
 
-def copy_of_project(scratch: Path) -> Path:
-    """A copy of the files that git tracks."""
-    project = scratch / "project"
-    for name in run(["git", "ls-files"]).splitlines():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, project / name)
-    return project
-
-
 @functools.cache
 def interpreter(version: str) -> str | None:
     """An interpreter of this version: this one, one in PATH, or one of pyenv."""
     homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     program = f"import sys; sys.exit(sys.version_info[:2] != {tuple(map(int, version.split('.')))})"
-    for python in (sys.executable, f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
-        try:
-            if subprocess.run([python, "-c", program], capture_output=True, timeout=60, check=False).returncode == 0:
-                return python
-        except OSError:
-            continue
+    for python in (sys.executable, shutil.which(f"python{version}"), *map(str, homes.glob(f"{version}.*/bin/python"))):
+        if python and subprocess.run([python, "-c", program], capture_output=True, timeout=60).returncode == 0:
+            return python
     return None
 
 
@@ -187,7 +169,7 @@ def main() -> int:
                 result = "ok"
             except Skipped as reason:
                 result = f"SKIPPED: {reason}"
-            except (Failed, AssertionError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, subprocess.TimeoutExpired) as error:
                 result = f"FAILED: {error}"
                 failures += 1
         print(f"{name:20} {time.monotonic() - start:6.1f} s  {result}", flush=True)

@@ -4,6 +4,7 @@ real installations by pip from indexes on this machine."""
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -164,22 +165,19 @@ class Machine:
         """Publish a wheel of the library in an index."""
         write_wheel(self.packages(index), *LIBRARY, code or f"KIND = {index!r}")
 
-    def install(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", INSTALL, str(self.folder / "project"), self.url, str(self.venv), "server"]
         own = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ}
         own |= {"PATH": str(self.path), "PYTHONPATH": str(ROOT), "WHEELHOUSE": "", "PIP_CONFIG_FILE": os.devnull}
         own |= {"PIP_INDEX_URL": f"{self.url}/pypi/", "PIP_NO_CACHE_DIR": "1"}
-        return run_in(own | variables, *command, *options)
+        options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        return subprocess.run([*command, *arguments], cwd=ROOT, env=own | variables, **options)
 
     @property
     def kind(self) -> str:
         """What the installed library is built for."""
-        return run_in({}, self.venv / "bin/python", "-c", "import llama_cpp; print(llama_cpp.KIND)").stdout.strip()
-
-
-def run_in(environment: dict[str, str], *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a program with these environment variables alone."""
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        (module,) = self.venv.glob("lib/python*/site-packages/llama_cpp.py")
+        return runpy.run_path(str(module))["KIND"]
 
 
 @pytest.fixture

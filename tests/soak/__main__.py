@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Callable
 
 from . import clients, fuzz
-from .target import Broken, running_target
+from .target import running_target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
 # The programs, each with the length of its run by `make soak` (requests, files, kills, or seconds of load), and the
@@ -26,32 +27,21 @@ PROGRAMS: dict[str, tuple[Callable[..., str], int, tuple[str, ...]]] = {
 }
 
 
-def run(name: str, n: int | None, seed: int) -> str:
-    """Run one program; returns its line for the report.
-
-    Raises:
-        Broken: The server violated a rule.
-    """
-    program, default, arguments = PROGRAMS[name]
-    n = default if n is None else n
-    if not arguments:
-        return program(n, seed)
-    with running_target(*arguments) as target:
-        return program(target, n, seed)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("name", choices=[*PROGRAMS, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     n_broken = 0
-    for name in PROGRAMS if arguments.name == "all" else [arguments.name]:
+    for name in PROGRAMS if options.name == "all" else [options.name]:
+        program, n, arguments = PROGRAMS[name]
         start = time.monotonic()
         try:
-            line = run(name, arguments.n, arguments.seed)
-        except Broken as error:
+            with contextlib.ExitStack() as stack:
+                targets = [stack.enter_context(running_target(*arguments))] if arguments else []
+                line = program(*targets, n if options.n is None else options.n, options.seed)
+        except AssertionError as error:
             n_broken, line = n_broken + 1, f"BROKEN: {error}"
         print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)
     return 1 if n_broken else 0

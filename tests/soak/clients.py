@@ -20,17 +20,14 @@ from tests.support.exchanges import ask, opened, read
 from tests.support.live import engine_of
 from tests.support.serving import chat_body, delta_text
 
-from .target import DEADLINE_S, Broken, Target, counted
+from .target import DEADLINE_S, Target, counted
 
 
 @contextlib.contextmanager
 def clients(n: int, send: Callable[[random.Random], str], seed: int) -> Iterator[Counter[str]]:
     """Run `n` client threads in the `with` block, each of which sends one request after the other.
 
-    Yields the number of times that `send` has returned each outcome.
-
-    Raises:
-        Broken: A request failed, or has no end.
+    Yields the number of times that `send` has returned each outcome. No request may fail.
     """
     counts: Counter[str] = Counter()
     failures: list[str] = []
@@ -52,8 +49,8 @@ def clients(n: int, send: Callable[[random.Random], str], seed: int) -> Iterator
         must_stop.set()
     for thread in threads:
         thread.join(4 * DEADLINE_S)
-    if failures or any(thread.is_alive() for thread in threads):
-        raise Broken(f"{len(failures)} failures, or a request without an end: {failures[:1]}")
+    assert not failures, f"{len(failures)} failures: {failures[0]}"
+    assert not any(thread.is_alive() for thread in threads), "a request has no end"
 
 
 # --- load ---
@@ -86,11 +83,9 @@ def request(target: Target, alone: dict[str, str], unread_s: float, chance: rand
         response, found = read(connection.getresponse())
     if response.status in (429, 503):
         return str(response.status)
-    if response.status != 200:
-        raise Broken(f"{kind}: {question!r} got {response.status} {found}")
+    assert response.status == 200, f"{kind}: {question!r} got {response.status} {found}"
     text = delta_text(found[:-1]) if stream else found["choices"][0]["message"]["content"]
-    if text != alone[question]:
-        raise Broken(f"{kind}: {question!r} gave {text!r}, and alone {alone[question]!r}")
+    assert text == alone[question], f"{kind}: {question!r} gave {text!r}, and alone {alone[question]!r}"
     return kind
 
 
@@ -139,11 +134,11 @@ def wait_until_served(target: Target) -> None:
     """Send an ordinary request until one succeeds."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(Broken, OSError, http.client.HTTPException):
+        with contextlib.suppress(AssertionError, OSError, http.client.HTTPException):
             target.chat(max_tokens=4)
             return
         time.sleep(0.02)
-    raise Broken("the server was not back in time")
+    raise AssertionError("the server was not back in time")
 
 
 def end_of_stream(target: Target, chance: random.Random) -> str:
@@ -154,8 +149,8 @@ def end_of_stream(target: Target, chance: random.Random) -> str:
         text = response.read().decode()
     if "was killed by" in text:
         return "ended with the signal"
-    if response.status != 200 or not text.endswith("data: [DONE]\n\n") or '"finish_reason":"length"' not in text:
-        raise Broken(f"{response.status} {text[-300:]}")
+    is_complete = text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text
+    assert (response.status, is_complete) == (200, True), text[-300:]
     return "complete"
 
 
@@ -177,15 +172,13 @@ def kills(target: Target, n: int, seed: int, n_streams: int = 16) -> str:
             if engine is not None:
                 os.kill(engine, chance.choice(SIGNALS))
             start = time.monotonic()
-            if ask(target.server.port, "/health")[0] != 200:
-                raise Broken("GET /health failed after a kill")
+            assert ask(target.server.port, "/health")[0] == 200
             slowest_s = max(slowest_s, time.monotonic() - start)
         wait_until_served(target)
-    if target.chat() != text:
-        raise Broken("the greedy text is another one")
+    assert target.chat() == text
     after = target.resources()
-    if after["threads"] > before["threads"] + 2 or after["files"] > before["files"] + 2:
-        raise Broken(f"something is left: {before}, then {after}")
+    left = {name: after[name] - before[name] for name in ("threads", "files")}
+    assert max(left.values()) <= 2, f"something is left: {left}"
     return (
         f"{n} kills under {n_streams} streams: {counted(counts)}; GET /health within {slowest_s:.2f} s; "
         f"{after['MB'] - before['MB']:.0f} MB more"

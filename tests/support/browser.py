@@ -44,7 +44,6 @@ class Browser:
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.send(f"{domain}.enable")
-        page.send("Performance.enable", timeDomain="threadTicks")
         page.send("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_VIOLATIONS)
         page.send("Emulation.setDeviceMetricsOverride", width=1200, height=800, deviceScaleFactor=1, mobile=False)
         page.go(url)
@@ -174,11 +173,6 @@ class Page:
         text = {"text": "\r"} if key == "Enter" else {}
         for kind, given in (("keyDown", text), ("keyUp", {})):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **given)
-
-    def work_s(self) -> float:
-        """The processor time of the page's main thread so far."""
-        metrics = self.send("Performance.getMetrics")["metrics"]
-        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
 @contextlib.contextmanager

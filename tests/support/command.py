@@ -5,40 +5,28 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from unittest import mock
 
 from localchat import server
 
 
-@dataclass(frozen=True)
-class Done:
-    """An exit status, and the text written."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run_command(*arguments: str) -> Done:
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command with these arguments.
 
     Raises:
         AssertionError: The command begins to serve.
     """
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(restored())
-        stack.enter_context(contextlib.redirect_stdout(out))
-        stack.enter_context(contextlib.redirect_stderr(err))
-        loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
-        stack.enter_context(mock.patch.object(server, "Loader", return_value=loader))
+    loader = mock.Mock(**{"serve.side_effect": AssertionError("the command serves")})
+    serving = mock.patch.object(server, "Loader", return_value=loader)
+    with restored(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), serving:
         try:
             status = server.main(["--port", "0", *arguments])  # Another server may use the default port.
         except SystemExit as done:
             status = done.code if isinstance(done.code, int) else 1
-    return Done(status, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager

@@ -9,16 +9,14 @@ from typing import Any
 DEADLINE_S = 60
 
 
-def ask(
-    port: int, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
-) -> tuple[int, Any]:
+def ask(port: int, path: str, body: Any = None, method: str = "", headers: Any = None) -> tuple[int, Any]:
     """The status, and the JSON or the text of the response, or a list of its events."""
     response, found = exchange(f"127.0.0.1:{port}", path, body, method, headers)
     return response.status, found
 
 
 def exchange(
-    address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
+    address: str, path: str, body: Any = None, method: str = "", headers: Any = None
 ) -> tuple[http.client.HTTPResponse, Any]:
     """The response object, and the JSON or the text of the response, or a list of its events."""
     with opened(address, path, body, method, headers) as response:
@@ -27,7 +25,7 @@ def exchange(
 
 @contextlib.contextmanager
 def opened(
-    address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
+    address: str, path: str, body: Any = None, method: str = "", headers: Any = None
 ) -> Iterator[http.client.HTTPResponse]:
     """A response whose head has arrived."""
     with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:

@@ -12,7 +12,7 @@ import math
 import re
 import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from localchat.serving.core.errors import BadRequest
@@ -52,12 +52,7 @@ class FakeCells:
     """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
 
     def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
-        """
-        Args:
-            limits: The limits that the backend reports.
-            n_each: The limit of cells of a slot (default: all).
-            n_real_cells: The number of cells, if it differs from that in `limits`.
-        """
+        """`n_each` limits the cells of a slot; `n_real_cells` is the number of cells, if `limits` has another one."""
         self.limits = limits
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
@@ -115,15 +110,11 @@ class FakeCells:
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
-        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), (
-            "tokens and media in one batch"
-        )
+        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), "tokens beside media"
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
-            assert [token for _, token, _ in cells] == chunk.sequence.tokens[:n_computed], (
-                "the slot holds something else"
-            )
+            assert [token for _, token, _ in cells] == chunk.sequence.tokens[:n_computed], "the slot has other tokens"
             new = [(next(self._numbers), token, chunk.n_tokens) for token in chunk.tokens()]
             self._set_positions(chunk, [number for number, *_ in new])
             cells.extend(new)
@@ -145,10 +136,8 @@ class FakeCells:
         assert not chunk.wants_output
         offset, n_cells = n_computed - span.start, span.chunk.n_cells
         assert span.chunk.is_causal or (offset, chunk.n_tokens) == (0, n_cells)
-        is_mrope = span.chunk.n_positions < n_cells
-        self.positions.update(
-            (number, span.position + (0 if is_mrope else i)) for i, number in enumerate(numbers, offset)
-        )
+        step = 0 if span.chunk.n_positions < n_cells else 1  # M-RoPE
+        self.positions.update((number, span.position + step * i) for i, number in enumerate(numbers, offset))
 
     def n_cells_used(self) -> int:
         return len({number for cells in self.slots.values() for number, *_ in cells})
@@ -229,49 +218,39 @@ class FakeBackend(FakeCells):
         gate: threading.Semaphore | None = None,
         n_vocab: int = N_VOCAB,
         is_unified: bool = True,
-        chat_template: str | None = None,
-        fim: Mapping[str, Any] | None = None,
-        modalities: tuple[str, ...] = (),
+        **facts: Any,
     ):
         """
         Args:
             n_real_cells: The number of cells, if the backend has less than it reports in `n_cells`.
             poison: A token; a batch that contains it fails.
             gate: Acquired before every decode, so that the test determines when a step runs.
-            fim: The FIM tokens, by their names in ModelFacts.
+            facts: Others of ModelFacts.
         """
-        self.facts = ModelFacts(
-            description="a fake",
-            n_params=0,
-            n_bytes=0,
-            n_vocab=n_vocab,
-            n_ctx_train=n_ctx,
-            n_ctx=n_ctx,
-            n_cells=n_cells,
-            n_parallel=n_parallel,
-            chat_template=chat_template,
-            bos="",
-            eos="",
-            add_bos=False,
-            special_tokens=frozenset(),
-            sampling=SamplingParams(),
-            metadata={},
-            modalities=modalities,
-            **(fim or {}),
-        )
+        counts = {
+            "n_params": 0,
+            "n_bytes": 0,
+            "n_vocab": n_vocab,
+            "n_ctx_train": n_ctx,
+            "n_ctx": n_ctx,
+            "n_cells": n_cells,
+        }
+        texts = {"description": "a fake", "chat_template": None, "bos": "", "eos": "", "add_bos": False}
+        others = {"n_parallel": n_parallel, "special_tokens": frozenset(), "sampling": SamplingParams(), "metadata": {}}
+        self.facts = ModelFacts(**{**counts, **texts, **others, **facts})  # type: ignore[arg-type]
         n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)
-        limits = CacheLimits(
-            n_cells, n_parallel, n_slots, n_batch, n_outputs, can_truncate, max_drafted, is_unified=is_unified
-        )
+        sizes = (n_cells, n_parallel, n_slots, n_batch, n_outputs)
+        limits = CacheLimits(*sizes, can_truncate, max_drafted, is_unified=is_unified)
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
-        self.texts = TokenTexts(
-            [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)], frozenset(), frozenset({END})
-        )
+        pieces = [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)]
+        self.texts = TokenTexts(pieces, frozenset(), frozenset({END}))
         self.model = model
         self.poison = poison
         self.gate = gate
         # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
+        # The sequences that were submitted to the engine, in order.
+        self.requests: list[GenerationRequest] = []
         self.is_closed = False
         self._outputs: dict[int, list[int]] = {}
 
@@ -284,6 +263,7 @@ class FakeBackend(FakeCells):
         return tokens
 
     def new_sampler(self, request: GenerationRequest) -> Any:
+        self.requests.append(request)
         return FakeSampler(request)
 
     def decode(self, batch: Batch) -> None:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 START_DEADLINE_S = 60
 END_DEADLINE_S = 30
@@ -25,9 +24,7 @@ class ServerProcess:
 
     @property
     def port(self) -> int:
-        port = urlsplit(self.url).port
-        assert port is not None
-        return port
+        return int(self.url.rpartition(":")[2].removesuffix("/v1"))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ import pytest
 from localchat.serving.chat.model import Model
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
-from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.loading.options import Options
@@ -49,9 +48,7 @@ class Serving:
         # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
         self.thread = thread
-        # The sequences that were submitted to the engine, in order.
-        self.requests: list[GenerationRequest] = []
-        self._record_requests()
+        self.requests = backend.requests
         self.port = server.server_port
 
     @property
@@ -74,22 +71,11 @@ class Serving:
         with contextlib.closing(self.client()) as client:
             return ask(client, content, **fields)
 
-    def request(
-        self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, Any]:
+    def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
         """Send a request on a new connection; return the status and the body."""
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
             return read_response(client)
-
-    def _record_requests(self) -> None:
-        new_sampler = self.backend.new_sampler
-
-        def recording(request: GenerationRequest) -> Any:
-            self.requests.append(request)
-            return new_sampler(request)
-
-        self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
 
     def wait_until_idle(self) -> None:
         wait_until_idle(self.engine)
@@ -97,26 +83,14 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(
-    model=echo,
-    *,
-    chat_template=LAST_MESSAGE,
-    max_queue=8,
-    is_ready=True,
-    is_gated=False,
-    projector=None,
-    settings=ANY_PORT,
-    **facts,
-):
+def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector=None, settings=ANY_PORT, **facts):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
-    backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
+    backend = FakeBackend(model, gate=gate, **{"chat_template": LAST_MESSAGE, **facts})
     service = Service(ModelFile(DEMO_PATH, "Fake"))
     encoder = None if projector is None else MediaEncoder(projector)
-    with (
-        started(backend, max_queue=max_queue, encoder=encoder) as engine,
-        served(service, settings) as (server, thread),
-    ):
+    engine = started(backend, max_queue=max_queue, encoder=encoder)
+    with engine, served(service, settings) as (server, thread):
         if is_ready:
             service.default.model = Model("Fake", engine)
         try:
@@ -162,12 +136,7 @@ def wait_for(condition, deadline_s=DEADLINE_S) -> None:
 
 def wait_until_idle(engine: Engine) -> None:
     """Wait until the engine has no sequences; then wait until it has dropped its idle prefixes."""
-
-    def is_idle() -> bool:
-        stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
-
-    wait_for(is_idle)
+    wait_for(lambda: (stats := engine.stats()).n_running + stats.n_waiting + stats.n_cells_active == 0)
     engine.forget()
     wait_for(lambda: engine.stats().n_cells_idle == 0)
 
@@ -255,17 +224,15 @@ def read_until(sock: socket.socket, end: bytes) -> bytes:
 
 
 def dechunked(raw: bytes) -> bytes:
-    body, at = b"", 0
-    while True:
-        end = raw.index(b"\r\n", at)
-        size = int(raw[at:end], 16)
-        body += raw[end + 2 : end + 2 + size]
-        at = end + 2 + size
-        assert raw[at : at + 2] == b"\r\n"
-        at += 2
-        if size == 0:
-            assert at == len(raw)
-            return body
+    body, size = b"", -1
+    while size:
+        head, _, raw = raw.partition(b"\r\n")
+        size = int(head, 16)
+        body += raw[:size]
+        assert raw[size : size + 2] == b"\r\n"
+        raw = raw[size + 2 :]
+    assert raw == b""
+    return body
 
 
 def delta_text(chunks: list[Any], i: int = 0) -> str:
@@ -310,10 +277,9 @@ def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
         assert last["usage"]["completion_tokens"] > 0
     else:
         body.append(last)
-    kinds: dict[int, list[str]] = {i: [] for i in range(n)}
-    for chunk in body:
-        assert len(chunk["choices"]) == 1
-        kinds[chunk["choices"][0]["index"]].append(chunk_kind(chunk["choices"][0]))
-    assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds.values()), kinds
-    assert [chunk_kind(chunk["choices"][0]) for chunk in body[:n]] == ["role"] * n
-    assert [chunk["choices"][0]["index"] for chunk in body[:n]] == list(range(n))
+    choices = [choice for chunk in body for choice in chunk["choices"]]
+    assert len(choices) == len(body)
+    kinds = [[chunk_kind(choice) for choice in choices if choice["index"] == i] for i in range(n)]
+    assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds), kinds
+    assert [(chunk_kind(choice), choice["index"]) for choice in choices[:n]] == [("role", i) for i in range(n)]
+    assert sum(map(len, kinds)) == len(choices)

@@ -125,7 +125,7 @@ def test_echo_has_neither_bos_nor_its_space(beginning: Serving):
 
 
 def test_suffix_makes_a_fim_prompt():
-    with serving(fim={"fim_tokens": (1, 2, 3)}) as running:
+    with serving(fim_tokens=(1, 2, 3)) as running:
         assert texts(running, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
 
 
@@ -259,7 +259,7 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
     ids=["gap", "text in the gap", "files", "file tokens", "repository"],
 )
 def test_infill_makes_a_fim_prompt(facts: dict[str, Any], fields: dict[str, Any], prompt: str):
-    with serving(fim={"fim_tokens": (1, 2, 3), **facts}) as running:
+    with serving(fim_tokens=(1, 2, 3), **facts) as running:
         status, body = ask(running.port, "/infill", fields)
         _, events = ask(running.port, "/infill", {**fields, "stream": True})
     assert status == 200

@@ -161,7 +161,7 @@ def test_request_that_leaves_the_queue_does_not_end_the_running_ones():
 def test_context_of_other_files_is_cut_and_leaves_a_token_for_the_output(fields: dict[str, Any]):
     extra = [{"filename": "a.py", "text": "x = 1\n" * 100}]
     gap = {"input_prefix": "before", "input_suffix": "after", "input_extra": extra}
-    with serving(generating("out"), n_ctx=128, fim={"fim_tokens": (1, 2, 3)}) as running:
+    with serving(generating("out"), n_ctx=128, fim_tokens=(1, 2, 3)) as running:
         status, body = running.request("POST", "/infill", json.dumps({**gap, **fields}))
         assert status == 200, body
         assert running.last_prompt.endswith("\x01before\x02after\x03")
