@@ -24,11 +24,7 @@ from tools.accelerator import COMPILERS, GPU, backend_for, find_gpu, wheel_index
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
 
-NVIDIA_SMI = """
-CUDA Version                              : 13.0
-GPU 00000000:00:1E.0
-    Product Name                          : NVIDIA H100 80GB HBM3
-"""
+NVIDIA_SMI = "GPU 00000000:00:1E.0\n    Product Name                          : NVIDIA H100 80GB HBM3\n"
 VULKANINFO = """
 GPU0:
 	vendorID           = 0x10005

@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.support.exchanges import ask, opened, read
 from tests.support.live import engine_of
-from tests.support.serving import chat_body, delta_text
+from tests.support.serving import chat_body, delta_text, wait_for
 
 from .target import DEADLINE_S, Target, counted
 
@@ -101,28 +101,18 @@ def load(target: Target, n: int, seed: int, questions: Sequence[str] = QUESTIONS
         while (at := time.monotonic() - start) < n:
             memory.append((at, target.resources()["MB"]))
             time.sleep(min(1.0, n / 20))
-    after = settled(target, before, min(DEADLINE_S, n))
+    # The server closes the connections of clients that do not read late.
+    with contextlib.suppress(AssertionError):
+        names = ("threads", "files")
+        wait_for(lambda: all(target.resources()[name] <= before[name] for name in names), min(DEADLINE_S, n))
+    after = target.resources()
+    later = np.array(memory[len(memory) // 2 :])
+    slope = 3600 * np.polyfit(later[:, 0], later[:, 1], 1)[0]
     changed = ", ".join(f"{after[name] - value:+.0f} {name}" for name, value in before.items())
     return (
         f"{n} s with {n_clients} clients and {len(questions)} prompts: {counted(counts)}; resources "
-        f"afterwards: {changed}; resident memory in the second half: {slope(memory):+.1f} MB an hour"
+        f"afterwards: {changed}; resident memory in the second half: {slope:+.1f} MB an hour"
     )
-
-
-def settled(target: Target, before: dict[str, float], settle_s: float) -> dict[str, float]:
-    """The resources after the last connections are closed: the server closes those of clients that do not read late."""
-    deadline = time.monotonic() + settle_s
-    while True:
-        after = target.resources()
-        if time.monotonic() > deadline or (after["threads"] <= before["threads"] and after["files"] <= before["files"]):
-            return after
-        time.sleep(0.1)
-
-
-def slope(samples: list[tuple[float, float]]) -> float:
-    """The growth in MB an hour in the second half of the samples, by least squares."""
-    later = np.array(samples[len(samples) // 2 :])
-    return float(3600 * np.polyfit(later[:, 0], later[:, 1], 1)[0])
 
 
 # --- kills ---

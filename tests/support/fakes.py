@@ -220,27 +220,16 @@ class FakeBackend(FakeCells):
         is_unified: bool = True,
         **facts: Any,
     ):
+        """The backend has `n_real_cells`, if it has less than `n_cells`. A batch with the token `poison` fails. `gate`
+        is acquired before every decode, so that the test determines when a step runs. `facts` are further ModelFacts.
         """
-        Args:
-            n_real_cells: The number of cells, if the backend has less than it reports in `n_cells`.
-            poison: A token; a batch that contains it fails.
-            gate: Acquired before every decode, so that the test determines when a step runs.
-            facts: Others of ModelFacts.
-        """
-        counts = {
-            "n_params": 0,
-            "n_bytes": 0,
-            "n_vocab": n_vocab,
-            "n_ctx_train": n_ctx,
-            "n_ctx": n_ctx,
-            "n_cells": n_cells,
-        }
+        sizes = {"n_params": 0, "n_bytes": 0, "n_vocab": n_vocab, "n_ctx_train": n_ctx, "n_ctx": n_ctx}
         texts = {"description": "a fake", "chat_template": None, "bos": "", "eos": "", "add_bos": False}
-        others = {"n_parallel": n_parallel, "special_tokens": frozenset(), "sampling": SamplingParams(), "metadata": {}}
-        self.facts = ModelFacts(**{**counts, **texts, **others, **facts})  # type: ignore[arg-type]
+        others = {"n_cells": n_cells, "n_parallel": n_parallel, "special_tokens": frozenset(), "metadata": {}}
+        self.facts = ModelFacts(sampling=SamplingParams(), **{**sizes, **texts, **others, **facts})
         n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)
-        sizes = (n_cells, n_parallel, n_slots, n_batch, n_outputs)
-        limits = CacheLimits(*sizes, can_truncate, max_drafted, is_unified=is_unified)
+        counts = (n_cells, n_parallel, n_slots, n_batch, n_outputs)
+        limits = CacheLimits(*counts, can_truncate, max_drafted, is_unified=is_unified)
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         pieces = [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)]
         self.texts = TokenTexts(pieces, frozenset(), frozenset({END}))
