@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import io
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -31,10 +32,10 @@ class Target:
     ordinary_s: list[float] = field(default_factory=list)
     """The times of the ordinary requests, which are sent between the hostile ones."""
 
-    def send(self, raw: bytes) -> bytes:
-        """Send bytes on a new connection, close this side, and read until the server closes it.
+    def statuses(self, raw: bytes) -> list[int]:
+        """Send bytes on a new connection, and close this side; returns the status of each response.
 
-        The server may treat the client as disconnected, and cut the response.
+        The server may treat the client as disconnected, and cut the last response.
         """
         received = b""
         with socket.create_connection(("127.0.0.1", self.server.port), DEADLINE_S) as sock:
@@ -44,12 +45,28 @@ class Target:
             with contextlib.suppress(ConnectionError):
                 while piece := sock.recv(65536):
                     received += piece
-        return received
+        file, found = _Received(received), []
+        # The end follows a response, a part of one, or 100 Continue.
+        with contextlib.suppress(http.client.RemoteDisconnected, http.client.IncompleteRead):
+            while True:
+                response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda mode: file))  # type: ignore[arg-type]
+                response.begin()
+                found.append(response.status)
+                response.read()
+        assert set(found) <= DOCUMENTED, f"statuses {found} for {raw[:500]!r}"
+        return found
 
     def ask(self, path: str, fields: object) -> tuple[int, Any]:
-        """The status, which must be documented, and the body of the response to a POST request."""
+        """The status and the body of the response to a POST request.
+
+        The status must be documented. An error must have a message, without details of the server.
+        """
         status, body = exchanges.ask(self.server.port, path, fields)
         assert status in DOCUMENTED, f"status {status}: {body}"
+        if status >= 400:
+            message = body["error"] if isinstance(body["error"], str) else body["error"]["message"]
+            assert message, f"no message for {path} {fields}"
+            assert not re.search("Traceback|internal", message), f"{message!r} for {path} {fields}"
         return status, body
 
     def chat(self, content: str = QUESTION, **fields: Any) -> str:
@@ -92,20 +109,6 @@ class _Received(io.BytesIO):
 
     def close(self) -> None:
         pass
-
-
-def statuses_of(raw: bytes) -> Iterator[int]:
-    """The status of each response, of which the last one may be cut; without 100 Continue."""
-    received = _Received(raw)
-    while received.tell() < len(raw):
-        response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda mode: received))  # type: ignore[arg-type]
-        try:
-            response.begin()
-            yield response.status
-            response.read()
-        # Nothing follows 100 Continue, or the response is cut.
-        except (http.client.RemoteDisconnected, http.client.IncompleteRead):
-            return
 
 
 def counted(counts: Mapping[Any, int]) -> str:
