@@ -32,10 +32,6 @@ LIMIT_S = 600
 ISOLATED = ("unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
-class Skipped(Exception):
-    """A case cannot run on this machine. The message has the reason."""
-
-
 def run(command: Sequence[str | Path], cwd: Path = ROOT, fails: bool = False, **environment: str) -> str:
     """Run a command for at most `LIMIT_S`, which must succeed unless it `fails`; returns its output."""
     # Variables and files that configure pip on this machine must not affect the case.
@@ -49,24 +45,15 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT, fails: bool = False, **
     return done.stdout
 
 
-def isolated(*command: str | Path) -> list[str | Path]:
-    """The command, in a network namespace without a network."""
-    try:
-        run([*ISOLATED, "true"])
-    except (AssertionError, OSError) as error:
-        raise Skipped(f"`unshare --net` is not permitted here: {error}") from error
-    return [*ISOLATED, *command]
-
-
 def chat(commands: Path, cwd: Path, **environment: str) -> None:
     """Chat with the server of an installation, without a network."""
-    text = run(isolated("sh", "-c", CHAT, commands), cwd, **environment)
+    text = run([*ISOLATED, "sh", "-c", CHAT, commands], cwd, **environment)
     assert "I am localchat" in text, text
 
 
 def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
     """Install the folder and chat with its server, without a network; returns the interpreter of the installation."""
-    run(isolated("sh", folder / "install.sh", scratch / target), scratch, **environment)
+    run([*ISOLATED, "sh", folder / "install.sh", scratch / target], scratch, **environment)
     chat(scratch / target / "bin", scratch, **environment)
     return scratch / target / "bin" / "python"
 
@@ -92,7 +79,7 @@ def no_compiler(folder: Path, scratch: Path) -> None:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, project / name)
     (scratch / "wheelhouse").symlink_to(folder)
-    run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
+    run([*ISOLATED, "env", f"PATH={commands}", "make", ".venv/test.stamp"], project)
     chat(project / ".venv" / "bin", project)
     run(["make", "clean"], project)
     empty = {"WHEELHOUSE": "", "LLAMA_CPP_INDEX": "", "PATH": str(commands)}
@@ -112,7 +99,7 @@ def with_model(folder: Path, scratch: Path) -> None:
         assert f"  models/{name}\n" in (kit / "SHA256SUMS").read_text()
     assert "models/         tiny-Q4_0 tiny-" in (kit / "README.txt").read_text()
     home = {"HOME": str(scratch)}
-    text = run(isolated("sh", kit / "install.sh", scratch / "localchat"), scratch, **home)
+    text = run([*ISOLATED, "sh", kit / "install.sh", scratch / "localchat"], scratch, **home)
     assert text.endswith("localchat-server tiny-Q4_0\n"), text
     shutil.rmtree(kit)
     commands = scratch / "localchat" / "bin"
@@ -131,15 +118,16 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def under(version: str, folder: Path, scratch: Path) -> None:
-    """With a version of Python."""
+def under(version: str, folder: Path, scratch: Path) -> str | None:
+    """With a version of Python; returns why it is skipped, if it is."""
     python = interpreter(version)
     if python is None:
-        raise Skipped(f"there is no python{version}")
+        return f"SKIPPED: there is no python{version}"
     install_and_chat(folder, scratch, PYTHON=python)
+    return None
 
 
-CASES: dict[str, Callable[[Path, Path], None]] = {
+CASES: dict[str, Callable[[Path, Path], str | None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
     "with_model": with_model,
@@ -154,6 +142,11 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.case) - set(CASES):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    try:
+        run([*ISOLATED, "true"])
+    except (AssertionError, OSError) as error:
+        print(f"SKIPPED: `unshare --net` is not permitted here: {error}")
+        return 0
     folder = ROOT / "wheelhouse"
     pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
     start = time.monotonic()
@@ -165,10 +158,7 @@ def main() -> int:
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                CASES[name](folder, Path(scratch).resolve())
-                result = "ok"
-            except Skipped as reason:
-                result = f"SKIPPED: {reason}"
+                result = CASES[name](folder, Path(scratch).resolve()) or "ok"
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 result = f"FAILED: {error}"
                 failures += 1

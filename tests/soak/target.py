@@ -45,7 +45,8 @@ class Target:
             with contextlib.suppress(ConnectionError):
                 while piece := sock.recv(65536):
                     received += piece
-        file, found = _Received(received), []
+        file, found = io.BytesIO(received), []
+        file.close = lambda: None  # A response closes its file.
         # The end follows a response, a part of one, or 100 Continue.
         with contextlib.suppress(http.client.RemoteDisconnected, http.client.IncompleteRead):
             while True:
@@ -102,13 +103,6 @@ def running_target(*arguments: str) -> Iterator[Target]:
     """A new server with these arguments."""
     with running_process(*arguments) as server:
         yield Target(server)
-
-
-class _Received(io.BytesIO):
-    """Received bytes, which a response does not close."""
-
-    def close(self) -> None:
-        pass
 
 
 def counted(counts: Mapping[Any, int]) -> str:
