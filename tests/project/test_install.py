@@ -21,9 +21,7 @@ from tools import install, wheelhouse
 from tools.install import packages_for
 
 OFFLINE = ROOT / "tools" / "offline" / "install.py"
-SCRIPTS = re.findall(
-    r'^(localchat\S*) = "(\S+):(\w+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
-)
+SCRIPTS = re.findall(r'^(localchat\S*) = "(\S+):(\w+)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,6 @@ def load(target: Target, n: int, seed: int, questions: Sequence[str] = QUESTIONS
 
 # --- kills ---
 
-SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
-
 
 def wait_until_served(target: Target) -> None:
     """Send an ordinary request until one succeeds."""
@@ -160,7 +158,7 @@ def kills(target: Target, n: int, seed: int, n_streams: int = 16) -> str:
             time.sleep(chance.random() * 0.3)
             engine = engine_of(target.server.process.pid)
             if engine is not None:
-                os.kill(engine, chance.choice(SIGNALS))
+                os.kill(engine, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT]))
             start = time.monotonic()
             assert ask(target.server.port, "/health")[0] == 200
             slowest_s = max(slowest_s, time.monotonic() - start)

@@ -232,14 +232,12 @@ def media(n: int, seed: int) -> str:
 
 # --- model files ---
 
-HEADER_BYTES = 200_000
-
 
 def damaged_file(raw: bytes, chance: random.Random) -> bytes:
     """The model file with a few wrong bytes near its beginning."""
     changed = bytearray(raw)
     for _ in range(chance.randrange(1, 5)):
-        at = chance.randrange(chance.choice([64, 4096, HEADER_BYTES]))
+        at = chance.randrange(chance.choice([64, 4096, 200_000]))
         value = chance.choice([0, 1, 255, chance.randrange(256)])
         n = chance.choice([1, 1, 4, 8])
         changed[at : at + n] = bytes([value]) * n

@@ -19,7 +19,6 @@ from tests.support import exchanges
 from tests.support.live import ServerProcess, running_process
 
 DEADLINE_S = 30.0
-QUESTION = "What is your name?"
 # The documented statuses of requests that do not make the server fail.
 DOCUMENTED = frozenset({200, 204, 400, 401, 403, 404, 405, 411, 413, 414, 415, 429, 431, 501, 503, 505})
 
@@ -70,7 +69,7 @@ class Target:
             assert not re.search("Traceback|internal", message), f"{message!r} for {path} {fields}"
         return status, body
 
-    def chat(self, content: str = QUESTION, **fields: Any) -> str:
+    def chat(self, content: str = "What is your name?", **fields: Any) -> str:
         """The text of a greedy completion."""
         fields = {"messages": [{"role": "user", "content": content}], "max_tokens": 16, "temperature": 0, **fields}
         status, body = self.ask("/v1/chat/completions", fields)

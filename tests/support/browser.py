@@ -87,12 +87,9 @@ class Page:
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self._session = session
-        self.requests: list[str] = []
-        """The URLs of all requests of this page."""
-        self.sent: list[Any] = []
-        """The JSON bodies of its requests."""
-        self.errors: list[str] = []
-        """Uncaught exceptions and errors in the console, other than failed requests."""
+        self.requests: list[str] = []  # The URLs of all requests of this page.
+        self.sent: list[Any] = []  # The JSON bodies of its requests.
+        self.errors: list[str] = []  # Uncaught exceptions and errors in the console, other than failed requests.
 
     def note(self, method: str, params: Any) -> None:
         if method == "Network.requestWillBeSent":
