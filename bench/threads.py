@@ -79,7 +79,6 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     n_ctx = 1024
     options = LoadOptions(
         n_ctx=n_ctx,
-        n_cells=n_ctx * n_streams,
         n_parallel=n_streams,
         n_threads=n_threads,
         use_extra_bufts=not has_matrix_instructions(),  # They crash on some machines.

@@ -16,6 +16,7 @@ from localchat.serving.core.model_options import Adapter
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.llama import context
 from localchat.serving.engine.values import Adapters, LoadOptions
 from tests.support.adapter_files import write_adapter
 from tests.support.command import run_command
@@ -37,13 +38,16 @@ def adapters(tmp_path_factory: Any) -> tuple[Adapter, ...]:
     return (*found, Adapter("wide", write_adapter(folder / "wide.gguf", DEMO, 3, n_more=1)))
 
 
-@pytest.fixture(scope="module", params=[0, 12 * 1024], ids=["own cells", "shared cells"])
+@pytest.fixture(scope="module", params=[context.IDLE_STREAMS, 0], ids=["own cells", "shared cells"])
 def engine(adapters: tuple[Adapter, ...], request: Any) -> Iterator[Engine]:
-    options = LoadOptions(n_parallel=12, n_ctx=1024, adapters=adapters, n_cells=request.param, n_threads=1)
+    options = LoadOptions(n_parallel=12, n_ctx=1024, adapters=adapters, n_threads=1)
     # llama.cpp rounds the sums of these adapters in another way in a step with drafts.
     options = replace(options, speculates=False)
-    with load(DEMO, options) as engine:
-        yield engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "IDLE_STREAMS", request.param)  # Without them, the sequences share the cells.
+        with load(DEMO, options) as engine:
+            assert engine.backend.limits.is_unified == (request.param == 0)
+            yield engine
 
 
 def generation(engine: Engine, question: str, adapters: Adapters, n_tokens: int = 24) -> Any:

@@ -15,23 +15,6 @@ SAME = 1e-4
 SAME_IN_A_BATCH = 5e-4
 
 
-# --- completions ---
-
-
-def test_prompt_without_a_completion_has_the_same_log_probabilities(port: int):
-    """As requested by evaluation harnesses: the log probabilities are those of a request with one output token."""
-    text = "Hello, my name is Ada. What is your name?"
-    _, tokens = ask(port, "/tokenize", {"content": text, "add_special": True})
-    fields = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
-    _, alone = ask(port, "/v1/completions", {**fields, "max_tokens": 0})
-    _, completed = ask(port, "/v1/completions", {**fields, "max_tokens": 1})
-    scores, with_output = (body["choices"][0]["logprobs"] for body in (alone, completed))
-    assert alone["choices"][0]["text"] == text
-    assert (alone["choices"][0]["finish_reason"], alone["usage"]["completion_tokens"]) == ("length", 0)
-    assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_output["token_logprobs"]) - 1
-    assert scores["token_logprobs"][1:] == pytest.approx(with_output["token_logprobs"][1:-1], abs=SAME)
-
-
 # --- vectors ---
 
 

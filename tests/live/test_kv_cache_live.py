@@ -134,10 +134,9 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
     ("options", "is_unified"),
     [
         (LoadOptions(n_parallel=2, n_ctx=512), False),
-        (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
         (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
-    ids=["whole contexts fit", "a requested number of cells", "too many sequences"],
+    ids=["whole contexts fit", "too many sequences"],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
@@ -154,7 +153,7 @@ def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
 # A sliding window.
 
 N_WINDOW = 32
-WINDOW_OPTIONS = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
+WINDOW_OPTIONS = LoadOptions(n_parallel=4, n_ctx=500)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.batch import TILE_ROWS
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.llama import context
 from localchat.serving.engine.values import Cancelled, EngineError, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory
 from tests.serving.core.test_media_files import BAD
@@ -171,10 +172,12 @@ def test_prefix_is_found_by_content(engine: Engine):
     assert completion(engine, "see ", two, " what?", sampling=sampling)[2] <= cells[0]
 
 
-def test_preempted_requests_go_on(files: tuple[str, str]):
+def test_preempted_requests_go_on(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     model, projector = files
-    options = LoadOptions(n_parallel=4, n_ctx=900, n_cells=900, mmproj=projector, n_threads=1)
+    monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)  # The cache then takes as much memory as the weights.
+    options = LoadOptions(n_parallel=4, n_ctx=900, mmproj=projector, n_threads=1)
     with load(model, options) as small:
+        assert small.facts.n_cells <= 1024
         one, two = media_of(small)
         prompts = [("see ", one, " what?"), ("look ", two, " who?"), ("see ", one, two, "a"), ("x", two, "b")]
         alone = [completion(small, *prompt, max_tokens=1)[1][0] for prompt in prompts]

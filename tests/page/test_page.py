@@ -350,14 +350,11 @@ def test_earlier_responses_stay_until_another_has_begun(browser):
 
 
 def test_models_that_are_not_loaded_are_listed_without_polling(browser):
-    with serving(generating("x"), is_ready=False) as running:
-        running.server.service._load = lambda *_: None  # A model that is not loaded, and does not load.
-        with tab_of(browser, running) as page:
-            page.wait(HAS_MODELS)
-            start_with(page, "const real = setTimeout, waits = []; setTimeout = (f, s) => waits.push(s) && real(f, s)")
-            page.wait("performance.getEntriesByName(new URL('props', location)).length")
-            assert page.text("#status").strip() == ""
-            assert page.eval("waits.filter((ms) => ms > 1000).length") == 0
+    with page_of(browser, generating("x"), is_ready=False) as (page, _):
+        start_with(page, "const real = setTimeout, waits = []; setTimeout = (f, s) => waits.push(s) && real(f, s)")
+        page.wait("performance.getEntriesByName(new URL('props', location)).length")
+        assert page.text("#status").strip() == ""
+        assert page.eval("waits.filter((ms) => ms > 1000).length") == 0
 
 
 BLOCK = """for (const name of ["localStorage", "sessionStorage", "indexedDB"]) Object.defineProperty(

@@ -17,6 +17,7 @@ from localchat.serving.chat.runs.generation import GenerationRun, Output, PlainT
 from localchat.serving.core.errors import ApiError
 from localchat.serving.core.events import (
     ContentDelta,
+    Event,
     OutputEnd,
     OutputEvent,
     OutputToken,
@@ -35,9 +36,9 @@ _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
 def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
-    """A request with fields of GenerationRequest and of GenerationParams, by their names. It returns its prompt."""
+    """A request with fields of GenerationRequest and of GenerationParams, by their names. It returns token ids."""
     params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
-    return GenerationRequest(prompt, GenerationParams(**params), **{"returns_prompt": True, **options})
+    return GenerationRequest(prompt, GenerationParams(**params), **{"returns_ids": True, **options})
 
 
 def request(text: str = "hello", **options: Any) -> GenerationRequest:
@@ -57,11 +58,11 @@ Item = Union[PromptProgress, SampledTokens, Finish]
 
 
 def output_of(
-    pieces: Sequence[bytes], parser: OutputParser | None = None, shows_tokens: bool = True, **options: Any
+    pieces: Sequence[bytes], parser: OutputParser | None = None, echo: Sequence[Event] = (), **options: Any
 ) -> Output:
     """An output of tokens with these bytes, whose ids are their indexes. Options are those of the request."""
     texts = TokenTexts(pieces, frozenset(), frozenset())
-    return Output(request_for((0,), **options), texts, parser or PlainText(), shows_tokens=shows_tokens)
+    return Output(request_for((0,), **options), texts, parser or PlainText(), echo)
 
 
 def events_of(output: Output, *tokens: int, end: str | None = None) -> list[OutputEvent]:
@@ -122,9 +123,6 @@ class Generation:
     def cancel(self) -> None:
         self.run.cancel()
 
-    def prompt_tokens(self) -> tuple[OutputToken, ...]:
-        return self.run.outputs[0].prompt_tokens()
-
 
 def submit(engine: AnyEngine, request: GenerationRequest) -> Generation:
     return Generation(run_of(engine, [request]))
@@ -182,11 +180,3 @@ def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
     with started(backend, **options) as engine:
         yield engine
     assert backend.is_closed
-
-
-class ScoringBackend(FakeBackend):
-    """The log probability of a token is minus the number of tokens before it."""
-
-    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        known = self._outputs[row]
-        return -float(len(known)), [(known[-1], -0.25)][:n_top]

@@ -40,7 +40,7 @@ def endless(tokens: list[int], n_prompt: int) -> int:
 
 def check_passes(batch: Batch) -> None:
     """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
-    if batch.chunks[0].span is not None:
+    if batch.chunks[0].sequence.span is not None:
         return
     slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
@@ -110,7 +110,8 @@ class FakeCells:
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
-        assert len(batch.chunks) == 1 or all(chunk.span is None for chunk in batch.chunks), "tokens beside media"
+        is_alone = len(batch.chunks) == 1 or all(chunk.sequence.span is None for chunk in batch.chunks)
+        assert is_alone, "tokens and media in one batch"
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
@@ -122,7 +123,7 @@ class FakeCells:
 
     def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
         """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
-        n_computed, span = chunk.sequence.n_computed, chunk.span
+        n_computed, span = chunk.sequence.n_computed, chunk.sequence.span
         first = chunk.sequence.position_of(n_computed)
         held = [self.positions[number] for number, *_ in self.slots[chunk.slot]]
         if span is None:
@@ -227,9 +228,8 @@ class FakeBackend(FakeCells):
         texts = {"description": "a fake", "chat_template": None, "bos": "", "eos": "", "add_bos": False}
         others = {"n_cells": n_cells, "n_parallel": n_parallel, "special_tokens": frozenset(), "metadata": {}}
         self.facts = ModelFacts(sampling=SamplingParams(), **{**sizes, **texts, **others, **facts})
-        n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)
-        counts = (n_cells, n_parallel, n_slots, n_batch, n_outputs)
-        limits = CacheLimits(*counts, can_truncate, max_drafted, is_unified=is_unified)
+        n_slots = n_parallel + n_idle
+        limits = CacheLimits(n_cells, n_parallel, n_slots, n_batch, can_truncate, max_drafted, is_unified=is_unified)
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         pieces = [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)]
         self.texts = TokenTexts(pieces, frozenset(), frozenset({END}))
@@ -270,10 +270,10 @@ class FakeBackend(FakeCells):
             assert chunk.first == next_row, "rows have gaps"
             next_row += chunk.n_tokens
             tokens = [token for _, token, _ in self.slots[chunk.slot]]
-            for row in chunk.rows_with_logits:
+            for row in chunk.output_rows:
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))
-        assert len(self._outputs) <= self.limits.n_outputs
+        assert len(self._outputs) <= self.limits.n_parallel + self.limits.max_drafted
         self.batches.append(record)
 
     def sample(self, sampler: Any, row: int) -> int:

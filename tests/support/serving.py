@@ -21,7 +21,8 @@ from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import Service
+from localchat.serving.loading.service import ServedModel, Service
+from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 from tests.support.engines import started
 from tests.support.exchanges import events_of, read
@@ -48,6 +49,8 @@ class Serving:
         # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
         self.thread = thread
+        # With `is_ready=False`: a load of the model waits for this.
+        self.may_load = threading.Event()
         self.requests = backend.requests
         self.port = server.server_port
 
@@ -87,24 +90,36 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, gate=gate, **{"chat_template": LAST_MESSAGE, **facts})
-    service = Service(ModelFile(DEMO_PATH, "Fake"))
+
+    def load(loaded: ServedModel, others: OtherModels) -> None:
+        assert running.may_load.wait(DEADLINE_S), "the test never let the model load"
+        loaded.model = Model("Fake", engine)
+
+    service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
     encoder = None if projector is None else MediaEncoder(projector)
     engine = started(backend, max_queue=max_queue, encoder=encoder)
     with engine, served(service, settings) as (server, thread):
+        running = Serving(server, engine, backend, thread)
         if is_ready:
             service.default.model = Model("Fake", engine)
         try:
-            yield Serving(server, engine, backend, thread)
+            yield running
         finally:
+            running.may_load.set()
             if gate is not None:
                 gate.release(100_000)
     wait_for(lambda: set(threading.enumerate()) <= threads_before)
 
 
+def no_load(served: ServedModel, others: OtherModels) -> None:
+    raise AssertionError("the test loads no model")
+
+
 @contextlib.contextmanager
 def serving_demo(engine: Engine, **options: Any) -> Iterator[int]:
     """Serve an engine that has the built-in model; yields the port."""
-    with served(Service(ModelFile(DEMO_PATH, DEMO)), Options(port=0, **options)) as (server, _):
+    service = Service(ModelFile(DEMO_PATH, DEMO), load=no_load)
+    with served(service, Options(port=0, **options)) as (server, _):
         server.service.default.model = Model(DEMO, engine)
         yield server.server_port
 

@@ -90,7 +90,7 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
         splits_reasoning=body.choice("reasoning_format", ("auto", "deepseek", "none")) != "none",
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
-        params=read_params(body, n=n, top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
+        params=read_params(body, n=n, top_logprobs=_top_logprobs(body)),
         **read_text_request(body),
         thought_field=thought_field,
     )
@@ -246,7 +246,7 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         first = self.choices[0]
         reasoning = first.text(REASONING) if self.request.thought_field else ""
         thought = {"thought": reasoning} if reasoning else {}
-        return {**super().body(), **self._prompt_ids(), **self.prompt_scores(first), **thought}
+        return {**super().body(), **self._prompt_ids(), **thought}
 
     def whole(self, choice: Choice) -> dict[str, Any]:
         reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.blocks if block.kind == CALL]

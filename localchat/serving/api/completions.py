@@ -45,11 +45,6 @@ class CompletionRequest(TextRequest):
     def n_choices(self) -> int:
         return len(self.prompts) * self.params.n
 
-    @property
-    def scores_prompt(self) -> bool:
-        """Whether `logprobs` includes the tokens of the prompt."""
-        return self.echo and self.params.top_logprobs is not None
-
 
 def parse_completion(body: Fields) -> CompletionRequest:
     n = body.integer("n", 1, MAX_CHOICES) or 1
@@ -58,17 +53,15 @@ def parse_completion(body: Fields) -> CompletionRequest:
     request = CompletionRequest(
         prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
         suffix=body.text("suffix") or None,
-        params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0, has_prompt_logprobs=True),
+        params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0),
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,
     )
-    if request.suffix is not None and request.scores_prompt:
-        raise BadRequest("'logprobs' with 'echo' cannot be combined with 'suffix'", "suffix")
+    if request.echo and top_logprobs is not None:
+        message = "log probabilities of the prompt are not supported: leave out 'echo' or 'logprobs'"
+        raise BadRequest(message, "logprobs")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
         raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")
-    if request.scores_prompt and request.params.n_prompt_kept:
-        message = "'logprobs' with 'echo' needs the whole prompt: leave out 'truncate_prompt_tokens'"
-        raise BadRequest(message, "truncate_prompt_tokens")
     return request
 
 
@@ -111,11 +104,8 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
         # For each choice the offset of the next token. A token that completes a character has the offset of the latter.
         self._offsets = [0] * len(self.choices)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.choices]
-        # The fields of the first chunk of each choice.
-        self._first: dict[int, dict[str, Any]] = {}
-        if request.return_token_ids:
-            prompts = (head.prompts[choice.index // request.params.n] for choice in self.choices)
-            self._first = {i: {"prompt_token_ids": prompt} for i, prompt in enumerate(prompts)}
+        # The choices without a chunk so far: the first one has the token ids of the prompt.
+        self._new = set(range(request.n_choices)) if request.return_token_ids else set()
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         self.emit_text(choice, block.kind, text, lambda text: {"text": text})
@@ -127,25 +117,25 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
         return {"text": choice.text()}
 
     def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
-        first = self._first.pop(choice.index, {})
-        return {**super().choice_body(choice, text), **first, **self.prompt_scores(choice)}
+        body = super().choice_body(choice, text)
+        if choice.index in self._new:
+            self._new.remove(choice.index)
+            body["prompt_token_ids"] = self.head.prompts[choice.index // self.request.params.n]
+        return body
 
     def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
         """Four lists with an entry for each token."""
-        tokens, choice.echoed = [*choice.echoed, *sampled], ()
+        tokens = list(sampled)
         if choice.end is not None and choice.end.last is not None:
             # The token that ended the output is in the lists, but its text is not part of the output.
             tokens.append(replace(choice.end.last, piece=b""))
         lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token in tokens:
-            name, value, top = self._name(token), None, None
-            if token.logprob is not None:  # None: the first token of a prompt.
-                value, top = floored(token.logprob), dict[str, float]()
-                # The prompt's tokens may have more alternatives than `logprobs` requests, because of `prompt_logprobs`.
-                # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
-                for other in token.top[: self.request.params.top_logprobs]:
-                    top.setdefault(self._name(other), floored(other.logprob))
-                top[name] = value
+            name, value, top = self._name(token), floored(token.logprob), dict[str, float]()
+            # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
+            for other in token.top:
+                top.setdefault(self._name(other), floored(other.logprob))
+            top[name] = value
             for entries, entry in zip(lists.values(), (name, value, top, self._offsets[choice.index])):
                 entries.append(entry)
             self._offsets[choice.index] += len(self._decoders[choice.index].decode(token.piece))
@@ -183,18 +173,18 @@ class NativeEncoder(Encoder[CompletionRequest]):
 
     def _chunk(self, choice: Choice, text: str) -> dict[str, Any]:
         """A chunk with this text, and the tokens since the last chunk."""
-        params = self.request.params
+        params, usage = self.request.params, self.usage(choice.index)
         tokens = choice.take_tokens()
         scored = [logprob_entry(token, after_sampling=params.post_sampling_probs, with_id=True) for token in tokens]
         return {
             "index": choice.index, "content": text, "stop": False, "id_slot": -1,
             "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
-            "tokens_predicted": self.usage(choice.index).n_completion, "tokens_evaluated": self._n_prompt(choice),
+            "tokens_predicted": usage.n_completion, "tokens_evaluated": usage.n_prompt,
             **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
         }  # fmt: skip
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
-        end = choice.end or OutputEnd("stop")
+        end, usage = choice.end or OutputEnd("stop"), self.usage(choice.index)
         given = self.request.prompts[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
@@ -203,9 +193,5 @@ class NativeEncoder(Encoder[CompletionRequest]):
             "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",
-            "tokens_cached": self._n_prompt(choice) + self.usage(choice.index).n_completion,
-            "timings": self.usage().timings(),
+            "tokens_cached": usage.n_prompt + usage.n_completion, "timings": self.usage().timings(),
         }  # fmt: skip
-
-    def _n_prompt(self, choice: Choice) -> int:
-        return self.head.n_prompts[choice.index // self.request.params.n]

@@ -50,10 +50,7 @@ class Choice:
     index: int
     blocks: list[Block] = field(default_factory=list)
     is_open: bool = False  # Whether the last block may get more text.
-    # The tokens of the prompt with log probabilities, if the request asks for them.
-    prompt_tokens: tuple[events.OutputToken, ...] | None = None
     end: events.OutputEnd | None = None
-    echoed: tuple[events.OutputToken, ...] = ()  # The tokens of the prompt that the next chunk repeats.
     sampled: list[events.OutputToken] = field(default_factory=list)
 
     def text(self, kind: str = CONTENT) -> str:
@@ -97,8 +94,6 @@ class Encoder(Generic[R]):
         elif isinstance(event, events.PromptProgress):
             counts = {"total": event.n_prompt, "cache": event.n_cached, "processed": event.n_computed}
             self.progress(choice, {"prompt_progress": {**counts, "time_ms": round(event.seconds * 1000)}})
-        elif isinstance(event, events.PromptLogprobs):
-            choice.prompt_tokens, choice.echoed = event.tokens, event.echoed
         else:
             choice.end = event
             self._close(choice)
@@ -246,13 +241,6 @@ class ChoicesEncoder(Encoder[R]):
             counts["timings"] = (usage or self.usage()).timings()
         return counts
 
-    def prompt_scores(self, choice: Choice) -> dict[str, Any]:
-        """vLLM's `prompt_logprobs`, if requested: an entry for each token. The first is null: no token precedes it."""
-        n_top, tokens = self.request.params.prompt_logprobs, choice.prompt_tokens
-        if n_top is None or tokens is None:
-            return {}
-        return {"prompt_logprobs": [None if one.logprob is None else _prompt_entry(one, n_top) for one in tokens]}
-
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.head.id, "object": kind, "created": self.head.created, "model": self.head.model}
 
@@ -277,17 +265,3 @@ def logprob_entry(
 
 def floored(logprob: float | None) -> float:
     return max(logprob or 0.0, LOGPROB_FLOOR)
-
-
-def _prompt_entry(token: events.OutputToken, n_top: int) -> dict[str, Any]:
-    """A token and the likeliest tokens at its position, by id. The rank is null for a token that is not among these."""
-    top = token.top[:n_top]
-    ranks = {one.id: rank for rank, one in enumerate(top, 1)}
-    return {
-        str(one.id): {
-            "logprob": floored(one.logprob),
-            "rank": ranks.get(one.id),
-            "decoded_token": one.piece.decode("utf-8", "replace"),
-        }
-        for one in (token, *top)
-    }

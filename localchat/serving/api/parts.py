@@ -64,10 +64,8 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
 
 
 def _media_source(part: Fields, kind: str) -> tuple[str, str]:
-    """The source of an image or of audio, a URL or base64, and the format that the part gives beside it.
-
-    A part without one, such as the id of an uploaded file, is no error here, since its model may read only text.
-    """
+    """The source of an image or of audio, a URL or base64, and the format that the part gives beside it. A part without
+    one, such as the id of an uploaded file, is no error here, since its model may read only text."""
     given = part.raw.get({"input_audio": "input_audio", "image": "source"}.get(kind, "image_url"))
     fields = given if isinstance(given, dict) else {"url": given}
     source, format = fields.get("data") or fields.get("url"), fields.get("format") or fields.get("media_type")

@@ -95,22 +95,17 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
     texts = ("instructions", "previous_response_id", "prompt_cache_key", "safety_identifier", "user")
     format, verbosity = text.object_or_empty("format").raw, text.choice("verbosity", ("low", "medium", "high"))
     return {
-        "background": False,
-        "conversation": None,
+        "background": False, "conversation": None, "service_tier": "default", "truncation": "disabled",
         **{name: body.text(name) for name in texts},
-        "max_output_tokens": body.integer("max_output_tokens"),
-        "max_tool_calls": body.integer("max_tool_calls", 1),
+        "max_output_tokens": body.integer("max_output_tokens"), "max_tool_calls": body.integer("max_tool_calls", 1),
         "metadata": {name: metadata.text(name) or "" for name in metadata.raw},
         "parallel_tool_calls": body.boolean("parallel_tool_calls") is not False,
         "reasoning": {"effort": reasoning.text("effort"), "summary": reasoning.text("summary")},
-        "service_tier": "default",
         "store": body.boolean("store") is not False,
         "text": {"format": format or {"type": "text"}, "verbosity": verbosity or "medium"},
-        "tool_choice": body.raw.get("tool_choice") or "auto",
-        "tools": body.raw.get("tools") or [],
+        "tool_choice": body.raw.get("tool_choice") or "auto", "tools": body.raw.get("tools") or [],
         "top_logprobs": body.integer("top_logprobs") or 0,
-        "truncation": "disabled",
-    }
+    }  # fmt: skip
 
 
 def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
@@ -388,12 +383,11 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
 def _usage_body(usage: Usage) -> dict[str, Any]:
     n_computed = usage.n_prompt - usage.n_cached
     return {
-        "input_tokens": usage.n_prompt,
-        "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": n_computed},
-        "output_tokens": usage.n_completion,
-        "output_tokens_details": {"reasoning_tokens": usage.n_reasoning},
+        "input_tokens": usage.n_prompt, "output_tokens": usage.n_completion,
         "total_tokens": usage.n_prompt + usage.n_completion,
-    }
+        "input_tokens_details": {"cached_tokens": usage.n_cached, "cache_write_tokens": n_computed},
+        "output_tokens_details": {"reasoning_tokens": usage.n_reasoning},
+    }  # fmt: skip
 
 
 _INPUT = re.compile(rf'\s*\{{\s*"{parts.CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)

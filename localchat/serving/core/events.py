@@ -17,17 +17,16 @@ class ResponseHead(NamedTuple):
     model: str
     prompts: tuple[tuple[int, ...], ...] = ()  # The token ids of each prompt, if the response has them.
     sampling: SamplingParams = SamplingParams()  # The sampling parameters in use.
-    n_prompts: tuple[int, ...] = ()  # The number of tokens of each prompt.
 
 
 @dataclass(frozen=True)
 class OutputToken:
-    """A token of the output or of the prompt."""
+    """A token of the output, or an alternative to one."""
 
     id: int
     piece: bytes  # The bytes of the token.
-    # The natural logarithm of the probability: before all sampling steps, or after them (`post_sampling_probs`). None
-    # if the request does not ask for it, and for the first token of a prompt.
+    # The natural logarithm of the probability, if the request asks for it: before all sampling steps, or after them
+    # (`post_sampling_probs`).
     logprob: float | None = None
     top: tuple[OutputToken, ...] = ()  # The likeliest tokens at this position, if the request asks for them.
 
@@ -74,14 +73,6 @@ class PromptProgress:
 
 
 @dataclass(frozen=True)
-class PromptLogprobs:
-    """The tokens of the prompt with log probabilities, for a request with `prompt_logprobs` or an `echo` of them."""
-
-    tokens: tuple[OutputToken, ...]
-    echoed: tuple[OutputToken, ...] = ()  # Those that the output repeats.
-
-
-@dataclass(frozen=True)
 class SampledTokens:
     """Sampled tokens. Later events have the text of these tokens, without markers."""
 
@@ -98,7 +89,7 @@ class OutputEnd:
     last: OutputToken | None = None
 
 
-OutputEvent = Union[Event, PromptProgress, PromptLogprobs, SampledTokens, OutputEnd]
+OutputEvent = Union[Event, PromptProgress, SampledTokens, OutputEnd]
 
 
 @dataclass(frozen=True)

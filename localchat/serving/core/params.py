@@ -127,16 +127,6 @@ def _bias(pair: Any, path: str) -> Bias:
     return token, float(bias)
 
 
-def _prompt_logprobs(body: Fields, name: str) -> int | None:
-    """The number of alternatives for each token of the prompt. Refused for streams: their chunks have no such field."""
-    given = body.integer(name, 0, MAX_TOP_LOGPROBS)
-    if not body.boolean("stream"):
-        return given
-    if given:
-        raise BadRequest("'prompt_logprobs' cannot be combined with 'stream': true", "prompt_logprobs")
-    return None
-
-
 def _max_completion_s(body: Fields, name: str) -> float | None:
     milliseconds = body.number("t_max_predict_ms", -1)
     return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
@@ -210,7 +200,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,), "include_reasoning": (True,),
     "parse_tool_calls": (True,), "modalities": ([], ["text"]), "audio": (), "web_search_options": (),
     "use_beam_search": (False,), "n_indent": (0,), "allowed_token_ids": ([],), "bad_words": ([],),
-    "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0),
+    "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0), "prompt_logprobs": (),
 }  # fmt: skip
 
 # Fields that have no effect on the output of this server. --strict accepts them.
@@ -240,8 +230,6 @@ class GenerationParams:
     top_logprobs: int | None = None
     # Compute log probabilities after all samplers of the chain. False: from the logits of the model.
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
-    # `top_logprobs` for the tokens of the prompt. The whole prompt is then computed, even if it is cached.
-    prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
     # Seconds after the first token, after which the output ends at the next new line; None is off.
     max_completion_s: float | None = _read_by(_max_completion_s, None)
     # The adapters, by their ids, with their scales; None: those of the model that the request names.
@@ -263,13 +251,12 @@ def read_params(
     least_tokens: int = 1,
     lengths: Sequence[str] = ("max_completion_tokens", "max_tokens", "n_predict"),
     stop: str = "stop",
-    has_prompt_logprobs: bool = False,
 ) -> GenerationParams:
     """The parameters in a body. Each interface reads `n` and `top_logprobs` itself. With `least_tokens=0` requests may
     only prefill the prompt. `lengths` and `stop` are the names of the length limit (the first one in the request
-    applies) and of the stop texts. `has_prompt_logprobs` is set if responses have them."""
+    applies) and of the stop texts."""
     body.ignore(WITHOUT_EFFECT)
-    refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
+    refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)
     params = GenerationParams(
         n=n,

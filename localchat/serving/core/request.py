@@ -1,4 +1,4 @@
-"""Requests for generated text: the values that all interfaces share. Their parsers are in the package `api`."""
+"""Requests for generated text: what all interfaces share. Those of chats are in `ChatRequest` (api/chat.py)."""
 
 from __future__ import annotations
 

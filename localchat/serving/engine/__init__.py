@@ -55,10 +55,7 @@ def load(
 
 
 def _load(
-    path: str,
-    options: LoadOptions,
-    progress: Callable[[float], None] | None,
-    after_step: Callable[[bool], None],
+    path: str, options: LoadOptions, progress: Callable[[float], None] | None, after_step: Callable[[bool], None]
 ) -> Engine:
     try:
         from .llama import built_for, load_backend, supports_gpu

@@ -103,8 +103,6 @@ class Sequence:
         self.n_cached: int | None = None
         # The text that prompt lookup searches: a character for each token, since str has a fast search.
         self.lookup_text = ""
-        # The number of first tokens of the prompt whose logits were used for log probabilities.
-        self.n_scored = 0
         # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
         self.adapters = self.request.adapters
@@ -117,16 +115,6 @@ class Sequence:
         self.first_at: float | None = None
         # The time limit ends an output only after a newline.
         self._has_newline = False
-
-    @property
-    def is_to_score(self) -> bool:
-        """Whether prompt tokens remain to be scored. The logits of the last prompt token are for the first output."""
-        return self.request.params.prompt_logprobs is not None and self.n_scored < self.n_prompt - 1
-
-    @property
-    def reusable_tokens(self) -> list[int]:
-        """The tokens whose cells may be reused. The last token is always computed, since its logits are needed."""
-        return self.tokens[: self.n_scored] if self.is_to_score else self.tokens[:-1]
 
     @property
     def is_repeatable(self) -> bool:
@@ -184,12 +172,6 @@ class Sequence:
         return n_tokens - (n_tokens - start) % TILE_ROWS
 
     @property
-    def is_at_checkpoint(self) -> bool:
-        """Whether the prompt is computed up to its last token. If slots cannot be truncated, a copy is kept here for
-        later requests that begin with this prompt."""
-        return self.n_computed == self.n_prompt - 1 >= MIN_SAVED
-
-    @property
     def stats(self) -> SequenceStats:
         n_cached, n_computed = self.n_cached or 0, self.n_computed
         return SequenceStats(self.id, self.n_prompt, n_cached, n_computed, self.n_sampled, self.max_length)
@@ -225,7 +207,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class BatchChunk:
-    """The tokens of one running sequence in a batch: rows `first` to `first + n_tokens`."""
+    """The tokens of one running sequence in a batch, or rows of one span: rows `first` to `first + n_tokens`."""
 
     sequence: Sequence
     first: int
@@ -234,18 +216,11 @@ class BatchChunk:
     """Whether the chunk ends with the newest token and its draft, whose logits give the next tokens."""
     draft: tuple[int, ...] = ()
     """The draft tokens, in the last rows."""
-    is_scored: bool = False
-    """Whether the logits of the other rows are wanted too, for log probabilities of the prompt."""
 
     @property
     def slot(self) -> int:
         assert self.sequence.slot is not None
         return self.sequence.slot
-
-    @property
-    def span(self) -> Span | None:
-        """The span of which these are rows; None: they are tokens."""
-        return self.sequence.span
 
     @property
     def ends_a_tile(self) -> bool:
@@ -256,16 +231,9 @@ class BatchChunk:
 
     @property
     def output_rows(self) -> range:
+        """The rows with logits."""
         end = self.first + self.n_tokens
         return range(end - 1 - len(self.draft), end) if self.wants_output else range(0)
-
-    @property
-    def scored_rows(self) -> range:
-        return range(self.first, self.first + self.n_tokens - self.wants_output) if self.is_scored else range(0)
-
-    @property
-    def rows_with_logits(self) -> tuple[int, ...]:
-        return (*self.scored_rows, *self.output_rows)
 
     def n_accepted(self, run: list[int]) -> int:
         """How many draft tokens are accepted: the first ones that are equal to the sampled tokens `run`. The last
@@ -316,8 +284,6 @@ class CacheLimits:
     """Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`."""
     n_batch: int
     """The limit of tokens in a step."""
-    n_outputs: int
-    """The limit of rows with logits in a step. More than `n_parallel`: the others are for scored prompt tokens."""
     can_truncate: bool = True
     """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
     drafted, and a step ends before the last token of a prompt, so that a copy can be kept there."""

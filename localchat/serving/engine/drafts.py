@@ -25,11 +25,9 @@ def draft_of(sequence: Sequence, n_tokens: int) -> tuple[int, ...]:
 
 
 def looked_up(text: str, n_tokens: int) -> str:
-    """The tokens after the longest earlier match of the end of the text; of equally long matches, the newest.
-
-    They are one token for the shortest match, and one more for each further token of the match: a short match is often
-    by chance, and while a text is copied the match grows with each accepted token.
-    """
+    """The tokens after the longest earlier match of the end of the text; of equally long matches, the newest. They are
+    one token for the shortest match, and one more for each further token of the match: a short match is often by
+    chance, and while a text is copied the match grows with each accepted token."""
     best, n_best, n_most = 0, 0, min(_MAX_MATCH, len(text) - 1)
     for _ in range(_MAX_SEARCHES):
         n = max(_MIN_MATCH, n_best + 1)

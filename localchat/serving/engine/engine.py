@@ -157,12 +157,10 @@ class Engine:
     ) -> Submitted:
         """Queues the sequences of one request, all or none. `deliver` is called on the engine thread with what a step
         produced for one of the sequences, also before this returns. `check` is for an EngineProcess, which calls it
-        several times a second while it waits for this; it may raise an error to stop waiting.
-
-        Raises ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty
-        prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes
-        embeddings only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed.
-        """
+        several times a second while it waits for this; it may raise an error to stop waiting. Raises
+        ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty prompt,
+        a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes embeddings
+        only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed."""
         check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
@@ -193,7 +191,7 @@ class Engine:
             self.post(partial(self._scheduler.add, *sequences))
         tokens = [prompts[id(request.prompt)][0] for request in requests]
         # Media have no token ids.
-        returned = [[max(id, -1) for id in own] if one.returns_prompt else () for one, own in zip(requests, tokens)]
+        returned = [[max(id, -1) for id in own] if one.returns_ids else () for one, own in zip(requests, tokens)]
         return Submitted([sequence.id for sequence in sequences], list(map(len, tokens)), returned)
 
     def cancel(self, id: int) -> None:
@@ -270,14 +268,14 @@ class Engine:
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
-            self._deliver(batch)
+            self._sample_and_deliver(batch)
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """Decodes each sequence of a failed batch alone, and ends those that fail again, or that failed alone."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
             single = Batch((chunk,)).without_drafts()
-            if chunk.span is not None:  # Its earlier rows may be gone.
+            if chunk.sequence.span is not None:  # Its earlier rows may be gone.
                 self._end(chunk.sequence.id, EngineError(f"the model could not compute an image: {error}"), keep=False)
                 continue
             try:
@@ -286,13 +284,10 @@ class Engine:
                 text = f"the model could not compute this request: {own_error}"
                 self._end(chunk.sequence.id, EngineError(text), keep=False)
             else:
-                self._deliver(single)
+                self._sample_and_deliver(single)
 
-    def _deliver(self, batch: Batch) -> None:
+    def _sample_and_deliver(self, batch: Batch) -> None:
         """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
-        for chunk in batch.chunks:
-            if chunk.is_scored:
-                chunk.sequence.deliver(prompt_logprobs=self._prompt_logprobs(chunk))
         outputs = list(batch.outputs())
         runs = self._token_sampler.sample(outputs)
         tokens = [run.tokens() for run in runs]
@@ -300,16 +295,6 @@ class Engine:
         self._stats.n_computed += batch.n_tokens
         for chunk, run, run_tokens in zip(outputs, runs, tokens):
             self._deliver_run(chunk, run, chunk.n_accepted(run_tokens))
-
-    def _prompt_logprobs(self, chunk: BatchChunk) -> list[tuple[float, list[tuple[int, float]]]]:
-        """The log probabilities of prompt tokens that have none yet. The row of a token gives that of the next one."""
-        sequence = chunk.sequence
-        n_top = sequence.request.params.prompt_logprobs or 0
-        return [
-            self.backend.logprobs(row, sequence.tokens[position], n_top)
-            for position, row in enumerate(chunk.scored_rows, sequence.n_computed + 1)
-            if position > sequence.n_scored
-        ]
 
     def _deliver_run(self, chunk: BatchChunk, run: TokenRun, n_accepted: int) -> None:
         sequence, stats, tokens = chunk.sequence, self._stats, run.items

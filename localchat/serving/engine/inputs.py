@@ -80,9 +80,9 @@ class Inputs:
             parts = list(self._prepared(request.prompt))
             chunks = [chunk for part in parts if not isinstance(part, (int, tuple)) for chunk in part.chunks]
             tokens = self.tokenize_prompt(parts, add_bos=request.add_bos, limit=limit)[-n_kept:]
-            if chunks and (n_kept or request.params.prompt_logprobs is not None):
-                name = "truncate_prompt_tokens" if n_kept else "prompt_logprobs"
-                raise BadRequest(f"'{name}' is not supported for a prompt with images or audio", name)
+            if chunks and n_kept:
+                message = "'truncate_prompt_tokens' is not supported for a prompt with images or audio"
+                raise BadRequest(message, "truncate_prompt_tokens")
             if chunks and tokens[-1] < 0:
                 raise BadRequest("the prompt ends with an image or audio: it needs text after it")
             check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)

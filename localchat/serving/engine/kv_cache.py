@@ -71,8 +71,7 @@ class KVCache:
                 if not self.evict():
                     raise
         for chunk in batch.chunks:
-            is_next = self._n_tiled[chunk.slot] == chunk.sequence.n_computed
-            if is_next and chunk.ends_a_tile and not chunk.is_scored:
+            if self._n_tiled[chunk.slot] == chunk.sequence.n_computed and chunk.ends_a_tile:
                 self._n_tiled[chunk.slot] += chunk.n_tokens
 
     def n_cells(self) -> tuple[int, int]:
@@ -83,14 +82,13 @@ class KVCache:
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
     def find(self, sequence: Sequence) -> Match | None:
-        """The longest prefix that a sequence can reuse, and a slot that has it; None if there is none.
-
-        Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
-        if the cells are shared, or the slot that has the fewest tokens if they are copied.
-        """
+        """The longest prefix that a sequence can reuse, and a slot that has it; None if there is none. The last token
+        is always computed, since its logits are needed. Of slots that have equally long prefixes, it prefers an idle
+        one that has no further tokens; then an active one if the cells are shared, or the slot that has the fewest
+        tokens if they are copied."""
         known = [
             (slot, n_held, self._n_usable(sequence, slot, n_common))
-            for slot, n_held, n_common in self._slots_with(sequence.reusable_tokens, sequence.adapters)
+            for slot, n_held, n_common in self._slots_with(sequence.tokens[:-1], sequence.adapters)
         ]
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
         return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
@@ -160,10 +158,8 @@ class KVCache:
         return slot
 
     def _take_slot(self) -> int:
-        """The free slot nearest to an active one. If none is free, evicts an idle prefix first.
-
-        If each slot has its own cells, llama.cpp computes sequences in neighbouring slots in one pass.
-        """
+        """The free slot nearest to an active one. If none is free, evicts an idle prefix first. If each slot has its
+        own cells, llama.cpp computes sequences in neighbouring slots in one pass."""
         if not self._free:
             self.evict()
         slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self.active), default=0), slot))
@@ -171,10 +167,8 @@ class KVCache:
         return slot
 
     def close_gaps(self) -> None:
-        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that.
-
-        If each slot has its own cells, llama.cpp computes sequences in one pass only if their slots are consecutive.
-        """
+        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that. If
+        each slot has its own cells, llama.cpp computes sequences in one pass only if their slots are consecutive."""
         n, slots = len(self.active), sorted(self.active)
         if self._limits.is_unified or not n or slots[-1] - slots[0] < n:
             self._n_with_gaps = 0

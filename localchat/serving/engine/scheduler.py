@@ -29,11 +29,9 @@ _TURN_STEPS, _ROWS_PER_STEP = 8, 8
 
 
 class Scheduler:
-    """Sequences in order of arrival.
-
-    A waiting sequence starts if its known tokens fit into the cells beside those of the running ones. If their outputs
-    fill the cells later, the newest sequence is preempted, and none starts until another one has ended.
-    """
+    """Sequences in order of arrival. A waiting sequence starts if its known tokens fit into the cells beside those of
+    the running ones. If their outputs fill the cells later, the newest sequence is preempted, and none starts until
+    another one has ended."""
 
     def __init__(
         self, limits: CacheLimits, cache: KVCache, encode: Callable[[Iterable[Any]], None] = lambda media: None
@@ -91,9 +89,8 @@ class Scheduler:
             sequence.tokens.extend(run)
             if n_kept < chunk.n_tokens:
                 self._cache.truncate(sequence)
-            if chunk.is_scored:
-                sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
-            if not self._limits.can_truncate and sequence.is_at_checkpoint:
+            # For later requests that begin with this prompt.
+            if not self._limits.can_truncate and sequence.n_computed == sequence.n_prompt - 1 >= MIN_SAVED:
                 self._cache.keep_copy(sequence)
 
     def refuse(self) -> Sequence | None:
@@ -138,12 +135,9 @@ class Scheduler:
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether an older sequence is computing a prefix of this one that is longer than what can be reused now."""
-        if sequence.is_to_score:
-            return False
         n_known = 0 if match is None else match.length
         return any(
             other.n_missing > 1
-            and not other.is_to_score
             and other.id < sequence.id
             and self._cache.n_to_share(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
@@ -167,7 +161,7 @@ class Scheduler:
         for sequence, n_tokens in shares.items():
             draft = drafts.get(sequence, ())
             n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
-            yield BatchChunk(sequence, first, n_rows, wants_output, draft, sequence.is_to_score)
+            yield BatchChunk(sequence, first, n_rows, wants_output, draft)
             first += n_rows
 
     def _drafts(self, sequences: list[Sequence]) -> dict[Sequence, tuple[int, ...]]:
@@ -204,7 +198,7 @@ class Scheduler:
         n_prompt = min(tuning.n_prompt_beside if is_beside else tuning.n_prompt_alone, self._limits.n_batch)
         if self._limits.is_unified:
             return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
-        long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS and not s.is_to_score]
+        long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS]
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
@@ -238,15 +232,11 @@ class Scheduler:
         """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival. So a short
         prompt behind long ones takes at most about twice its own time, and many short ones do not stop a long one."""
         shares = dict.fromkeys(sequences, 0)
-        n_to_score = self._limits.n_outputs - self._limits.n_parallel
         shortest_first = sorted(sequences, key=_length_of_prompt)
         for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
             n_left -= sum(shares.values())
             for sequence in order:
                 n_more = min(self._n_to_compute(sequence) - shares[sequence], n_left)
-                if sequence.is_to_score:
-                    n_more = min(n_more, n_to_score)
-                    n_to_score -= n_more
                 shares[sequence] += n_more
                 n_left -= n_more
         return {sequence: n_share for sequence, n_share in shares.items() if n_share}

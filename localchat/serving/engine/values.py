@@ -87,8 +87,8 @@ class GenerationRequest:
     """Whether the first text begins with the tokens that the tokenizer adds, such as BOS."""
     prompt_field: str = "prompt"
     """The field of the request that has the prompt, for errors."""
-    returns_prompt: bool = False
-    """Whether `Submitted` has the token ids of the prompt."""
+    returns_ids: bool = False
+    """Whether the response has token ids, and `Submitted` those of the prompt."""
     reports_progress: bool = False
     """Whether the reader of the output gets the progress while the prompt is computed."""
 
@@ -100,13 +100,11 @@ class Submitted(NamedTuple):
     n_prompts: Sequence[int]
     """The number of prompt tokens of each sequence."""
     prompts: Sequence[Sequence[int]]
-    """The prompt tokens of each sequence; empty without `returns_prompt`."""
+    """The prompt tokens of each sequence; empty without `returns_ids`."""
 
 
-Top = list[tuple[int, float]]
-"""The likeliest tokens at one position, each with its log probability."""
-Sampled = Union[int, tuple[int, float, Top]]
-"""A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens."""
+Sampled = Union[int, tuple[int, float, list[tuple[int, float]]]]
+"""A sampled token; or, with log probabilities, the token, its own, and the likeliest tokens with theirs."""
 End = Union[str, Exception]
 """The end of a sequence: the finish reason, "stop" or "length", or its error, an ApiError or Cancelled."""
 
@@ -123,8 +121,6 @@ class StepOutput(NamedTuple):
     last: Sampled | None = None
     """The token that ended the sequence, an end-of-generation token or one of `stop_token_ids`; not in `tokens`."""
     progress: PromptProgress | None = None
-    prompt_logprobs: Sequence[tuple[float, Top]] = ()
-    """For the next tokens of the prompt, from the second one on: the log probability, and the likeliest tokens."""
     n_drafted: int = 0
     n_draft_accepted: int = 0
 
@@ -228,8 +224,6 @@ class EngineStats:
 class LoadOptions(ModelOptions):
     """How to load a model: its options, and what no option sets."""
 
-    n_cells: int = 0
-    """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     others: OtherModels = field(default_factory=OtherModels)
@@ -237,8 +231,7 @@ class LoadOptions(ModelOptions):
 
     def limit_of_request(self, n_ctx_train: int) -> int:
         """The limit of one request, if memory allows: that of the options or of the training."""
-        n_ctx = self.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
-        return min(n_ctx, self.n_cells) if self.n_cells else n_ctx
+        return self.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
 
 
 @dataclass(frozen=True)

@@ -213,15 +213,15 @@ class Endpoints:
         wait = partial(self._wait, exchange, stream)
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_USES)):
-            with contextlib.ExitStack() as closing:
-                model = closing.enter_context(self._service.using(served, keep_alive_s, wait))
+            with contextlib.ExitStack() as held:
+                model = held.enter_context(self._service.using(served, keep_alive_s, wait))
                 try:
                     result = use(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.engine.has_died:
                         raise
                     continue
-                exchange.closing.push(closing.pop_all())
+                exchange.closing.push(held.pop_all())
                 return result
         raise AssertionError("the last use returns or raises")
 

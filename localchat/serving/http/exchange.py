@@ -146,11 +146,11 @@ class Exchange:
         except OSError as error:
             raise ClientGoneError from error
 
-    def run(self, route: Callable[[Exchange], None]) -> None:
-        """Call `route`, which sends the response. If `route` raises an error, send an error response."""
+    def run(self, respond: Callable[[Exchange], None]) -> None:
+        """Call `respond`, which sends the response. If it raises an error, send an error response."""
         try:
             with self.closing:
-                route(self)
+                respond(self)
         except errors.ApiError as error:
             self._send_error(error)
         except ClientGoneError:

@@ -105,10 +105,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
         self._run("", "", Message(), fail)
 
-    def _run(self, target: str, version: str, headers: Message, route: Callable[[Exchange], None]) -> None:
+    def _run(self, target: str, version: str, headers: Message, respond: Callable[[Exchange], None]) -> None:
         server, method = self.server, getattr(self, "command", None) or ""
         exchange = Exchange(method, target, version, headers, self.rfile, server.options)
-        exchange.run(route)
+        exchange.run(respond)
         server.endpoints.ended(exchange)
         self.close_connection = not exchange.keep_alive
         if self.close_connection:

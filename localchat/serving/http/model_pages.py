@@ -139,17 +139,13 @@ class ModelEndpoints:
             "quantization_level": header.quantisation or "unknown",
         }  # fmt: skip
         return {
-            "name": name,
-            "model": name,
-            "size": file.n_bytes,
+            "name": name, "model": name, "type": "model", "size": file.n_bytes, "details": details,
             # Clients only compare digests. Computing the real one would take minutes for a large file.
             "digest": hashlib.sha256(f"{name} {file.n_bytes}".encode()).hexdigest(),
-            "details": details,
             # A file may have a time that is no date.
             "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
-            "type": "model",
             "capabilities": [*_capabilities(served, self._modalities(served))],
-        }
+        }  # fmt: skip
 
 
 def _adapter_of(served: ServedModel, name: str) -> Adapter | None:

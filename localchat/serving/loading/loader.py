@@ -57,7 +57,7 @@ class Loader:
         if loading is not None:
             loading.close()
 
-    def load(self, served: ServedModel, others: OtherModels) -> Model:
+    def load(self, served: ServedModel, others: OtherModels) -> None:
         """Load a model. The first call is for the model with which the loader was made. Raises EngineError or
         OutOfResources, whose message has the path and the reason in one line; NotEnoughMemory, except for the first
         model; EngineStopped if `close` was called."""
@@ -70,7 +70,8 @@ class Loader:
             start.close()
         try:
             engine = start.engine.result()
-            model = self._model(file, engine)
+            # Here, since clients send requests as soon as the model is reported to be ready.
+            served.model = self._model(file, engine)
         except BaseException as error:
             start.close()
             start.clear()
@@ -95,7 +96,6 @@ class Loader:
             self._report(file, engine.facts, start.seconds)
         else:
             log.info("the model %s is ready, in %.1f s", file.name, start.seconds)
-        return model
 
     def _model(self, file: ModelFile, engine: EngineProcess) -> Model:
         from ..chat.model import Model

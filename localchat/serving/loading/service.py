@@ -69,17 +69,17 @@ class Service:
         file: ModelFile,
         options: ServiceOptions = ServiceOptions(),
         *,
+        load: Callable[[ServedModel, OtherModels], None],
         catalog: Catalog | None = None,
-        load: Callable[[ServedModel, OtherModels], Model] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`file` is the default model, `catalog` has all that requests may name; None: the default one alone. `load`
-        loads a model beside others, and sets its `progress`."""
+        loads a model beside others: it sets its `progress` and its `model`."""
         self.default = ServedModel(file)
         self.waits = options.waits
         self._options = options
         self._catalog = catalog
-        self._load = load
+        self._load_file = load
         self.clock = clock
         self.is_stopped = False
         # Guards the rest and the models; notified of each change.
@@ -114,7 +114,7 @@ class Service:
             files = self._catalog.models() if self._catalog else ()
         except ModelFileError as error:  # A mapping file is being edited.
             log.warning("%s", error)
-        return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
+        return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel:
         """The model that a request names, or the base of the adapter. Raises ModelNotFound for none or several."""
@@ -129,7 +129,7 @@ class Service:
             except ModelFileError as error:
                 problem = str(error)
             else:
-                served = self._served(file)
+                served = self._served_of(file)
                 if wanted in file.adapter_names - served.file.adapter_names:
                     problem = f"the adapter {name.strip()!r} was added after the start of the server: start it again"
                     raise errors.ModelNotFound(problem, "model")
@@ -141,7 +141,7 @@ class Service:
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
-    def _served(self, file: ModelFile) -> ServedModel:
+    def _served_of(self, file: ModelFile) -> ServedModel:
         default = self.default.file  # The catalog may list it under another name.
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
@@ -167,22 +167,19 @@ class Service:
             best = max(self.loaded(), key=lambda served: (served is self.default, served.used_at), default=best)
         model = best.model
         if model is None:
-            raise self._loading(best)
+            raise self._not_loaded(best)
         return model
 
     def check(self) -> None:
         """Raise ModelLoading while the default model loads for the first time, InferenceError if that failed later."""
         if self.default.model is None:
             if not self.default.used_at:
-                raise self._loading(self.default)
+                raise self._not_loaded(self.default)
             self._check_failure(self.default, math.inf)
 
     @contextlib.contextmanager
     def using(
-        self,
-        served: ServedModel,
-        keep_alive_s: float | None = None,
-        while_waiting: Callable[[], None] = lambda: None,
+        self, served: ServedModel, keep_alive_s: float | None = None, while_waiting: Callable[[], None] = lambda: None
     ) -> Iterator[Model]:
         """The loaded model, which is not ended within the `with`, and stays loaded for `keep_alive_s` after it; None:
         for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an error.
@@ -197,8 +194,8 @@ class Service:
                     if self._queue_unless_loaded(served, began_at, is_wanted=not self.waits):
                         model = served.model
                         served.n_users += 1
-                    elif not self.waits or self._load is None:
-                        raise self._loading(served)
+                    elif not self.waits:
+                        raise self._not_loaded(served)
                     else:
                         self._changed.wait(_POLL_S)
                 if model is None:
@@ -240,8 +237,6 @@ class Service:
         if served.model is not None and not served.is_ending and not served.model.engine.has_died:
             return True
         self._check_failure(served, since)
-        if self._load is None:
-            return False
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
             thread.start()
@@ -259,13 +254,14 @@ class Service:
         if served.failure and not is_over and served.failed_stamp == served.file.stamp:
             raise served.error_class(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
 
-    def _loading(self, served: ServedModel) -> errors.ModelLoading:
+    def _not_loaded(self, served: ServedModel) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
         passed_s = self.clock() - served.began_at
         left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
-        text = f"the model is loading ({served.progress:.0%}): try again soon"
-        is_loading = served.is_loading or self._load is None
-        return errors.ModelLoading(text if is_loading else f"the model {served.file.name!r} is not loaded", left_s)
+        text = f"the model {served.file.name!r} is not loaded"
+        if served.is_loading:
+            text = f"the model is loading ({served.progress:.0%}): try again soon"
+        return errors.ModelLoading(text, left_s)
 
     # The rest runs on the thread that loads and ends models.
 
@@ -296,17 +292,16 @@ class Service:
             self._end(idle, "no request uses it")
 
     def _load_one(self, served: ServedModel) -> None:
-        model: Model | None = None
         failure: BaseException | None = None
         try:
-            model = self._loaded(served)
+            self._load_if_needed(served)
         except BaseException as error:
             log.debug("loading failed", exc_info=True)
             failure = error
         short = errors.out_of_resources(failure)
         cause = short or failure
         with self._changed:
-            served.model, served.is_loading, served.is_wanted = model, False, False
+            served.is_loading, served.is_wanted = False, False
             served.failure = "" if cause is None else str(cause) or type(cause).__name__
             served.failed_at, served.failed_stamp = self.clock() if failure else -math.inf, served.file.stamp
             served.n_failed = served.n_failed + 1 if failure else 0
@@ -320,12 +315,11 @@ class Service:
                 _FIRST_USE_S,
             )
 
-    def _loaded(self, served: ServedModel) -> Model | None:
-        """The model, which is loaded beside others or in their place. None: no request waits for it any more."""
-        assert self._load is not None
+    def _load_if_needed(self, served: ServedModel) -> None:
+        """Load a model beside others or in their place, unless no request waits for it any more."""
         if (dead := served.model) is not None:
             if not dead.engine.has_died:  # It was to be ended for another model, whose request is gone.
-                return dead
+                return
             with self._changed:
                 served.model = None
             dead.engine.close()
@@ -337,7 +331,8 @@ class Service:
                 self._end_least_recent(served)
                 continue
             try:
-                return self._load(served, self._others())
+                self._load_file(served, self._others())
+                return
             except NotEnoughMemory as error:
                 # End no model if ending all of them would not free enough.
                 freed = sum(_n_bytes(other.model) + _PROCESS_BYTES for other in self.loaded() if other.model)
@@ -345,7 +340,6 @@ class Service:
                     log.error("cannot load %s: %s", served.file.name, error)
                     raise
                 self._end_least_recent(served, only_idle=not error.n_missing)
-        return None
 
     def _is_needed(self, served: ServedModel) -> bool:
         return not self.is_stopped and (served.is_wanted or served.n_waiting > 0)

@@ -1,6 +1,5 @@
 """Text completions over HTTP with a fake model, in the formats of OpenAI and of llama.cpp."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +48,11 @@ def test_choices_are_in_order(running: Serving, fields: dict[str, Any], expected
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_prompt_is_scored_without_a_completion(running: Serving, stream: bool):
-    """As requested by evaluation harnesses: a log probability for each token of the prompt, and no output."""
-    fields = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
+def test_limit_of_zero_only_computes_the_prompt(running: Serving, stream: bool):
+    fields = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True}
     found = choices(running, stream=stream, **fields)
     assert sorted(choice["text"] for choice in found if choice["text"]) == ["ab", "cde"]
     assert [choice["finish_reason"] for choice in found if choice["finish_reason"]] == ["length"] * 2
-    scores = [choice["logprobs"]["token_logprobs"] for choice in found if choice["logprobs"]]
-    assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
     usage = complete(running, **fields)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 0)
 
@@ -68,7 +64,6 @@ def test_prompt_is_scored_without_a_completion(running: Serving, stream: bool):
         ({"stop_token_ids": [98]}, ["a", ""]),
         ({"max_tokens": 2}, ["a", "b"]),
         ({"stop": "b"}, ["a", "b"]),
-        ({"echo": True, "max_tokens": 1}, ["a", "b", "c", "a"]),
     ],
 )
 def test_every_counted_token_has_a_log_probability(running: Serving, fields: dict[str, Any], names: list[str]):
@@ -77,51 +72,28 @@ def test_every_counted_token_has_a_log_probability(running: Serving, fields: dic
     whole, chunks = complete(running, **fields), choices(running, stream=True, **fields)
     for found in (whole["choices"], chunks):
         assert [name for choice in found if choice["logprobs"] for name in choice["logprobs"]["tokens"]] == names
-    assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in fields else 0)
+    assert len(names) == whole["usage"]["completion_tokens"]
     assert (chunks[-1]["text"], chunks[-1]["finish_reason"] is None) == ("", False)  # The end is a separate chunk.
 
 
 def test_tokens_are_spelled_as_ids(running: Serving):
-    fields = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
-    (choice,) = choices(running, **fields)
-    assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98", "token_id:97"]
+    (choice,) = choices(running, prompt="ab", logprobs=2, max_tokens=2, return_tokens_as_token_ids=True)
+    assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98"]
     assert choice["logprobs"]["top_logprobs"][1] == {"token_id:98": -0.5, "token_id:0": -1.5}
-    assert choice["text"] == "aba"
+    assert choice["text"] == "ab"
 
 
-def test_prompt_logprobs_are_beside_each_choice(running: Serving):
-    """Also with `echo` and a smaller `logprobs`."""
-    b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
-    other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
-    for choice in choices(running, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2):
-        assert choice["prompt_logprobs"] == [None, {"98": b, "0": other}]
-        assert choice["logprobs"]["top_logprobs"][1] == {"b": -0.5}
-
-
-@pytest.fixture
-def beginning(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    """A server with a vocabulary that adds BOS and a space before a text."""
+def test_bos_may_be_left_out_and_no_echo_has_it(monkeypatch: pytest.MonkeyPatch):
+    """The vocabulary adds BOS and a space before a text."""
 
     def tokenize(backend: FakeBackend, text: str, *, add_bos: bool = False, **options: Any) -> list[int]:
         return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
 
     monkeypatch.setattr(FakeBackend, "tokenize", tokenize)
     with serving(endless) as running:
-        yield running
-
-
-def test_bos_may_be_left_out(beginning: Serving):
-    for fields, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
-        found = complete(beginning, prompt="a", echo=True, logprobs=0, max_tokens=0, **fields)
-        assert found["usage"]["prompt_tokens"] == n_prompt
-        assert found["choices"][0]["logprobs"]["tokens"] == ["", "a"]
-
-
-def test_echo_has_neither_bos_nor_its_space(beginning: Serving):
-    for prompt, text, first in (("h", "h", -0.5), ([1, 104], "\x01h", None)):
-        (choice,) = choices(beginning, prompt=prompt, echo=True, logprobs=0, max_tokens=2)
-        assert choice["text"] == "".join(choice["logprobs"]["tokens"]) == text + "ab"
-        assert choice["logprobs"]["token_logprobs"] == [first, *[-0.5] * 3]
+        for fields, ids in (({}, [1, 32, 97]), ({"add_special_tokens": False}, [32, 97])):
+            (choice,) = choices(running, prompt="a", echo=True, max_tokens=1, return_token_ids=True, **fields)
+            assert (choice["text"], choice["prompt_token_ids"]) == ("aa", ids)
 
 
 def test_suffix_makes_a_fim_prompt():
@@ -281,7 +253,7 @@ def test_model_file_has_the_fim_tokens(tmp_path: Path):
     from tests.support.tiny_models import write_fim
 
     tokens = write_fim(tmp_path / "fim.gguf")
-    backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_parallel=1, n_ctx=64, n_cells=64))
+    backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_parallel=1, n_ctx=64))
     facts = backend.facts
     backend.close()
     assert facts.fim_tokens == (tokens["pre"], tokens["suf"], tokens["mid"])

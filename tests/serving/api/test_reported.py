@@ -74,7 +74,6 @@ def test_request_is_served(address: str, name: str):
     assert response.status == 200, found
 
 
-ECHO = {"prompt": "The Rhine is", "max_tokens": 2, "echo": True, "logprobs": 0}
 OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
 REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_content": "Where?"}
 # A request, and whether its response is right, with the fields of its first choice.
@@ -83,14 +82,6 @@ RESPONSES: dict[str, tuple[str, dict[str, Any], Any]] = {
         "/v1/completions",
         {"prompt": "a", "logprobs": 0, "max_tokens": 3},
         lambda one: [*map(list, one["logprobs"]["top_logprobs"])] == [[token] for token in one["logprobs"]["tokens"]],
-    ),
-    "the first token of an echo has no log probability": (
-        "/v1/completions",
-        ECHO,
-        lambda one: (
-            [value is None for value in one["logprobs"]["token_logprobs"]].index(False) == 1
-            and "".join(one["logprobs"]["tokens"]) == one["text"]
-        ),
     ),
     "a natural end with log probabilities": (
         *chat(max_tokens=300, logprobs=True),

@@ -12,7 +12,7 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.runs.generation import Output, PlainText
+from localchat.serving.chat.runs.generation import Output
 from localchat.serving.chat.runs.start import start_chat
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import (
@@ -20,11 +20,10 @@ from localchat.serving.core.events import (
     OutputEnd,
     OutputEvent,
     OutputToken,
-    PromptLogprobs,
     PromptProgress,
     SampledTokens,
 )
-from localchat.serving.engine.values import Cancelled, EngineError, StepOutput, TokenTexts
+from localchat.serving.engine.values import Cancelled, EngineError, StepOutput
 from tests.support.engines import (
     DEADLINE_S,
     events_of,
@@ -62,20 +61,13 @@ def test_finish_reason(text: str, reason: str, expected: str):
     assert output.finish_reason == expected
 
 
-def test_first_events_come_before_the_first_token_and_after_progress():
+def test_echo_comes_before_the_first_token_and_after_progress():
     a, b = OutputToken(0, b"a"), OutputToken(1, b"b")
-    output = Output(
-        request_for((0,), reports_progress=True, stop_token_ids=(1,)),
-        TokenTexts([a.piece, b.piece], frozenset(), frozenset()),
-        PlainText(),
-        first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")],
-    )
+    output = output_of([b"a", b"b"], echo=[ContentDelta("Once")], reports_progress=True, stop_token_ids=(1,))
     older, newer = PromptProgress(1, 3, 0, 0.5), PromptProgress(2, 3, 0, 0.5)
-    output.prompt = [0]
     steps = [StepOutput(0, 1.0, progress=older), StepOutput(0, 2.0, progress=newer)]
     assert output.read(steps) == [newer]
     assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, end="stop", last=1)]) == [
-        PromptLogprobs((a,)),
         ContentDelta("Once"),
         SampledTokens((a,)),
         ContentDelta("a"),

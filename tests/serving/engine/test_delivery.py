@@ -79,7 +79,7 @@ def test_interval_grows_with_the_sequences(process: Process):
 
 
 def test_tokens_that_no_response_shows_are_no_events_but_the_first():
-    output = output_of([b"a", b"b"], shows_tokens=False)
+    output = output_of([b"a", b"b"], returns_ids=False)
     assert events_of(output, 0) == [SampledTokens(()), ContentDelta("a")]
     assert events_of(output, 1, 1) == [ContentDelta("bb")]
     assert output.usage().n_completion == 3

@@ -18,7 +18,6 @@ from localchat.serving.engine.values import Cancelled, EngineError, GenerationRe
 from tests.support.engines import (
     DEADLINE_S,
     Finish,
-    ScoringBackend,
     complete,
     read,
     request,
@@ -66,38 +65,6 @@ def test_progress_comes_before_the_text_on_request():
         assert text_of((*items, *reporting)) == "hello, world"
         assert getattr(next(late), "n_computed", None) == 5
         assert (read(late)[0], read(other)[0]) == ("later", "x")
-
-
-@pytest.mark.parametrize("n_prompt", [1, 2, 31, 32, 33, 100])
-def test_prompt_is_scored_whole_and_in_order(n_prompt: int):
-    text = "".join(chr(ord("a") + i % 26) for i in range(n_prompt))
-    with stepped(ScoringBackend(n_batch=16)) as engine:
-        others = [submit(engine, request(text, max_tokens=40)) for _ in range(2)]
-        engine.step()
-        scored = submit(engine, request(text, max_tokens=2, prompt_logprobs=1, top_logprobs=0))
-        step_until_idle(engine)
-        _, finish = read(scored)
-        tokens = scored.prompt_tokens()
-        assert b"".join(token.piece for token in tokens).decode() == text
-        assert [token.logprob for token in tokens] == [None, *(-float(i) for i in range(1, n_prompt))]
-        assert [[top.id for top in token.top] for token in tokens[1:]] == [[ord(c)] for c in text[:-1]]
-        assert finish.usage.n_cached == 0
-        assert {read(other)[0] for other in others} == {(text * 40)[: min(n_prompt, 40)]}
-
-
-def test_preempted_prompt_is_scored_once():
-    with stepped(ScoringBackend(endless, n_ctx=66, n_cells=66, n_parallel=2, n_batch=10)) as engine:
-        older = submit(engine, request("xy", max_tokens=64))
-        engine.step()
-        scored = submit(engine, request("a" * 60, max_tokens=5, prompt_logprobs=0))
-        n_scored_when_preempted = 0
-        while engine.step():
-            scored.wait(0)
-            if engine.stats().n_waiting:
-                n_scored_when_preempted = len(scored.prompt_tokens()) - 1
-        assert 0 < n_scored_when_preempted < 59
-        assert [token.logprob for token in scored.prompt_tokens()[1:]] == [-float(i) for i in range(1, 60)]
-        assert [read(generation)[1].usage.n_completion for generation in (older, scored)] == [64, 5]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,6 @@ def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_aga
     ("parts", "options", "expected"),
     [
         ((image(5, name="bad"), "?"), {}, "cannot be decoded"),
-        ((A, "?"), {"prompt_logprobs": 1}, "'prompt_logprobs' is not supported"),
         ((A, "?"), {"n_prompt_kept": 10}, "'truncate_prompt_tokens' is not supported"),
     ],
 )

@@ -289,6 +289,16 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
     assert "rebuild" in message
 
 
+def test_model_is_there_before_it_is_reported_to_be_ready(monkeypatch: pytest.MonkeyPatch):
+    default, at_report = ServedModel(ModelFile(DEMO_PATH, "demo")), list[Any]()
+    monkeypatch.setattr(loading, "report", lambda message: at_report.append(default.model))
+    with contextlib.closing(Loader(default.file, Options(n_parallel=2, n_ctx=256))) as loader:
+        loader.load(default, OtherModels())
+    assert default.model is not None
+    default.model.engine.close()
+    assert set(at_report) == {default.model}
+
+
 def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.MonkeyPatch):
     now = time.monotonic()
     starts: list[str] = []
@@ -411,9 +421,9 @@ def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.Mon
 IMPATIENT = """
 import sys
 from localchat import server
-from localchat.serving.engine.front import Front
+from localchat.serving.engine.process import EngineProcess
 from localchat.serving.http import metrics
-metrics._STATS_S, Front.stats.__defaults__ = 0.5, (0.5,)
+metrics._STATS_S, EngineProcess.stats.__defaults__ = 0.5, (0.5,)
 sys.exit(server.main(sys.argv[1:]))
 """
 

@@ -12,7 +12,7 @@ import pytest
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.llama import default_threads, sampling_from
+from localchat.serving.engine.llama import context, default_threads, sampling_from
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import placed
 from localchat.serving.engine.tuning import set_environment
@@ -107,12 +107,14 @@ def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine
 
 
 @pytest.mark.cpu_only
-def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
+def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     """Six conversations without a common prefix need more than 768 cells, so some are preempted."""
     prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
     requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768
-    with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_parallel=8)) as small:
+    monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)  # The cache then takes as much memory as the weights.
+    with load(DEMO, LoadOptions(n_ctx=256, n_parallel=8)) as small:
+        assert small.facts.n_cells == 768
         assert_together_as_alone(engine, small, requests)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from dataclasses import replace
@@ -15,7 +14,7 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama.sampler import chain_steps, seed_of
 from localchat.serving.engine.values import Constraint
 from tests.support.constraints import gbnf
-from tests.support.demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
+from tests.support.demo_model import GREEDY, chat, read, wait_until_idle
 from tests.support.engines import Finish, request_for, submit, text_of
 
 CHAINS: dict[str, tuple[SamplingParams, str]] = {
@@ -141,47 +140,6 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
         assert token.id == token.top[0].id
         assert [t.logprob for t in token.top] == sorted((t.logprob for t in token.top), reverse=True)
         assert all(t.logprob <= 0 for t in token.top)
-
-
-def test_prompt_logprobs_are_those_of_sampling_the_same_tokens(engine: Engine):
-    """The output of a request is the prompt of the next one, which is computed in several steps."""
-    # In the role of the user the model is less certain, and samples no token that is nearly impossible.
-    prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
-    sampling = SamplingParams(temperature=1, seed=2)
-    output = read(engine, request_for(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
-    assert any(token.logprob < -0.5 for token in output)
-    whole = (*prompt, *(token.id for token in output))
-    with submit(engine, request_for(whole, max_tokens=1, prompt_logprobs=3)) as generation:
-        finish = list(generation)[-1]
-        scored = generation.prompt_tokens()
-    assert isinstance(finish, Finish)
-    assert (finish.usage.n_cached, finish.usage.n_prompt) == (0, len(whole))
-    assert [token.id for token in scored] == list(whole)
-    assert scored[0].logprob is None
-    assert all(token.logprob is not None for token in scored[1:])
-    for one, other in zip(output, scored[len(prompt) :]):
-        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING)
-        assert one.top[0].logprob == pytest.approx(other.top[0].logprob, abs=ROUNDING)
-        assert other.logprob is not None
-        assert other.top[0].logprob >= other.logprob
-
-
-def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
-    """llama.cpp aborts the process if a batch needs more rows of logits than its buffer has."""
-    prompt = conversation(engine, 1)
-    with contextlib.ExitStack() as stack:
-        score = request_for(prompt, max_tokens=2, prompt_logprobs=0)
-        complete = request_for(chat(engine, "Hello!"), max_tokens=30, ignore_eos=True)
-        scored, completed = (
-            [stack.enter_context(submit(engine, request)) for _ in range(12)] for request in (score, complete)
-        )
-        assert [list(generation)[-1].usage.n_completion for generation in completed] == [30] * 12  # type: ignore[union-attr]
-        values = []
-        for generation in scored:
-            assert isinstance(list(generation)[-1], Finish)
-            values.append([token.logprob for token in generation.prompt_tokens()[1:]])
-    for other in values[1:]:
-        assert other == pytest.approx(values[0], abs=ROUNDING)
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,6 @@ ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV /
         ({"n_ctx": 300}, 4096, GB, on_machine(100 * GB), ContextSize(300, 2400)),
         ({"n_ctx": 300, "n_parallel": 1}, 4096, GB, on_machine(100 * GB), ContextSize(300, 512)),
         ({"n_ctx": 9_000}, 4096, GB, on_machine(GB), ContextSize(9_000, 9_000)),
-        ({"n_cells": 768, "n_ctx": 256}, 4096, GB, on_machine(GB), ContextSize(256, 768)),
-        ({"n_cells": 768}, 4096, GB, on_machine(GB), ContextSize(768, 768)),
         # On a GPU, whole contexts, or most of the memory; less if half of the layers are on the machine.
         ({"n_parallel": 64}, 2048, GB, on_gpu(80 * GB), ContextSize(2048, 131_072)),
         ({"n_parallel": 64}, 32_768, GB, on_gpu(80 * GB), ContextSize(32_768, 719_872)),
@@ -224,23 +222,23 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.cpu_only
-@pytest.mark.parametrize("n_cells", [2048, 100_096])
+@pytest.mark.parametrize("n_ctx", [2048, 100_096])
 @pytest.mark.parametrize("name", ["full", "sliding", "recurrent"])
 def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
-    paths: dict[str, str], caplog: pytest.LogCaptureFixture, name: str, n_cells: int
+    paths: dict[str, str], caplog: pytest.LogCaptureFixture, name: str, n_ctx: int
 ):
     """The error is below 3 tenths, or a MiB, so a context that the estimate refuses would not fit."""
     # Other tests turn off the log of llama.cpp.
     library.L.llama_log_set(library._on_log, None)
     caplog.set_level(logging.DEBUG, "localchat.engine.llama")
-    backend = load_backend(paths[name], LoadOptions(n_ctx=n_cells, n_cells=n_cells))
+    backend = load_backend(paths[name], LoadOptions(n_ctx=n_ctx, n_parallel=1))
     backend.close()
     # A small context was created and measured before.
     log = caplog.text[caplog.text.rindex("constructing llama_context") :]
     buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", log)
     allocated = sum(float(size) * (1 << 20) for size in buffers)
     assert 0.85 * allocated - (1 << 20) < backend.facts.n_context_bytes < 1.3 * allocated
-    if n_cells > 4096:
+    if n_ctx > 4096:
         assert "tokens that the model was trained for" in caplog.text
 
 

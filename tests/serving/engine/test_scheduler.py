@@ -59,7 +59,7 @@ class SteppedScheduler(Scheduler):
 
 def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) -> SteppedScheduler:
     n_slots = n_parallel + limits.pop("n_idle", 4)
-    return SteppedScheduler(CacheLimits(n_cells, n_parallel, n_slots, n_batch, n_slots, **limits))
+    return SteppedScheduler(CacheLimits(n_cells, n_parallel, n_slots, n_batch, **limits))
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:

@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import GenerationRun
 from localchat.serving.core.errors import ModelLoading
 from localchat.serving.loading.options import Options
@@ -19,7 +18,7 @@ from tests.support.chat_requests import HI
 from tests.support.engines import request_for, submit
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
-from tests.support.serving import ask, chat_body, read_response, serving
+from tests.support.serving import ask, chat_body, no_load, read_response, serving, wait_for
 
 CHAT = "/v1/chat/completions"
 POST = f"POST {CHAT}"
@@ -149,7 +148,8 @@ def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, pa
 
 def test_loading_is_503_then_the_model_serves(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
-    with serving(is_ready=False) as running:
+    with serving(is_ready=False, settings=Options(port=0, waits=False)) as running:
+        running.server.service.load(running.server.service.default)
         for path, fields in (("/health", None), ("/props", None), (CHAT, {"messages": HI})):
             response, body = exchange(running.address, path, fields)
             assert (response.status, body["error"]["code"]) == (503, "model_loading")
@@ -157,8 +157,8 @@ def test_loading_is_503_then_the_model_serves(caplog):
         # Errors that do not depend on the model are reported immediately.
         assert running.chat(temperature="hot")[0] == 400
         assert running.chat(model="gpt")[0] == 404
-        running.server.service.default.model = Model("Fake", running.engine)
-        assert running.chat()[0] == 200
+        running.may_load.set()
+        wait_for(lambda: running.chat()[0] == 200)
     # A client that polls /health does not fill the log.
     assert "/v1/chat/completions" in caplog.text
     assert "/health" not in caplog.text
@@ -167,7 +167,7 @@ def test_loading_is_503_then_the_model_serves(caplog):
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
 def test_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """The estimate is based on the time so far. The error rounds and limits it."""
-    service = Service(ModelFile(DEMO_PATH, "Fake"), clock=lambda: 106.0)
+    service = Service(ModelFile(DEMO_PATH, "Fake"), load=no_load, clock=lambda: 106.0)
     service.default.progress, service.default.began_at = progress, 100.0
     with pytest.raises(ModelLoading) as loading:
         service.model()

@@ -69,7 +69,7 @@ OPENAI: dict[str, Example] = {
     "usage in streams": chat(stream_options={"include_usage": True, "include_obfuscation": False}),
     "prompts of tokens": complete([[10, 11], [12]]),
     "scores": complete(logprobs=3),
-    "scores of a prompt alone": complete(echo=True, logprobs=0, max_tokens=0),
+    "prompt alone": complete(echo=True, max_tokens=0),
 }
 
 # --- llama-server's own ---

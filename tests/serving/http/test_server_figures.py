@@ -108,19 +108,6 @@ def test_every_token_has_its_entry_in_order(running, fields, name, value):
         assert streamed[i] == [{**entry, top: [entry] if fields else []} for entry in expected]
 
 
-def test_log_probabilities_of_the_prompt():
-    """Of the tokens that truncation keeps, even if they are cached, and computed once for all choices."""
-    with serving() as running:
-        running.chat(content="xaa")
-        _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
-        assert [request.params.prompt_logprobs for request in running.requests[1:]] == [1, None]
-        _, without = running.chat(content="xaa")
-    a = {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
-    assert body["prompt_logprobs"] == [None, a]
-    assert [choice["logprobs"] for choice in body["choices"]] == [None, None]
-    assert "prompt_logprobs" not in without
-
-
 def test_truncation_keeps_the_end_of_the_prompt(running):
     for content, n_kept, prompt in (("abcdef", 2, b"ef"), ("ab", 3, b"ab")):
         _, body = running.chat(content=content, truncate_prompt_tokens=n_kept, return_token_ids=True)

@@ -14,7 +14,7 @@ from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import ModelFile
 from tests.support import exchanges
 from tests.support.response_events import check_stream
-from tests.support.serving import BIG, LAST_MESSAGE, chat_request, exchange, generating, serving, wait_for
+from tests.support.serving import BIG, LAST_MESSAGE, chat_request, exchange, generating, no_load, serving, wait_for
 from tests.support.wire_schemas import validate
 
 
@@ -97,7 +97,7 @@ def test_metrics_while_the_model_loads_are_those_of_requests():
     assert "localchat_slots" not in text
 
 
-NO_MODEL = Service(ModelFile(path=None, name="Fake"))
+NO_MODEL = Service(ModelFile(path=None, name="Fake"), load=no_load)
 
 
 def test_durations_are_cumulative_counts():
@@ -168,6 +168,7 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
 def test_home_names_the_state_and_the_list_of_endpoints():
     for is_ready, state in ((True, "the model Fake is ready"), (False, "the model is loading (0%)")):
         with serving(is_ready=is_ready) as running:
+            running.server.service.load(running.server.service.default)
             _, text = running.request("GET", "/", headers={"Accept": "*/*"})
             _, index = running.request("GET", "/v1/")
         assert text.startswith(f"localchat: {state}")

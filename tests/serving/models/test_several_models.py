@@ -57,7 +57,7 @@ class Loads:
         self.error: Exception | None = None
         self.gate = threading.Semaphore(1_000_000)
 
-    def __call__(self, served: ServedModel, others: OtherModels) -> Model:
+    def __call__(self, served: ServedModel, others: OtherModels) -> None:
         name = served.file.name
         self.names.append(name)
         assert self.gate.acquire(timeout=30), "the test never opened the gate"
@@ -69,7 +69,7 @@ class Loads:
         backend.facts = replace(backend.facts, n_bytes=10**9)
         engine = self.engines[name] = started(backend)
         self.most_at_once = max(self.most_at_once, self.n_open)
-        return Model(name, engine)
+        served.model = Model(name, engine)
 
     @property
     def n_open(self) -> int:

@@ -51,12 +51,10 @@ _MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
 
 
 def normalized(schema: Any) -> Any:
-    """A schema in the keywords that llguidance knows. Raises ValueError if it is too large.
-
-    A keyword that is null is absent, unknown formats are annotations, and `nullable` adds a type. A schema with the
-    keywords of objects alone is one of objects. An object that declares properties gets no others, unless the schema
-    says that it may have others. Names from a short list are properties, so none is repeated.
-    """
+    """A schema in the keywords that llguidance knows. Raises ValueError if it is too large. A keyword that is null is
+    absent, unknown formats are annotations, and `nullable` adds a type. A schema with the keywords of objects alone is
+    one of objects. An object that declares properties gets no others, unless the schema says that it may have others.
+    Names from a short list are properties, so none is repeated."""
     return _Normalizer(without_null_keywords(schema)).result
 
 

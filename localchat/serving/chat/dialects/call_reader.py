@@ -182,12 +182,10 @@ def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
 
 
 def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
-    """Read one call object: the name and arguments in either order. Other fields are skipped.
-
-    If a call breaks after its name, the rest of its text is emitted as arguments. Without an opener, an object with a
-    field other than the name, arguments, id and type is not a call. It is refused at this field, since it may be JSON
-    content, which must be streamed without delay.
-    """
+    """Read one call object: the name and arguments in either order. Other fields are skipped. If a call breaks after
+    its name, the rest of its text is emitted as arguments. Without an opener, an object with a field other than the
+    name, arguments, id and type is not a call. It is refused at this field, since it may be JSON content, which must be
+    streamed without delay."""
     yield from cursor.expect("{")
     name_key, argument_keys, id_key = _keys(layout)
     # The JSON of the fields before the name.

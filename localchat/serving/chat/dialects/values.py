@@ -66,12 +66,9 @@ def decode(raw: str) -> Any:
 
 class Value:
     def __init__(self, cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> None:
-        """
-        Args:
-            ends: Markers that no string without escapes may contain.
-            is_json: Whether quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python.
-            closer: The closing bracket of named arguments, `a=1)`, which become an object. "": a value is next.
-        """
+        """`ends` are markers that no string without escapes may contain. With `is_json`, quotes, words and escapes are
+        those of JSON, instead of those of Gemma 4 and Python. `closer` is the closing bracket of named arguments,
+        `a=1)`, which become an object; "": a value is next."""
         self._cursor = cursor
         self._emit = emit
         self._ends = ends

@@ -136,12 +136,10 @@ def marked(value: Any) -> Any:
 
 
 def text_parts(prompt: str, special: Pattern[str]) -> list[tuple[str, bool]]:
-    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
-
-    `special` matches the texts of control tokens. If it matches nothing in user text, the prompt is one part, since a
-    split would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template,
-    and those in user text are not parsed. llama.cpp splits text at control tokens too, so the other tokens stay.
-    """
+    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed. `special` matches
+    the texts of control tokens. If it matches nothing in user text, the prompt is one part, since a split would change
+    the tokens at its borders. Otherwise the prompt is split at the control tokens of the template, and those in user
+    text are not parsed. llama.cpp splits text at control tokens too, so the other tokens stay."""
     text, ranges = str.__str__(prompt), user_ranges(prompt)
     is_user = bytearray(len(text))  # one byte for each character
     for start, stop in ranges:

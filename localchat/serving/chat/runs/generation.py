@@ -26,13 +26,10 @@ from ...core.events import (
     SampledTokens,
     Usage,
 )
-from ...engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
+from ...engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts
 from ..dialects.parser import FormatText, OutputParser, merged
 from ..dialects.scan import Markers
 from ..model import Model
-
-# Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill.
-PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
 
 
 class PlainText:
@@ -56,23 +53,21 @@ class Output:
         request: GenerationRequest,
         texts: TokenTexts,
         parser: OutputParser | PlainText,
-        *,
-        first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
-        shows_tokens: bool = True,
+        echo: Iterable[Event] = (),
     ) -> None:
-        """`first_events` returns the events to emit before the first token, such as an echo of the prompt. With
-        `shows_tokens`, all SampledTokens are emitted, which responses with token ids or log probabilities need. If not,
-        only the first one is emitted, without tokens, at which a stream begins."""
+        """`echo` has the events to emit before the first token. They are made then, when the engine has checked the
+        token ids."""
         self.request = request
         self.finish_reason: str | None = None
         self.n_prompt = 0
-        self.prompt: Sequence[int] = ()  # The tokens, if the request returns them.
         self._texts = texts
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._first_events = first_events
+        self._echo = echo
         self._has_begun = False
-        self._shows_tokens = shows_tokens
+        # Whether the response has token ids or log probabilities. If not, only the first SampledTokens is emitted,
+        # without tokens, at which a stream begins.
+        self._shows_tokens = request.returns_ids or request.params.top_logprobs is not None
         # The text that may begin a stop text, and the stop text that was found. It ends with one of `_stop_ends`.
         self._stop = Markers(*request.params.stop)
         self._stop_ends = tuple({stop[-1] for stop in self._stop.literals})
@@ -84,7 +79,6 @@ class Output:
         # The sampled tokens, with the one that ended the output.
         self._n_completion = 0
         self._n_cached = self._n_drafted = self._n_draft_accepted = 0
-        self._prompt_logprobs: list[tuple[float, Top]] = []
         # Times by `time.perf_counter`: of the submission, the start of the prefill, the first and the last token.
         self._submitted_at = time.perf_counter()
         self._started_at: float | None = None
@@ -107,8 +101,8 @@ class Output:
             return events
         is_first, self._has_begun = not self._has_begun, True
         if is_first:
-            events += self._first_events(self.prompt_tokens)
-        made, n_read = self._made(sampled)
+            events += self._echo
+        made, n_read = self._parsed(sampled)
         self._n_completion += n_read
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
@@ -118,7 +112,7 @@ class Output:
             events += self._finish(reason or "stop", newest.last)
         return events
 
-    def _made(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
+    def _parsed(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
         parser, made = self._parser, list[Event]()
@@ -153,14 +147,7 @@ class Output:
             n_draft_accepted=self._n_draft_accepted,
         )
 
-    def prompt_tokens(self) -> tuple[OutputToken, ...]:
-        """The prompt with its control tokens and with log probabilities, which are complete at the first token."""
-        logprobs = zip(self.prompt[1:], self._prompt_logprobs)
-        first = self._token(self.prompt[0], is_shown=True)
-        return (first, *(self._token((token, *scored), is_shown=True) for token, scored in logprobs))
-
     def _count(self, step: StepOutput) -> None:
-        self._prompt_logprobs += step.prompt_logprobs
         self._n_drafted += step.n_drafted
         self._n_draft_accepted += step.n_draft_accepted
         if step.progress is not None:
@@ -170,16 +157,15 @@ class Output:
             self._first_at = self._first_at or step.at
             self._last_at = step.at
 
-    def _piece(self, token: int, is_shown: bool = False) -> bytes:
-        """The bytes of a token; those of a control token if the request or `is_shown` wants them."""
-        return self._texts.piece(token, is_shown or token in self.request.visible_tokens)
+    def _piece(self, token: int) -> bytes:
+        return self._texts.piece(token, token in self.request.visible_tokens)
 
-    def _token(self, sampled: Sampled, is_shown: bool = False) -> OutputToken:
+    def _token(self, sampled: Sampled) -> OutputToken:
         if isinstance(sampled, int):
-            return OutputToken(sampled, self._piece(sampled, is_shown))
+            return OutputToken(sampled, self._piece(sampled))
         token, logprob, top = sampled
-        likeliest = tuple(OutputToken(id, self._piece(id, is_shown), p) for id, p in top)
-        return OutputToken(token, self._piece(token, is_shown), logprob, likeliest)
+        likeliest = tuple(OutputToken(id, self._piece(id), p) for id, p in top)
+        return OutputToken(token, self._piece(token), logprob, likeliest)
 
     def _finish(self, reason: str, last: Sampled | None) -> list[OutputEvent]:
         """The last events, after a stop text or at the end of the sequence, which has perhaps a last token."""
@@ -278,11 +264,11 @@ class GenerationRun:
         with wire_errors(prompt_field):
             submitted = model.engine.submit(sequences, self._queue.put, check)
         self._engine, (self._ids, n_prompts, prompts) = model.engine, submitted
-        for output, n_prompt, prompt in zip(outputs, n_prompts, prompts):
-            output.n_prompt, output.prompt = n_prompt, prompt
+        for output, n_prompt in zip(outputs, n_prompts):
+            output.n_prompt = n_prompt
         id = id_prefix + uuid.uuid4().hex
-        ids, lengths = tuple(map(tuple, prompts[::n_each])), tuple(n_prompts[::n_each])
-        self.head = ResponseHead(id, int(time.time()), model.name, ids, sequences[0].sampling, lengths)
+        ids = tuple(map(tuple, prompts[::n_each]))
+        self.head = ResponseHead(id, int(time.time()), model.name, ids, sequences[0].sampling)
 
     def __enter__(self) -> GenerationRun:
         return self

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ...api.chat import ChatRequest
 from ...api.completions import CompletionRequest, SourceFile
 from ...api.parts import note_of, refuse_media
 from ...core import errors
-from ...core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
+from ...core.events import ContentDelta, Event, ReasoningDelta
 from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, checked
-from ...core.params import GenerationParams
-from ...core.request import Input, TextRequest
+from ...core.request import Input
 from ...engine.process import AnyEngine
-from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart
+from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.parser import OutputParser
 from ..model import Model
 from ..prompt.marked import text_parts
 from ..prompt.template import ChatTemplate, prefilled
-from .generation import GenerationRun, Output, PlainText, PromptTokens, wire_errors
+from .generation import GenerationRun, Output, PlainText, wire_errors
 
 
 def start_chat(
@@ -45,35 +43,41 @@ def start_chat(
             tuple(_parts(prompt, template, media)),
             request.params,
             prompt_field="messages",
-            returns_prompt=request.return_token_ids or request.params.prompt_logprobs is not None,
+            returns_ids=request.return_token_ids,
             visible_tokens=template.visible_tokens,
             constraint=constraint_for(request, template, parser_prompt),
             reasoning_budget=reasoning_budget(model, request, template.dialect, parser_prompt),
             reports_progress=request.stream and request.return_progress,
         )
     n = request.params.n
-    # All choices have the same prompt, so only the first sequence computes its log probabilities.
-    sequences = _copies(sequence, n, params=replace(sequence.params, prompt_logprobs=None))
-    new_parser = partial(
-        OutputParser,
-        template.dialect,
-        tools=request.callable_tools,
-        prompt=parser_prompt,
-        is_constrained=request.response_format is not None,
-        is_continued=bool(request.prefill[1]),
-        is_raw=not request.splits_reasoning,
-    )
-    outputs = [_output(model, own, request, new_parser(), prefill) for own in sequences]
+
+    def new_parser() -> OutputParser:
+        parser = OutputParser(
+            template.dialect,
+            tools=request.callable_tools,
+            prompt=parser_prompt,
+            is_constrained=request.response_format is not None,
+            is_continued=bool(request.prefill[1]),
+            is_raw=not request.splits_reasoning,
+        )
+        if is_continued:
+            # Without rstrip(), the parser would hold white space at the end back, to emit it in the output.
+            parser.feed(request.prefill[0].rstrip())
+        return parser
+
+    reasoning, text = request.prefill if request.splits_reasoning else ("", prefill)
+    echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
+    outputs = [Output(own, model.engine.texts, new_parser(), echo) for own in _copies(sequence, n)]
     return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="messages")
 
 
-def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
-    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts. `options` replace
-    fields of all sequences but the first. Only the first reports the progress of the prompt."""
+def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
+    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts. Only the first
+    reports the progress of the prompt."""
     sampling = sequence.sampling
     seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
     samplings = (replace(sampling, seed=seed) for seed in seeds)
-    return [sequence, *(replace(sequence, sampling=own, reports_progress=False, **options) for own in samplings)]
+    return [sequence, *(replace(sequence, sampling=own, reports_progress=False) for own in samplings)]
 
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
@@ -91,10 +95,8 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
 
 
 def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequence[MediaFile | None]]:
-    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
-
-    Notes replace the markers of others in replayed messages. Raises BadRequest for others in new messages.
-    """
+    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers. Notes
+    replace the markers of others in replayed messages. Raises BadRequest for others in new messages."""
     media: list[MediaFile | None] = []
     notes: dict[int, str] = {}
     modalities = model.engine.facts.modalities
@@ -174,29 +176,6 @@ def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, promp
     )
 
 
-def _shows_tokens(request: TextRequest) -> bool:
-    return request.return_token_ids or request.params.top_logprobs is not None
-
-
-def _output(
-    model: Model, sequence: GenerationRequest, request: ChatRequest, parser: OutputParser, prefill: str
-) -> Output:
-    if request.continue_final_message == "reasoning_content":
-        # Without rstrip(), the parser would hold white space at the end back, and emit it as the start of the output.
-        parser.feed(request.prefill[0].rstrip())
-
-    def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
-        if sequence.params.prompt_logprobs is not None:
-            yield PromptLogprobs(tokens())
-        reasoning, text = request.prefill if request.splits_reasoning else ("", prefill)
-        if request.echo and reasoning:
-            yield ReasoningDelta(reasoning)
-        if request.echo and text:
-            yield ContentDelta(text)
-
-    return Output(sequence, model.engine.texts, parser, first_events=first_events, shows_tokens=_shows_tokens(request))
-
-
 # Text completions
 
 
@@ -205,10 +184,10 @@ def start_text(
 ) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
     model.check_queue(request.n_choices, "prompt" if len(request.prompts) > 1 else "n")
-    n, params = request.params.n, _text_params(request)
+    n, params = request.params.n, request.params
     options = {
         "add_bos": request.adds_special,
-        "returns_prompt": request.return_token_ids or params.prompt_logprobs is not None,
+        "returns_ids": request.return_token_ids,
         "constraint": plain_constraint(request),
         "reports_progress": request.stream and request.return_progress,
     }
@@ -218,18 +197,11 @@ def start_text(
             for i, prompt in enumerate(_prompt(model.engine, request, given) for given in request.prompts)
         ]
     outputs = [
-        _text_output(model.engine, sequence, request, given)
+        Output(sequence, model.engine.texts, PlainText(), _echo(request, given, model.engine.texts))
         for of_prompt, given in zip(of_prompts, request.prompts)
         for sequence in _copies(of_prompt, n)
     ]
     return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="prompt")
-
-
-def _text_params(request: CompletionRequest) -> GenerationParams:
-    """The parameters with `prompt_logprobs` set as that field, or `echo` with `logprobs`, asks for."""
-    params = request.params
-    counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
-    return replace(params, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
 def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prompt:
@@ -267,27 +239,8 @@ def _file_parts(facts: ModelFacts, files: Sequence[SourceFile]) -> Iterator[int 
     yield from (facts.fim_file, ("file\n", False))
 
 
-def _text_output(engine: AnyEngine, sequence: GenerationRequest, request: CompletionRequest, given: Input) -> Output:
-    def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
-        if request.params.prompt_logprobs is not None:
-            yield PromptLogprobs(tokens())
-        if not request.echo:
-            return
-        if isinstance(given, str):
-            text = given
-        else:
-            text = b"".join(engine.texts.piece(token, True) for token in given).decode("utf-8", "replace")
-        if request.scores_prompt:
-            # The echo leaves out tokens that the tokenizer adds, such as BOS.
-            n_added = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
-            yield PromptLogprobs(tokens(), _echoed(tokens()[n_added:], text))
-        yield ContentDelta(text)
-
-    return Output(sequence, engine.texts, PlainText(), first_events=first_events, shows_tokens=_shows_tokens(request))
-
-
-def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:
-    # Many tokenizers add a space before the first token, which is not in the text.
-    if b"".join(token.piece for token in tokens) == b" " + text.encode():
-        return (replace(tokens[0], piece=tokens[0].piece[1:]), *tokens[1:])
-    return tokens
+def _echo(request: CompletionRequest, given: Input, texts: TokenTexts) -> Iterator[Event]:
+    if request.echo:
+        if not isinstance(given, str):
+            given = b"".join(texts.piece(token, True) for token in given).decode("utf-8", "replace")
+        yield ContentDelta(given)

@@ -121,10 +121,11 @@ class LlamaBackend:
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
         # llama.cpp stores the logits in the order of the rows.
-        rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
+        rows = (row for chunk in batch.chunks for row in chunk.output_rows)
         self._outputs = {row: i for i, row in enumerate(rows)}
-        assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
-        span = batch.chunks[0].span
+        n_most = self.limits.n_parallel + self.limits.max_drafted
+        assert len(self._outputs) <= n_most, "llama.cpp would abort the process"
+        span = batch.chunks[0].sequence.span
         with self._limit():
             self._set_adapters(batch.adapters)
             if span is None:
@@ -186,7 +187,7 @@ class LlamaBackend:
     def _llama_batch(self, batch: Batch) -> Any:
         self._rows.clear()
         for chunk in batch.chunks:
-            outputs = [row - chunk.first for row in chunk.rows_with_logits]
+            outputs = [row - chunk.first for row in chunk.output_rows]
             position = chunk.sequence.position_of(chunk.sequence.n_computed)
             self._rows.add(self._ids[chunk.slot], position, chunk.tokens(), outputs)
         return self._rows.batch

@@ -104,12 +104,12 @@ def context_size(
     sequences have their own cells if the default size holds a whole context for each running one and one for an idle
     prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the default limit of a request would
     be larger without the idle models."""
-    n_requested, tightest = options.n_cells or options.n_ctx, min(memories, key=CacheMemory.n_tokens)
-    if n_requested > (n_largest := tightest.n_tokens()):
-        n_bytes, n_free = tightest.n_bytes(n_requested), tightest.n_free or 0
+    tightest = min(memories, key=CacheMemory.n_tokens)
+    if options.n_ctx > (n_largest := tightest.n_tokens()):
+        n_bytes, n_free = tightest.n_bytes(options.n_ctx), tightest.n_free or 0
         least = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
         free = f"{gigabytes(n_free)} are free {f'on {tightest.gpus} ' if tightest.gpus else ''}beside the weights"
-        text = f"a context of {n_requested} tokens takes {gigabytes(n_bytes)}, and {free}: {least}"
+        text = f"a context of {options.n_ctx} tokens takes {gigabytes(n_bytes)}, and {free}: {least}"
         raise NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))
     n_default = min(memory.n_default_tokens() for memory in memories)
     per_token = sum(memory.per_token for memory in memories)
@@ -119,12 +119,12 @@ def context_size(
     n_ctx = options.limit_of_request(n_ctx_train)
     n_stream = math.ceil(n_ctx / STEP) * STEP
     n_streams = min(options.n_parallel + IDLE_STREAMS, n_default // n_stream)
-    if has_streams and not options.n_cells and n_streams > options.n_parallel:
+    if has_streams and n_streams > options.n_parallel:
         return ContextSize(n_ctx, n_streams * n_stream, n_streams)
     # Nothing else uses the memory of a GPU, so it may hold a whole context for each running sequence.
     n_each = n_ctx if is_on_gpus else min(n_ctx, LIKELY_TOKENS)
     n_likely = min(max(n_ctx, options.n_parallel * n_each), n_default // STEP * STEP)
-    n_cells = options.n_cells or max(n_likely, options.n_ctx, MIN_TOKENS)
+    n_cells = max(n_likely, options.n_ctx, MIN_TOKENS)
     n_idle = options.others.n_idle
     if n_idle and n_cells < n_ctx:
         more = [one if one.n_free is None else one._replace(n_free=one.n_free + n_idle) for one in memories]
@@ -195,10 +195,8 @@ class LoadedModel:
 
     def _measured_cache(self) -> tuple[int, int]:
         """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
-
         llama.cpp does not report them, so two tokens are computed in a small context. This also reads the weights into
-        memory and starts the threads.
-        """
+        memory and starts the threads."""
         params = self._context_params(MIN_TOKENS, 1)
         params.n_outputs_max = params.n_batch = params.n_ubatch = 1
         context = L.llama_init_from_model(self.pointer, params)
@@ -218,9 +216,8 @@ class LoadedModel:
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
         is_unified = bool(self.gpus) or not self.can_truncate or self.has_window
-        size = context_size(options, memories, self.n_ctx_train, self.n_bytes, has_streams=not is_unified)
-        n_ctx, n_cells, n_streams = size
-        n_least = options.n_cells or options.n_ctx or MIN_TOKENS
+        n_ctx, n_cells, n_streams = context_size(options, memories, self.n_ctx_train, self.n_bytes, not is_unified)
+        n_least = options.n_ctx or MIN_TOKENS
         while not (context := L.llama_init_from_model(self.pointer, self._context_params(n_cells, n_streams))):
             n_streams = 0
             if n_cells <= n_least:
@@ -249,10 +246,10 @@ class LoadedModel:
         return params
 
     def _cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:
-        n_parallel, n_batch, n_outputs = self.options.n_parallel, L.llama_n_batch(context), self.n_outputs // self.n_ids
+        n_parallel, n_batch = self.options.n_parallel, L.llama_n_batch(context)
         # The devices of workers may be CPUs, and a step waits for the network.
         tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
-        n_drafted = min(tuning.max_drafted, min(n_outputs, n_batch) - n_parallel)
+        n_drafted = min(tuning.max_drafted, min(self.n_outputs // self.n_ids, n_batch) - n_parallel)
         return CacheLimits(
             n_cells=L.llama_n_ctx(context),
             n_parallel=n_parallel,
@@ -261,6 +258,5 @@ class LoadedModel:
             can_truncate=self.can_truncate,
             max_drafted=n_drafted if self.can_truncate and self.options.speculates else 0,
             is_unified=is_unified,
-            n_outputs=n_outputs,
             tuning=tuning,
         )

@@ -64,20 +64,13 @@ def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     log.log(logging.INFO if level in (_WARNING, _ERROR) else logging.DEBUG, "%s", line)
 
 
-def _load_backends() -> None:
-    """Load the backends of a build that has them in separate files (GGML_BACKEND_DL), as portable builds do.
-
-    ggml chooses the file of each backend that suits this machine; for the CPU, the file with the most instructions.
-    """
-    # The functions are resolved through libllama, which is linked to ggml. A wheel has no symbolic links, so libggml.so
-    # loaded by its name would be a second copy beside libggml.so.0. Windows does not resolve them in this way.
-    library = L._lib
-    if hasattr(library, "ggml_backend_reg_count") and not library.ggml_backend_reg_count():
-        library.ggml_backend_load_all_from_path(os.fsencode(os.path.dirname(library._name)))
-
-
 L.llama_log_set(_on_log, ctypes.c_void_p(0))
-_load_backends()
+# A portable build has its backends in separate files (GGML_BACKEND_DL). ggml chooses the file of each backend that
+# suits this machine; for the CPU, the file with the most instructions. The functions are resolved through libllama,
+# which is linked to ggml. A wheel has no symbolic links, so libggml.so loaded by its name would be a second copy beside
+# libggml.so.0. Windows does not resolve them in this way.
+if hasattr(L._lib, "ggml_backend_reg_count") and not L._lib.ggml_backend_reg_count():
+    L._lib.ggml_backend_load_all_from_path(os.fsencode(os.path.dirname(L._lib._name)))
 L.llama_backend_init()
 
 
@@ -99,11 +92,9 @@ def last_errors() -> str:
 
 
 def mapped(function: Any, pointer: int, *arguments: Iterable[Any]) -> Iterable[Any]:
-    """The results of a function for a pointer and each of the arguments, as `map` has them.
-
-    The calls hold the GIL, and the arguments are not converted: each must be an int, or an object of ctypes. A function
-    of a tenth of a microsecond then takes a third of the time.
-    """
+    """The results of a function for a pointer and each of the arguments, as `map` has them. The calls hold the GIL, and
+    the arguments are not converted: each must be an int, or an object of ctypes. A function of a tenth of a microsecond
+    then takes a third of the time."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return map(ctypes.PYFUNCTYPE(function.restype)(address), repeat(ctypes.c_void_p(pointer)), *arguments)
@@ -115,11 +106,8 @@ def pointer_to(array: Any, kind: Any) -> Any:
 
 
 class Model:
-    """A loaded model, freed with the last reference to it.
-
-    A request may convert tokens to text after the engine has been closed, so it refers to the vocabulary, and the
-    vocabulary refers to the model.
-    """
+    """A loaded model, freed with the last reference to it. A request may convert tokens to text after the engine has
+    been closed, so it refers to the vocabulary, and the vocabulary refers to the model."""
 
     def __init__(self, pointer: Any, kept: object = None):
         """`kept` is what the parameters of the model point to."""
@@ -157,10 +145,8 @@ class BatchRows:
         self.batch.n_tokens = 0
 
     def add(self, ids: Sequence[int], position: int, tokens: Sequence[int], with_output: Iterable[int] = ()) -> None:
-        """Add a row for each token, at consecutive positions of the sequences `ids`.
-
-        `with_output` are the indexes of the tokens whose logits or vectors are computed.
-        """
+        """Add a row for each token, at consecutive positions of the sequences `ids`. `with_output` are the indexes of
+        the tokens whose logits or vectors are computed."""
         first, n_tokens = self.batch.n_tokens, len(tokens)
         end = first + n_tokens
         self._tokens[first:end] = tokens

@@ -87,10 +87,8 @@ class Masks:
 
 
 class Matcher:
-    """The position in a grammar while the tokens of one output are sampled. One thread at a time.
-
-    All methods raise BadRequest if the work is too much.
-    """
+    """The position in a grammar while the tokens of one output are sampled. One thread at a time. All methods raise
+    BadRequest if the work is too much."""
 
     def __init__(self, matcher: Any, is_shown: Any, local: Any, origin: str) -> None:
         self._matcher = matcher

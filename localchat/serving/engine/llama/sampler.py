@@ -207,10 +207,8 @@ class Sampler:
         return int(array.data[array.selected].id)
 
     def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs.
-
-        With greedy sampling and for a forced token there is one candidate, whose probability is 1.
-        """
+        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs. With
+        greedy sampling and for a forced token there is one candidate, whose probability is 1."""
         if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
         data = self._sampled_from
@@ -256,11 +254,8 @@ class Sampler:
 
 
 def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
-    """Limit the windows of penalties to the context size.
-
-    A window of -1 means the whole context, but llama.cpp treats it as 0. llama.cpp also allocates a window at once, and
-    aborts the process if there is not enough memory.
-    """
+    """Limit the windows of penalties to the context size. A window of -1 means the whole context, but llama.cpp treats
+    it as 0. llama.cpp also allocates a window at once, and aborts the process if there is not enough memory."""
     windows = sampling.penalty_last_n, sampling.dry_penalty_last_n
     recent, dry = (n_ctx if n_tokens < 0 else min(n_tokens, n_ctx) for n_tokens in windows)
     return replace(sampling, penalty_last_n=recent, dry_penalty_last_n=dry)

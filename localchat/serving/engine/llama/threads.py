@@ -31,11 +31,9 @@ def default_threads(n_model_bytes: int) -> int:
 
 
 class ThreadCount:
-    """The number of threads of a step that decodes: fewer while other processes use the cores.
-
-    After each operation all threads wait for the last one. A thread without a core makes them wait for milliseconds: on
-    2 cores, one of them busy, two threads take 2 to 5 times as long as one.
-    """
+    """The number of threads of a step that decodes: fewer while other processes use the cores. After each operation all
+    threads wait for the last one. A thread without a core makes them wait for milliseconds: on 2 cores, one of them
+    busy, two threads take 2 to 5 times as long as one."""
 
     def __init__(self, most: int):
         self.most = self.n = most

@@ -75,10 +75,6 @@ class PreparedMedia:
             self.chunks.append(MediaChunk(cell, *item, self))
             self.cells += [cell] * item.n_cells
 
-    @property
-    def is_encoded(self) -> bool:
-        return all(chunk.rows is not None for chunk in self.chunks)
-
 
 class MediaEncoder:
     """Encodes media with a projector, first come first served."""
@@ -136,7 +132,8 @@ class MediaEncoder:
         """Encode media soon, each once. Runs on the engine thread."""
         with self._lock:
             for medium in media:
-                if medium is not self._current and medium not in self._queue and not medium.is_encoded:
+                is_missing = any(chunk.rows is None for chunk in medium.chunks)
+                if is_missing and medium is not self._current and medium not in self._queue:
                     medium.error = None
                     self._queue.append(medium)
             if not self._queue or self._thread is not None:
