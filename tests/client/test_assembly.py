@@ -1,7 +1,5 @@
 """Assembly of a reply from payloads: choices, reasoning in tags, logprobs, split characters, defects of servers."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 
 from localchat.errors import IncompleteStream, StreamError
-from localchat.events import Reply, StreamEvent, Usage
+from localchat.events import Reply, StreamEvent
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import parse_error
@@ -57,33 +55,24 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
     assert reply_of(*chunks).finish_reason_raw == finish
 
 
-def used(payload: dict[str, Any], **counts: int | None) -> dict[str, Any]:
-    return {**payload, "usage": {**{f"{name}_tokens": count for name, count in counts.items()}, "total_tokens": None}}
+# Responses with which other clients failed, by public reports: two usages, and the tokens of input and output.
+USAGES: list[tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = [
+    ({"prompt_tokens": 11}, {"prompt_tokens": 11, "completion_tokens": 1}, (11, 1)),
+    ({"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 5, "completion_tokens": None}, (5, 0)),
+]
 
 
-NOTHING: dict[str, Any] = {"choices": []}
-INFINITE = chunk("stop", content="a")
-INFINITE["choices"][0]["logprobs"] = {"content": [{"logprob": float("-inf")}]}
-# Responses with which other clients failed, by public reports, and the tokens of input and output.
-REPORTED: dict[str, tuple[list[dict[str, Any]], tuple[int, int]]] = {
-    "usage without output tokens at first": (
-        [used(NOTHING, prompt=11), chunk(content="a"), used(chunk("stop"), prompt=11, completion=1)],
-        (11, 1),
-    ),
-    "counts that are null": (
-        [used(chunk("stop", content="a"), prompt=None, completion=None), used(NOTHING, prompt=5, completion=None)],
-        (5, 0),
-    ),
-    "infinite log probabilities": ([parse_frame("message", json.dumps(INFINITE))], (0, 0)),
-}
+@pytest.mark.parametrize(("first", "last", "tokens"), USAGES)
+def test_usage_is_the_last_one_and_may_lack_counts(first, last, tokens):
+    last_chunk = {**chunk("stop", content="a"), "usage": {**last, "total_tokens": None}}
+    reply = reply_of({"choices": [], "usage": {**first, "total_tokens": None}}, last_chunk)
+    assert (reply.text, reply.usage.input_tokens, reply.usage.output_tokens) == ("a", *tokens)
 
 
-@pytest.mark.parametrize(("chunks", "tokens"), REPORTED.values(), ids=REPORTED)
-def test_reply_is_complete(chunks, tokens):
-    reply = reply_of(*chunks)
-    usage = reply.usage or Usage()
-    assert (reply.text, reply.finish_reason) == ("a", "stop")
-    assert (usage.input_tokens, usage.output_tokens) == tokens
+def test_log_probabilities_may_be_infinite():
+    infinite = chunk("stop", content="a")
+    infinite["choices"][0]["logprobs"] = {"content": [{"logprob": float("-inf")}]}
+    assert reply_of(parse_frame("message", json.dumps(infinite))).text == "a"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
@@ -120,9 +109,7 @@ def thinking_part(text: str) -> Any:
 
 def test_content_in_parts_is_joined_and_sent_back_in_parts():
     """Also if a message after the deltas repeats them and goes on."""
-    deltas = [
-        chunk(content=content) for content in ([thinking_part("H")], [thinking_part("m.")], "a", [text_part("b")])
-    ]
+    deltas = [chunk(content=one) for one in ([thinking_part("H")], [thinking_part("m.")], "a", [text_part("b")])]
     message = whole(content=[thinking_part("Hm."), text_part("a"), text_part("bc")])
     for chunks, text in ((deltas, "ab"), ([*deltas, message], "abc"), ([message], "abc")):
         reply = reply_of(*chunks)

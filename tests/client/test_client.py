@@ -1,11 +1,7 @@
 """The client over real sockets: its requests, and every format of a response."""
 
-from __future__ import annotations
-
 import gzip
 import json
-import zlib
-from typing import Any
 
 import pytest
 
@@ -67,9 +63,7 @@ def test_request_contains_the_options(client_class):
         }
 
 
-@pytest.mark.parametrize(
-    "status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')", "200 OK"]
-)
+@pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method", "200 OK"])
 def test_server_without_list_of_models_gets_no_model(status, client_class):
     """An http.server that handles only POST returns 501 for GET; a retry would not help."""
 
@@ -99,15 +93,12 @@ def test_request_is_repeated_without_stream_options_if_they_are_refused(client_c
 
 def test_request_without_a_body_says_so(client_class):
     with serving(lambda request, number: HELLO) as server, make_client(server, client_class) as client:
-        for method, body, sent in (
-            ("POST", None, ("0", None)),
-            ("PUT", {}, ("2", "application/json")),
-            ("GET", None, (None, None)),
-        ):
+        sent = {"POST": (None, "0", None), "PUT": ({}, "2", "application/json"), "GET": (None, None, None)}
+        for method, (body, length, kind) in sent.items():
             client.request(method, "x", body)
             client.request(method, "x", body, extra_headers={"Content-Type": "text/mine"})
             first, second = (request.headers for request in server.requests[-2:])
-            assert (first.get("content-length"), first.get("content-type")) == sent
+            assert (first.get("content-length"), first.get("content-type")) == (length, kind)
             assert second["content-type"] == "text/mine"
 
 
@@ -151,7 +142,6 @@ FORMATS = {
     "pretty-json": with_length(PRETTY_JSON),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
     "chunked-twice": HELLO.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 1),
-    "deflate-without-header": with_length(zlib.compress(EVENTS)[2:-4], headers="Content-Encoding: deflate\r\n"),
     "gzip-twice": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n" * 2),
     "gzip": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n"),
 }
@@ -192,23 +182,6 @@ def test_response_that_is_cut_is_incomplete_unless_it_has_its_finish_reason(fram
     for end in (raw.index(USAGE) - 2, len(raw) - 1):
         with responding_once(raw[:end]) as server, make_client(server, client_class) as client:
             assert client.chat("hi").text == "Hello"
-
-
-ENDINGS = {
-    "cut": (b"", IncompleteStream),
-    "error": (b'data: {"error": "bad luck"}\n\n', StreamError),
-    "no-json": (b"data: oops\n\n", ProtocolError),
-}
-
-
-@pytest.mark.parametrize(("ending", "kind"), ENDINGS.values(), ids=ENDINGS)
-def test_held_text_is_emitted_before_the_error(ending, kind, client_class):
-    seen: list[Any] = []
-    server = responding_once(until_close(piece("a <thi") + ending))
-    with server, make_client(server, client_class) as client, pytest.raises(kind) as caught:
-        seen.extend(client.stream("hi"))
-    assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
-    assert caught.value.partial.text == "a <thi"
 
 
 BARE = {"one line": '{"error": "bad luck"}', "indented": json.dumps([{"error": {"message": "bad luck"}}], indent=2)}
@@ -291,16 +264,13 @@ def test_response_with_too_few_choices_is_incomplete(prompt, options):
             method(prompt, **options)
 
 
-BROKEN = b"zz\r\nno chunk\r\n"
-
-
 @pytest.mark.parametrize("at_once", [True, False])
 def test_wrong_framing_after_the_finish_reason_is_ignored(at_once, client_class):
     """Before the finish reason it is an error with the partial reply."""
 
     def handle(peer: Peer, server: Server) -> None:
         while peer.request() is not None:
-            parts = [chunked(*pieces, end=False), BROKEN]
+            parts = [chunked(*pieces, end=False), b"zz\r\nno chunk\r\n"]
             peer.send(*([b"".join(parts)] if at_once else parts))
 
     pieces = [piece("Hello"), STOP]

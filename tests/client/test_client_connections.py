@@ -1,18 +1,16 @@
 """The connections of the client: reuse, threads and forks, unix sockets, TLS, and proxies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import random
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -153,10 +151,7 @@ def test_closed_stream_is_disconnected_although_a_child_has_its_socket(calls):
         "os._exit(os.wait()[1])\n"
     )
     code = START.format(calls) + CALLS[calls] + program
-    with (
-        waiting(OPEN) as server,
-        subprocess.Popen([sys.executable, "-c", code, server.url], stdin=subprocess.PIPE) as p,
-    ):
+    with waiting(OPEN) as server, Popen([sys.executable, "-c", code, server.url], stdin=PIPE) as p:
         assert server.left.wait(DEADLINE_S)  # The child is alive: its input is open.
         p.communicate(timeout=DEADLINE_S)
         assert p.returncode == 0
@@ -344,9 +339,7 @@ def test_https_goes_through_a_tunnel(certificate, client_class):
     assert connects == ["CONNECT h.example:443"]
 
 
-@pytest.mark.parametrize(
-    "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
-)
+@pytest.mark.parametrize("raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"text\r\n\r\n", b""], ids=["407", "text", "closed"])
 def test_proxy_that_refuses_the_tunnel(raw, client_class):
     with responding_once(raw) as server:
         proxy = f"http://127.0.0.1:{server.port}"
@@ -371,9 +364,7 @@ def test_lookup_without_a_thread_is_an_error_of_the_connection(client_class, mon
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    failure_at(
-        "http://h.example/v1", ConnectError, "no connection to h.example:80: can't start new thread", client_class
-    )
+    failure_at("http://h.example/v1", ConnectError, "no connection .* can't start new thread", client_class)
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])

@@ -1,7 +1,5 @@
 """Client.map, and the log records of calls."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

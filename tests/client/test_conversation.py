@@ -1,7 +1,5 @@
 """Conversations: only complete turns are added. Saving and loading."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

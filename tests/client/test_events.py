@@ -1,7 +1,5 @@
 """Events, values and errors: comparison, immutability, repr, pickling, JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,14 +1,12 @@
 """The parser of HTTP responses: cut into pieces, incomplete, and with bytes that are not HTTP."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
 
 from localchat import IncompleteStream, ProtocolError
 from localchat.transport.http1 import _MAX_HEAD_BYTES, ResponseReader
-from tests.support.fuzz_sse import cuts
+from tests.support.fuzz import cuts
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -1,8 +1,5 @@
 """`python -m localchat` as a child process, with a scripted server."""
 
-from __future__ import annotations
-
-import contextlib
 import io
 import json
 import os
@@ -40,9 +37,9 @@ def exit_code(*arguments: str) -> Any:
         return ended.code
 
 
-def run_shell(command: str, url: str = "") -> subprocess.CompletedProcess[str]:
+def run_shell(command: str, url: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command that begins with the arguments of the program."""
-    return documents.run(["sh", "-c", f"{' '.join(PROGRAM)} {command}"], **environment(url))
+    return documents.run(["sh", "-c", f"{' '.join(PROGRAM)} {command}"], **environment(url), **variables)
 
 
 def environment(url: str) -> dict[str, str]:
@@ -50,10 +47,9 @@ def environment(url: str) -> dict[str, str]:
 
 
 REASONING = chunked(delta(reasoning_content="hm"), *HELLO_EVENTS)
+THOUGHT = chunked(delta(reasoning_content="h"), delta("length", reasoning_content="m"), DONE)
 CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
-OTHERS = chunked(
-    delta("tool_calls", 1, reasoning_content="hm", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS
-)
+OTHERS = chunked(delta("stop", 1, reasoning="h", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FIELDS = '{"model": "m", "text": "Hello", "finish_reason": "stop", "usage": {"input_tokens": 3, "output_tokens": 2}}'
 
@@ -76,6 +72,7 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("--usage hi", HELLO, "Hello\n", "3 tokens in, 2 out, first after ", 0),
     ("hi", REASONING, "Hello\n", "", 0),
     ("--show-reasoning hi", REASONING, "Hello\n", "hm\n", 0),
+    ("--show-reasoning hi", THOUGHT, "", "hm\nlocalchat: the server cut the answer: length\n", 3),
     ("hi", chunked(delta("tool_calls", tool_calls=[CALL]), DONE), 'f({"q":1})\n', "", 0),
     ("-o n=3 --show-reasoning hi", OTHERS, "Hello\n", "", 0),
     ("hi", with_length(b'{"error": "bad luck"}', "400 Bad"), "", "bad luck", 1),
@@ -108,15 +105,12 @@ def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path, monke
         assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
-@pytest.mark.parametrize(
-    "file", ["--file no.txt", "--file latin.txt", "--image no", "--audio a.gif", '-o images=["no"]']
-)
+@pytest.mark.parametrize("file", ["--file no.txt", "--file latin.txt", "--image no", "--audio s", '-o images=["no"]'])
 def test_file_that_cannot_be_read_is_reported(file, tmp_path):
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    for name, data in (("latin.txt", b"caf\xe9"), ("s", b"GIF89a")):
+        (tmp_path / name).write_bytes(data)
     done = run(None, *file.split(), "hi", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("localchat: ")
+    assert (done.returncode, done.stdout, done.stderr[:11]) == (1, "", "localchat: ")
 
 
 def test_options_become_fields_of_the_request():
@@ -135,14 +129,10 @@ def test_options_become_fields_of_the_request():
 
 def test_piped_input_comes_before_the_text(monkeypatch):
     with always(HELLO) as server:
-        for piped, words, prompt in (
-            ("text\n", "explain", "text\n\nexplain"),
-            ("text", "", "text"),
-            ("", "a b", "a b"),
-        ):
+        for piped, words, sent in (("text\n", "explain", "text\n\nexplain"), ("text", "", "text"), ("", "a b", "a b")):
             monkeypatch.setattr(sys, "stdin", io.StringIO(piped))
             assert exit_code("-b", server.url, *words.split()) == 0
-            assert server.requests[-1].json["messages"][0]["content"] == prompt
+            assert server.requests[-1].json["messages"][0]["content"] == sent
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
@@ -158,11 +148,14 @@ def test_pipes_and_files_are_utf_8_without_byte_order_marks(encoding, tmp_path):
         assert server.requests[-1].json["messages"][-1]["content"] == f"{path}:\n\nÜ€\n\né日\n\nhi"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
-@pytest.mark.parametrize("options", ["hi", "--models"])
-def test_closed_stdout_is_reported(options):
-    done = run_shell(f"{options} </dev/null >&-")
-    assert (done.returncode, done.stderr.count("\n"), done.stderr[:28]) == (1, 1, "localchat: stdout is closed:")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
+@pytest.mark.parametrize(("out", "words"), [("&-", "stdout is closed:"), ("/dev/full", "[Errno 28] No space left")])
+@pytest.mark.parametrize("arguments", ["hi", "--models"])
+def test_output_that_cannot_be_written_is_reported(arguments, out, words):
+    with always(HELLO) as server:
+        done = run_shell(f"{arguments} </dev/null >{out}", server.url, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"localchat: {words}")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
@@ -173,27 +166,6 @@ def test_input_that_is_no_utf8_is_reported(errors):
         done = run(server, "hi", piped="caf\udce9", PYTHONIOENCODING=f"utf-8:{errors}")
         assert (done.returncode, done.stdout, server.requests) == (1, "", [])
         assert "not UTF-8" in done.stderr
-
-
-def test_content_begins_a_new_line_after_reasoning(monkeypatch):
-    reasoning = [delta(reasoning_content=text) for text in ("h", "m")]
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    for rest, shown in (
-        (HELLO_EVENTS, "hm\nHello\n"),
-        ((piece("", "length"), DONE), "hm\nlocalchat: the server cut the answer: length\n"),
-    ):
-        server, out = always(chunked(*reasoning, *rest)), io.StringIO()
-        with server, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            exit_code("-b", server.url, "--show-reasoning", "hi")
-        assert out.getvalue() == shown
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
-@pytest.mark.parametrize("arguments", [["hi"], ["--models"]], ids=" ".join)
-def test_output_that_cannot_be_written_is_reported(arguments):
-    with always(HELLO) as server, open("/dev/full", "wb") as full:
-        done = run(server, *arguments, stdout=full, PYTHONUNBUFFERED="")
-    assert (done.returncode, done.stderr) == (1, "localchat: [Errno 28] No space left on device\n")
 
 
 def test_long_waits_are_reported(monkeypatch, capsys):

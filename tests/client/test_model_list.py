@@ -1,7 +1,5 @@
 """The list of models, the choice of a model, and embeddings."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -68,12 +66,10 @@ def test_server_that_is_started_with_another_model_is_asked_for_its_name(client_
             assert client.chat("hi").text == "Hello"
 
 
-VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
-
-
 def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, monkeypatch):
     """As chat does."""
-    with always(VECTORS, listing({"id": "a"}, {"id": "b"})) as server, client_class(server.url) as client:
+    vectors = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
+    with always(vectors, listing({"id": "a"}, {"id": "b"})) as server, client_class(server.url) as client:
         with pytest.raises(ModelNotNamed, match="a, b"):
             client.embed("text")
         client.embed("text", model="b")

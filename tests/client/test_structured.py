@@ -166,19 +166,13 @@ def reply(text: str, **fields: Any) -> Reply:
     return Reply((Choice(text=text, **fields),))
 
 
-# Some models do not close the fence, or close it on the same line.
-FENCES = ["```json\r\n{}\r\n```", "```JSON\n{}\n```\n", "```json\n{}", "```\n{}\n", "```json\n{}```"]
-
-
 def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
-    whole = '{"street": "High"}'
-    for text in (whole, f" {whole} \n", *(fence.format(whole) for fence in FENCES)):
+    # Some models do not close the fence, or close it on the same line.
+    fences = ["{}", " {}\n", "```json\r\n{}\r\n```", "```JSON\n{}\n```\n", "```json\n{}", "```\n{}\n", "```json\n{}```"]
+    for text in (fence.format('{"street": "High"}') for fence in fences):
         assert ExpectedValue(Address).read(reply(text)) == Address("High")
     assert ExpectedValue(Address).read(reply('```JSON\n{"street": "```x```"}\n```')) == Address("```x```")
     assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
-
-
-PATTERN = {"type": "string", "pattern": r"^\p{L}+$"}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +185,7 @@ PATTERN = {"type": "string", "pattern": r"^\p{L}+$"}
         (int, "12", {"finish_reason": "length"}, "$", "12 may be the beginning .*raise max_tokens"),
         (Address, "", {"refusal": "I cannot"}, "$", "the model declined"),
         (Address, '{"street": 1}', {}, "$.street", r"^the answer does not fit: \$\.street: expected string, got 1"),
-        (PATTERN, '"abc"', {}, "$", "Python cannot read the pattern"),
+        ({"pattern": r"^\p{L}+$"}, '"abc"', {}, "$", "Python cannot read the pattern"),
         (Address, "[" * 100_000, {}, "$", "not JSON"),
     ],
 )

@@ -1,9 +1,5 @@
 """The chat of `python -m localchat` on a pseudo-terminal, and the options of the command line."""
 
-from __future__ import annotations
-
-import contextlib
-import io
 import json
 import os
 import re
@@ -17,7 +13,6 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.__main__ import main
 from localchat.agent.conversation import read_messages
 from localchat.terminal.chat import greeting
 from tests.client import test_main
@@ -29,6 +24,7 @@ from tests.support.raw_server import DEADLINE_S, Server, always, serving
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
+CTRL_C = "\x03"
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -53,10 +49,6 @@ class Terminal:
         self.wait_for("> ")
         self.type(f"{line}\r")
         self.wait_for(shown)
-
-    def interrupt(self) -> None:
-        """Ctrl-C."""
-        self.type("\x03")
 
     def wait_for(self, words: str) -> str:
         """Wait until the words are shown. Return the output between the last wait and these words."""
@@ -90,22 +82,6 @@ class Terminal:
         self.raw += data
         self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
         return bool(data)
-
-
-def on_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str, **variables: str) -> bytes:
-    """What the program, which runs in this process, writes to a pseudo-terminal."""
-    for name, value in {"TERM": "xterm", **variables}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    own, other = pty.openpty()
-    with os.fdopen(other, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        main(arguments)
-    shown = b""
-    with contextlib.suppress(OSError):  # The end of a pseudo-terminal, on Linux.
-        while data := os.read(own, 65536):
-            shown += data
-    os.close(own)
-    return shown.replace(b"\r\n", b"\n")
 
 
 def numbered() -> Server:
@@ -181,10 +157,10 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
     with serving(lambda request, _: MODELS if request.method == "GET" else next(responses, HELLO)) as server:
         terminal = Terminal(tmp_path, server.url)
         terminal.enter("first", "first\na")
-        terminal.interrupt()
+        terminal.type(CTRL_C)
         terminal.wait_for("not kept)")
         terminal.wait_for("> ")
-        terminal.interrupt()  # At the prompt, Ctrl-C does not end the chat either.
+        terminal.type(CTRL_C)  # At the prompt, Ctrl-C does not end the chat either.
         terminal.type("\r")  # Just after the prompt is shown, Python handles an interrupt only at the next key.
         terminal.wait_for("Ctrl-D ends the chat)")
         terminal.enter("/retry", "Hello\n> ")
@@ -266,12 +242,13 @@ ESCAPES: dict[str, tuple[bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize(("raw", "arguments"), ESCAPES.values(), ids=ESCAPES)
-def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, monkeypatch):
+def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path):
     names = [TITLE, f"{TITLE}2"] if not raw else ["m"]
     with always(raw, listing(*names)) as server:
-        shown = on_terminal(monkeypatch, "-b", server.url, *arguments, NO_COLOR="1")
-    assert b"title" in shown
-    assert not {*shown} & {*range(9), *range(14, 32), 127, 0x9B}, shown
+        terminal = Terminal(tmp_path, server.url, *arguments, NO_COLOR="1")
+        terminal.close()
+    assert b"title" in terminal.raw
+    assert not {*terminal.raw} & {*range(9), *range(14, 32), 127, 0x9B}, terminal.raw
 
 
 def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
@@ -284,14 +261,12 @@ def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
     assert b"\x1b" not in terminal.raw, terminal.raw
 
 
-@pytest.mark.parametrize(
-    ("variables", "has_styles"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
-)
-def test_reasoning_has_a_style_only_where_it_is_wanted(variables, has_styles, monkeypatch):
-    with always(chunked(delta(reasoning="hm"), piece("a", "stop"), DONE)) as server:
-        shown = on_terminal(monkeypatch, "-b", server.url, "--show-reasoning", "hi", **variables)
-    assert STYLES.sub("", shown.decode()) == "hm\na\n"
-    assert (b"\x1b" in shown) == has_styles
+@pytest.mark.parametrize(("variables", "styled"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_reasoning_has_a_style_only_where_it_is_wanted(variables, styled, tmp_path):
+    with always(chunked(delta(reasoning="h"), delta(reasoning="m"), piece("a", "stop"), DONE)) as server:
+        terminal = Terminal(tmp_path, server.url, "-m", "m", "--show-reasoning", "hi", **variables)
+        assert terminal.close() == (0, "hm\na\n")
+    assert (b"\x1b" in terminal.raw) == styled
 
 
 @pytest.mark.parametrize("options", [[], ["--no-save"]], ids=["saves", "does not save"])

@@ -1,7 +1,5 @@
 """Runs with tools against scripted responses: rounds, the messages that are sent back, and the end of a run."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import pickle
@@ -10,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, ToolRun, TooManyRounds
+from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, TooManyRounds
 from tests.client.test_tools import Place, add
-from tests.support.clients import until
+from tests.support.clients import until, waiting_client
 from tests.support.raw_responses import OPEN
 from tests.support.raw_server import DEADLINE_S, Server
-from tests.support.scripted import calls, chunk, playing, scripted, text
+from tests.support.scripted import calls, chunk, playing, text
 from tests.support.slow_servers import waiting
 
 
@@ -130,54 +128,28 @@ def test_stream_or_run_without_references_closes_its_connection(asynchronous: bo
         gc.enable()
 
 
-@pytest.mark.parametrize("parallel", [True, False])
-def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
-    """While a tool is running."""
-
-    async def main(url: str) -> None:
-        started, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow() -> str:
-            started.set()
-            await go_on.wait()
-            return "done"
-
-        async with AsyncClient(url, model="m") as client:
-            run = client.run_stream("x", tools=[slow], parallel=parallel)
-            task = asyncio.ensure_future(run.finish())
-            await started.wait()
-            await run.close()
-            go_on.set()
-            with pytest.raises(Cancelled):
-                await task
-
-    with scripted(calls(("slow", ""), ("slow", ""))) as script:
-        asyncio.run(asyncio.wait_for(main(script.base_url), DEADLINE_S))
-        assert len(script.requests) == 1
-
-
 @pytest.mark.parametrize(("parallel", "n_called"), [(False, 1), (2, 2)])
-def test_run_that_is_closed_while_a_tool_runs_starts_no_other_tool(parallel: Any, n_called: int):
-    """And sends no other request."""
-    called, started, go_on = [], threading.Barrier(n_called + 1), threading.Event()
+def test_run_that_is_closed_while_a_tool_runs_starts_no_other_tool(parallel: Any, n_called: int, client_class: Any):
+    """And sends no other request. Another thread or task closes it."""
+    called, started, go_on = [], threading.Semaphore(0), threading.Event()
 
-    def slow(n: int) -> int:
+    def slow(n: int) -> Any:
         called.append(n)
-        started.wait(DEADLINE_S)
-        assert go_on.wait(DEADLINE_S)
-        return n
+        started.release()
+        return until(go_on) if client_class is waiting_client else go_on.wait(DEADLINE_S)
 
-    def finish(run: ToolRun) -> None:
-        with pytest.raises(Cancelled):
-            run.finish()
-
-    with playing(calls(*(("slow", f'{{"n": {n}}}') for n in range(5)))) as (client, script):
-        run = client.run_stream("x", tools=[slow], parallel=parallel, raise_errors=True)
-        thread = threading.Thread(target=finish, args=(run,))
-        thread.start()
-        started.wait(DEADLINE_S)
+    def close() -> None:
+        for _ in range(n_called):
+            assert started.acquire(timeout=DEADLINE_S)
         run.close()
         go_on.set()
+
+    with playing(calls(*(("slow", f'{{"n": {n}}}') for n in range(5))), client_class=client_class) as (client, script):
+        run = client.run_stream("x", tools=[slow], parallel=parallel, raise_errors=True)
+        thread = threading.Thread(target=close)
+        thread.start()
+        with pytest.raises(Cancelled):
+            run.finish()
         thread.join(DEADLINE_S)
         assert len(script.requests) == 1
     assert sorted(called) == list(range(n_called))

@@ -22,11 +22,7 @@ from tests.support.clients import waiting_client
 from tests.support.scripted import Script, calls, playing, text
 
 DEADLINE_S = 10
-
-
-class Unit(enum.Enum):
-    C = "celsius"
-    F = "fahrenheit"
+Unit = enum.Enum("Unit", {"C": "celsius", "F": "fahrenheit"})
 
 
 @dataclass
@@ -100,16 +96,14 @@ def test_bound_arguments_of_a_partial_are_neither_shown_to_the_model_nor_replace
     partial = functools.partial(search, site="s", token="secret")
     nested = functools.partial(functools.partial(search, token="secret"), site="s")
     named = functools.update_wrapper(functools.partial(search, site="s", token="secret"), search)
+    made = [{"query": "q", "token": "mine"}, {"query": "q"}]
     for tool in (Tool.of(given, name="search") for given in (partial, nested, named)):
         assert list(tool.parameters["properties"]) == tool.parameters["required"] == ["query"]
-        with playing(calls(*(("search", json.dumps(given)) for given in ARGUMENTS)), text("ok")) as (client, script):
+        with playing(calls(*(("search", json.dumps(given)) for given in made)), text("ok")) as (client, script):
             client.run("x", tools=[tool])
         assert "secret" not in json.dumps(script.requests[0])
         assert "unknown property" in results(script)[0]
         assert results(script)[1] == "q s secret"
-
-
-ARGUMENTS: List[Any] = [{"query": "q", "token": "mine"}, {"query": "q"}]
 
 
 def test_values_that_cannot_be_tools_are_refused():
@@ -153,9 +147,9 @@ def test_result_is_text_for_the_model(value: Any, shown: str):
         (("weather", '{"place": {}}'), "$.place.name: missing"),
     ],
 )
-def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str):
+def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str, client_class: Any):
     good = ("weather", '{"place": {"name": "Bonn"}, "unit": "fahrenheit"}')
-    with playing(calls(call, good), text("sorry")) as (client, script):
+    with playing(calls(call, good), text("sorry"), client_class=client_class) as (client, script):
         assert client.run("x", tools=[add, weather]).text == "sorry"
     wrong, right = results(script)
     assert wrong.startswith("Error: ")
@@ -175,14 +169,12 @@ def counting(a: int) -> Iterator[int]:
         raise ValueError("no more")
 
 
-LAZY = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
-
-
 def test_results_are_text_and_exceptions_are_shortened_and_logged(caplog: pytest.LogCaptureFixture, client_class: Any):
     made = [("fail", ""), *(("find", f'{{"name": "{name}"}}') for name in "za"), ("lazy", "{}")]
     made += [("counting", f'{{"a": {a}}}') for a in (2, 3)]
+    lazy = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
     with caplog.at_level(logging.WARNING):
-        failed, *others = ran(calls(*made), [fail, find, counting, LAZY], client_class)
+        failed, *others = ran(calls(*made), [fail, find, counting, lazy], client_class)
     assert failed.startswith("Error: RuntimeError: no luck")
     assert len(failed) < 600
     stopped = "Error: RuntimeError: the function raised StopIteration: "
@@ -225,7 +217,7 @@ async def stepwise(a: int) -> Any:
 def test_asynchronous_result_of_a_tool_needs_an_async_client(function: Any, result: str):
     """A coroutine function is refused at once; another function is known only when it has returned an awaitable."""
     tool, made = Tool.of(lambda a: function(a), name="f"), calls(("f", '{"a": 2}'))
-    assert ran(made, [tool], waiting_client) == [result]
+    assert [ran(made, [tool], waiting_client, parallel=parallel) for parallel in (False, True)] == [[result]] * 2
     assert "only an AsyncClient can run" in ran(made, [tool])[0]
     if function is not Promise:
         assert ran(made, [Tool.of(function, name="f")], waiting_client) == [result]
@@ -267,14 +259,15 @@ def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_er
         assert len(script.requests) == 2
 
 
-def test_parallel_calls_run_together_and_keep_their_order():
+def test_parallel_calls_run_together_and_keep_their_order(client_class: Any):
     together = threading.Barrier(3)
 
     def wait(name: str) -> str:
         together.wait(DEADLINE_S)
         return name
 
-    assert ran(calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc")), [wait], parallel=True) == ["a", "b", "c"]
+    made = calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc"))
+    assert ran(made, [wait], client_class, parallel=True) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("parallel", [False, True, 1, 2])
@@ -283,13 +276,3 @@ def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_cla
     user.set("somebody")
     tool = Tool.of(lambda: user.get(), name="whoami")
     assert ran(calls(*[("whoami", "{}")] * 3), [tool], client_class, parallel=parallel) == ["somebody"] * 3
-
-
-@pytest.mark.parametrize("parallel", [False, True])
-def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
-    made = calls(("later", '{"a": 1}'), ("add", '{"a": 1, "b": 2}'), ("fail", ""), ("sub", "{}"))
-    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
-        run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
-        assert [event.type for event in run].count("tool_result") == 4
-        assert (run.done, run.reply.text) == (True, "ok")
-    assert [result[:7] for result in results(script)] == ["2", "3", "Error: ", "Error: "]

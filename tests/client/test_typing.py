@@ -1,7 +1,5 @@
 """Type checkers accept correct programs that use the client, and report the errors of wrong ones."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

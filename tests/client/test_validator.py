@@ -1,7 +1,5 @@
 """Validation against a JSON Schema: each keyword."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, List
 

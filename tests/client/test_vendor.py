@@ -1,7 +1,5 @@
 """The client as one file, or as a folder: it runs without packages, under every Python on this machine."""
 
-from __future__ import annotations
-
 import ast
 import modulefinder
 import re
@@ -124,9 +122,7 @@ def test_one_file_as_a_program(words, piped, raw, expected, one_file):
         assert server.requests[-1].json["messages"][0]["content"] == "text\n\nand?"
 
 
-def test_files_that_this_program_did_not_write_or_cannot_write_are_kept_and_reported(
-    one_file, tmp_path, capsys, monkeypatch
-):
+def test_files_of_others_are_kept_and_failures_to_write_reported(one_file, tmp_path, capsys, monkeypatch):
     path = tmp_path / "chat_client.py"
     text_of_file = one_file.read_text(encoding="utf-8")
     monkeypatch.setattr(vendor, "one_file", lambda: text_of_file)  # It takes half a second.

@@ -1,7 +1,6 @@
 """Requests, payloads, and the corpus of dialects: recorded streams of many servers."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import random
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ from localchat.transport.call import Call
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Driver, Pool
 from localchat.transport.timeouts import Timeout
-from tests.support.fuzz_sse import pieces_of
+from tests.support.fuzz import pieces_of, replace_value
 
 DIALECTS = Path(__file__).parents[1] / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
@@ -64,18 +63,26 @@ def recorded(name: str) -> tuple[bytes, dict[str, Any]]:
     return raw, json.loads((DIALECTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
+# For most types of events the name in the notation, and the fields.
+SHOWN: dict[str, tuple[str, ...]] = {
+    "message_start": ("start", "id", "model"),
+    **{f"{kind}_delta": (kind, "delta") for kind in ("content", "reasoning", "refusal")},
+    "tool_call_delta": ("call_delta", "index", "id", "name", "delta"),
+    "message_stop": ("stop", "reason", "reason_raw", "inferred"),
+    "warning": ("warning", "text"),
+    "error": ("error", "message"),
+}
+
+
 def show(event: StreamEvent) -> list[Any]:
     """An event as a list: kind, values, and the index of the choice if it is not the first.
 
     A call with an error has its text in place of its arguments; an id that the client made is shown as call_*.
     """
     index = [event.choice_index] if event.choice_index else []
-    if event.type == "message_start":
-        return ["start", event.id, event.model]
-    if event.type in ("content_delta", "reasoning_delta", "refusal_delta"):
-        return [event.type.partition("_")[0], event.delta, *index]
-    if event.type == "tool_call_delta":
-        return ["call_delta", event.index, event.id, event.name, event.delta, *index]
+    if event.type in SHOWN:
+        kind, *names = SHOWN[event.type]
+        return [kind, *(getattr(event, name) for name in names), *index]
     if event.type == "tool_call":
         assert (event.arguments is None) == (event.error is not None)
         id = "call_*" if len(event.id) == len("call_") + 24 else event.id
@@ -85,13 +92,9 @@ def show(event: StreamEvent) -> list[Any]:
         return ["logprobs", "".join(str(item["token"]) for item in event.items if "token" in item), *index]
     if event.type == "annotations":
         return ["annotations", *event.items, *index]
-    if event.type == "usage":
-        usage = event.usage
-        counts = [usage.input_tokens, usage.output_tokens, usage.total_tokens]
-        return ["usage", *counts, usage.cached_tokens, usage.reasoning_tokens]
-    if event.type == "message_stop":
-        return ["stop", event.reason, event.reason_raw, event.inferred, *index]
-    return [event.type, event.text if event.type == "warning" else event.message, *index]
+    usage = event.usage
+    counts = [usage.input_tokens, usage.output_tokens, usage.total_tokens]
+    return ["usage", *counts, usage.cached_tokens, usage.reasoning_tokens]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,10 +107,7 @@ def test_dialect(name):
     for seed in range(5):
         pieces = filter(None, pieces_of(raw, random.Random(seed)))  # An empty read would be the end.
         assert play(name, pieces)[0] == expected["events"], seed
-    check_reply(accumulator.reply(), expected["events"])
-
-
-def check_reply(reply, events):
+    reply, events = accumulator.reply(), expected["events"]
     for choice in reply.choices:
         index = [choice.index] if choice.index else []
         for kind, text in (("content", choice.text), ("reasoning", choice.reasoning)):
@@ -133,6 +133,59 @@ def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
             del without_warnings[-1]  # The beginning of a tag is text in a response that ends there.
         expected_events = [event for event in expected["events"] if event[0] != "warning"]
         assert without_warnings == expected_events[: len(without_warnings)], end
+
+
+VALUES = [None, True, 0, -1, 1e400, "", " ", "x", [], {}, [None], {"a": 1}, "<think>", "</think>", '{"a":']
+
+
+def change_bytes(raw: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(raw)
+    for _ in range(chance.randrange(1, 4) if raw else 0):
+        changed[chance.randrange(len(changed))] = chance.choice([0, 10, 13, 34, 58, 92, 123, 125, 255])
+    return bytes(changed)
+
+
+def change_events(raw: bytes, chance: random.Random) -> bytes:
+    """Delete or repeat an event, insert one of another recording, or change the order."""
+    events = raw.split(b"\n\n")
+    for _ in range(chance.randrange(1, 4)):
+        place, others = chance.randrange(len(events)), recorded(chance.choice(NAMES))[0].split(b"\n\n")
+        events[place:place] = chance.choice([[], [chance.choice(events)], [chance.choice(others)]])
+        if chance.random() < 0.3 and len(events) > 1:
+            del events[place]
+        if chance.random() < 0.3:
+            chance.shuffle(events)
+    return b"\n\n".join(events)
+
+
+def change_values(raw: bytes, chance: random.Random) -> bytes:
+    lines = raw.split(b"\n")
+    for _ in range(chance.randrange(1, 3)):
+        place = chance.randrange(len(lines))
+        head, brace, rest = lines[place].partition(b"{")
+        with contextlib.suppress(ValueError):
+            payload = json.loads(brace + rest)
+            replace_value(payload, chance, VALUES)
+            lines[place] = head + json.dumps(payload).encode()
+    return b"\n".join(lines)
+
+
+def test_damaged_recordings_end_with_a_stop_or_an_error():
+    """Only errors of the client are raised, and the events do not depend on the chunks."""
+    changes = [change_bytes, change_events, change_values, lambda raw, chance: raw[: chance.randrange(len(raw) + 1)]]
+    for seed in range(500):
+        chance = random.Random(seed)
+        name = chance.choice(NAMES)
+        raw = recorded(name)[0]
+        for change in chance.sample(changes, chance.randrange(1, 3)):
+            raw = change(raw, chance)
+        shown, accumulator = play(name, [raw])
+        assert shown[-1][0] in ("stop", "raises"), (seed, name, shown)
+        assert sum(kind == "raises" for kind, *_ in shown) <= 1
+        accumulator.reply()
+        cut = [piece for piece in pieces_of(raw, chance) if piece]  # An empty read would be the end.
+        for pieces in (cut, [raw[i : i + 1] for i in range(len(raw))]):
+            assert play(name, pieces)[0] == shown, (seed, name, raw)
 
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
@@ -215,18 +268,10 @@ def test_parse_error_k27(body, expected):
     assert (error.message, error.error_type, error.code, error.param) == expected
 
 
-@pytest.mark.parametrize(
-    ("body", "names"),
-    [
-        ({"data": [{"id": "a"}, {"id": "b"}]}, ["a", "b"]),
-        ({"models": [{"name": "a", "model": "a"}]}, ["a"]),
-        ([{"id": "a"}, "b", 3], ["a", "b"]),
-        ({"data": None}, []),
-    ],
-    ids=["openai", "ollama", "bare", "empty"],
-)
-def test_parse_models(body, names):
-    assert parse_models(body) == names
+def test_parse_models():
+    """The lists of Ollama, a bare one, and one without models."""
+    bodies: list[Any] = [{"models": [{"name": "a", "model": "a"}]}, [{"id": "a"}, "b", 3], {"data": None}]
+    assert [parse_models(body) for body in bodies] == [["a"], ["a", "b"], []]
     for wrong in ({}, {"data": 5}, "text", 5):
         with pytest.raises(ProtocolError):
             parse_models(wrong)
@@ -253,10 +298,7 @@ USAGES = {
     "derived-total": ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, 3)),
     "aliases": ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2, 3)),
     "zero-hides-nothing": ({"prompt_tokens": 0, "input_tokens": 4, "output_tokens": 2}, Usage(4, 2, 6)),
-    "cached-zero-is-known": (
-        {"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
-        Usage(1, 0, 1, 0),
-    ),
+    "cached-zero-is-known": ({"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}, Usage(1, 0, 1, 0)),
     "cached-null-details": ({"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": None}, Usage(1, 0, 1)),
     "anthropic-cache": ({"input_tokens": 1, "cache_read_input_tokens": 9}, Usage(1, 0, 1, 9)),
     "text-and-floats": ({"prompt_tokens": "1", "completion_tokens": 2.0}, Usage(1, 2, 3)),

@@ -18,7 +18,7 @@ import pytest
 from tests.support.documents import ROOT
 from tests.support.raw_responses import with_length
 from tests.support.raw_server import Request, Server, serving
-from tests.support.slow_servers import silent_server
+from tests.support.slow_servers import silent
 from tests.support.wheels import write_sources, write_wheel
 from tools.accelerator import COMPILERS, GPU, backend_for, find_gpu, wheel_index
 
@@ -255,7 +255,7 @@ def test_accelerator_that_is_named_and_cannot_be_used_is_an_error(machine: Machi
 
 def test_machine_without_a_network_waits_for_seconds(machine: Machine):
     stand_ins(machine.path, **CUDA)
-    with silent_server() as port:
+    with silent() as port:
         machine.url = f"http://127.0.0.1:{port}"
         start = time.monotonic()
         done = machine.install(REACH_S="0.2")

@@ -17,7 +17,7 @@ from localchat.serving.core.media import IMAGE
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
 from tests.serving.core.test_media_files import GOOD, mutated
 from tests.serving.http.test_server_examples import EXAMPLES
-from tests.support.fuzz_wire import replace_value
+from tests.support.fuzz import replace_value
 from tests.support.live import running_process
 from tests.support.media_files import write_projector
 from tests.support.serving import raw_request

@@ -1,7 +1,5 @@
 """The code blocks of documents, and programs that run in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -26,30 +24,15 @@ def with_address(text: str, base_url: str) -> str:
 
 
 def run(
-    command: Sequence[str | Path],
-    *,
-    piped: str = "",
-    cwd: Path = ROOT,
-    stdout: Any = subprocess.PIPE,
-    stderr: Any = subprocess.PIPE,
-    **environment: str,
+    command: Sequence[str | Path], *, piped: str = "", cwd: Path = ROOT, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a folder, with these environment variables besides those of this process.
 
     Its texts are UTF-8; a byte that is not is a half of a surrogate, as in file names.
     """
-    return subprocess.run(
-        [str(part) for part in command],
-        input=piped,
-        cwd=cwd,
-        env={**os.environ, **environment},
-        stdout=stdout,
-        stderr=stderr,
-        encoding="utf-8",
-        errors="surrogateescape",
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    options: Any = {"input": piped, "cwd": cwd, "env": {**os.environ, **variables}, "capture_output": True}
+    options |= {"encoding": "utf-8", "errors": "surrogateescape", "timeout": TIMEOUT_S, "check": False}
+    return subprocess.run([*map(str, command)], **options)
 
 
 def run_program(command: list[str], base_url: str, folder: Path, piped: str = "") -> subprocess.CompletedProcess[str]:

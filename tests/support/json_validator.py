@@ -3,8 +3,6 @@
 Numbers are parsed as doubles.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Servers that make a client wait, or that close its connection."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import socket
@@ -56,7 +54,7 @@ def full_listener() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def silent_server() -> Iterator[int]:
+def silent() -> Iterator[int]:
     """The port of a server that accepts and then neither reads nor writes."""
     done = threading.Event()
     with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
@@ -79,5 +77,4 @@ def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:
     return Server(handle)
 
 
-dripping_letters = functools.partial(dripping, drop=b"x")
 pinging = functools.partial(dripping, drop=b"8\r\n: ping\n\n\r\n")

@@ -19,7 +19,7 @@ from tests.serving.models.test_gguf import STRING, file_of
 from tests.support.documents import ROOT, run
 from tests.support.hub_server import COMMIT, Fault, Hub, digest_of
 from tests.support.serving import wait_for
-from tests.support.slow_servers import silent_server
+from tests.support.slow_servers import silent
 
 DEADLINE_S = 60
 MODEL = DEMO_PATH.read_bytes()
@@ -284,7 +284,7 @@ def test_model_that_is_here_is_served_without_a_network(tmp_path: Path):
 @pytest.mark.parametrize("is_silent", [True, False], ids=["no response", "no server"])
 def test_no_network_is_reported_within_seconds(tmp_path: Path, is_silent: bool):
     program = f"from localchat.serving.models import hub; hub.REACH_S = 1\n{GET_ALL}"
-    with silent_server() as port:
+    with silent() as port:
         url = f"http://127.0.0.1:{port if is_silent else 1}"
         start = time.monotonic()
         done = run([sys.executable, "-c", program, "org/small", "small"], **environment(tmp_path, HF_ENDPOINT=url))
