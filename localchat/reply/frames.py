@@ -1,4 +1,4 @@
-"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body. No I/O."""
+"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body, by its first bytes. No I/O."""
 
 from __future__ import annotations
 

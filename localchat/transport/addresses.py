@@ -1,4 +1,4 @@
-"""Addresses of servers, proxies, TLS contexts and host names. The drivers open the connections."""
+"""Addresses of servers, the proxy of each, TLS contexts and host names. The drivers open the connections."""
 
 from __future__ import annotations
 

@@ -16,10 +16,9 @@ from typing import Any
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DEADLINE_S = 20
 OPTIONS = [
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-    *("--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    "--remote-debugging-pipe",
-]
+    "--headless=new", "--no-sandbox", "--no-first-run", "--remote-debugging-pipe", "--disable-gpu", "--disable-sync",
+    "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking", "--disable-component-update",
+]  # fmt: skip
 
 # Collects what the Content-Security-Policy refused, before the page's own scripts run.
 _COLLECT_VIOLATIONS = """
@@ -98,8 +97,8 @@ class Page:
                 self.sent.append(json.loads(params["request"]["postData"]))
         elif method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(params["exceptionDetails"])[:2000])
-        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
-            if params["entry"]["source"] != "network":
+        elif method == "Log.entryAdded":
+            if params["entry"]["level"] == "error" and params["entry"]["source"] != "network":
                 self.errors.append(params["entry"]["text"])
         elif method == "Page.javascriptDialogOpening":
             self._browser.post("Page.handleJavaScriptDialog", self._session, accept=True)

@@ -1,32 +1,26 @@
 """Runs the command `python -m localchat.server` in this process, for arguments with which it ends without serving."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
-import subprocess
 from collections.abc import Iterator
+from subprocess import CompletedProcess
 from unittest import mock
 
 from localchat import server
 
 
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with these arguments.
-
-    Raises:
-        AssertionError: The command begins to serve.
-    """
+def run_command(*arguments: str) -> CompletedProcess[str]:
+    """Run the command with these arguments. Raises AssertionError if it begins to serve."""
     out, err = io.StringIO(), io.StringIO()
-    loader = mock.Mock(**{"serve.side_effect": AssertionError("the command serves")})
+    loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
     serving = mock.patch.object(server, "Loader", return_value=loader)
     with restored(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), serving:
         try:
             status = server.main(["--port", "0", *arguments])  # Another server may use the default port.
         except SystemExit as done:
             status = done.code if isinstance(done.code, int) else 1
-    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+    return CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.constraints.constraint import constraint_for
 from localchat.serving.chat.constraints.lark import gbnf_rule
 from localchat.serving.chat.dialects import Dialect
-from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ToolCallArguments, ToolCallStart
 from localchat.serving.core.request import ResponseFormat
 from localchat.serving.engine.values import Constraint
+from tests.support.dialect_outputs import parse
 from tests.support.json_validator import is_valid, load
 
 llguidance = pytest.importorskip("llguidance", reason="llguidance needs Python 3.10")
@@ -40,9 +40,7 @@ _TOKENIZER = llguidance.LLTokenizer("byte")
 _END = _TOKENIZER.eos_token
 
 
-def constraint_of(
-    template: str = PLAIN, prompt: str = PROMPT, dialect: Dialect | None = None, **fields: Any
-) -> Constraint | None:
+def constraint_of(template: str = PLAIN, prompt: str = PROMPT, dialect: Dialect | None = None, **fields: Any) -> Any:
     """The constraint of a request with these fields. `dialect` replaces that of the template."""
     made = ChatTemplate(template)
     made.dialect = dialect or made.dialect
@@ -96,12 +94,11 @@ def formatted(kind: str, value: Any = None) -> dict[str, Any]:
     return {"response_format": ResponseFormat(kind, value, kind)}
 
 
-def read_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> list[Any]:
+def calls_in(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> list[Any]:
     """The calls of a text that has nothing else."""
     if text.startswith("<atem"):  # Calls of Muse follow a header with the name of the function.
         prompt = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    parser = OutputParser(dialect, tools=tools, prompt=prompt)
-    events = merged([*parser.feed(text), *parser.finish()])
+    events = parse([text], dialect, tools=tools, prompt=prompt)
     assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}, (text, events)
     arguments = [load(event.text) for event in events if isinstance(event, ToolCallArguments)]
     return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
@@ -110,5 +107,5 @@ def read_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) ->
 def check_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
     """Check that a text has only calls, and that their arguments match the schemas."""
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
-    for name, arguments in read_calls(dialect, tools, text, prompt):
+    for name, arguments in calls_in(dialect, tools, text, prompt):
         assert is_valid(json.dumps(arguments), schemas[name]), text

@@ -1,40 +1,36 @@
 """Sends one HTTP request, and reads the response of any interface."""
 
 import contextlib
-import http.client
 import json
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
 DEADLINE_S = 60
 
 
-def ask(port: int, path: str, body: Any = None, method: str = "", headers: Any = None) -> tuple[int, Any]:
+def ask(port: int, path: str, body: Any = None, method="", headers: Any = None) -> tuple[int, Any]:
     """The status, and the JSON or the text of the response, or a list of its events."""
     response, found = exchange(f"127.0.0.1:{port}", path, body, method, headers)
     return response.status, found
 
 
-def exchange(
-    address: str, path: str, body: Any = None, method: str = "", headers: Any = None
-) -> tuple[http.client.HTTPResponse, Any]:
+def exchange(address: str, path: str, body: Any = None, method="", headers: Any = None) -> tuple[HTTPResponse, Any]:
     """The response object, and the JSON or the text of the response, or a list of its events."""
     with opened(address, path, body, method, headers) as response:
         return read(response)
 
 
 @contextlib.contextmanager
-def opened(
-    address: str, path: str, body: Any = None, method: str = "", headers: Any = None
-) -> Iterator[http.client.HTTPResponse]:
+def opened(address: str, path: str, body: Any = None, method="", headers: Any = None) -> Iterator[HTTPResponse]:
     """A response whose head has arrived."""
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
+    with contextlib.closing(HTTPConnection(address, timeout=DEADLINE_S)) as connection:
         raw = None if body is None else json.dumps(body)
         connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers or {})
         yield connection.getresponse()
 
 
-def read(response: http.client.HTTPResponse) -> tuple[http.client.HTTPResponse, Any]:
+def read(response: HTTPResponse) -> tuple[HTTPResponse, Any]:
     text, kind = response.read().decode(), response.getheader("Content-Type")
     if kind == "text/event-stream":
         return response, events_of(text)

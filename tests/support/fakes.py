@@ -12,7 +12,7 @@ import math
 import re
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localchat.serving.core.errors import BadRequest
@@ -38,22 +38,12 @@ def endless(tokens: list[int], n_prompt: int) -> int:
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
-def check_passes(batch: Batch) -> None:
-    """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
-    if batch.chunks[0].sequence.span is not None:
-        return
-    slots = [chunk.slot for chunk in batch.chunks]
-    assert slots == sorted(slots)
-    n_rows = [chunk.n_tokens for chunk in batch.chunks]
-    assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
-
-
 class FakeCells:
     """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
 
     def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
-        """`n_each` limits the cells of a slot; `n_real_cells` is the number of cells, if `limits` has another one."""
         self.limits = limits
+        # The limit of cells of a slot, and the number of all cells, which may differ from that in `limits`.
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
         # The cells of each slot. A cell is a unique number, a token, and the number of rows with which it was computed.
@@ -110,8 +100,7 @@ class FakeCells:
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
-        is_alone = len(batch.chunks) == 1 or all(chunk.sequence.span is None for chunk in batch.chunks)
-        assert is_alone, "tokens and media in one batch"
+        assert len(batch.chunks) == 1 or not any(chunk.sequence.span for chunk in batch.chunks), "tokens beside media"
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
@@ -137,8 +126,8 @@ class FakeCells:
         assert not chunk.wants_output
         offset, n_cells = n_computed - span.start, span.chunk.n_cells
         assert span.chunk.is_causal or (offset, chunk.n_tokens) == (0, n_cells)
-        step = 0 if span.chunk.n_positions < n_cells else 1  # M-RoPE
-        self.positions.update((number, span.position + step * i) for i, number in enumerate(numbers, offset))
+        is_mrope = span.chunk.n_positions < n_cells
+        self.positions.update((id, span.position + (0 if is_mrope else i)) for i, id in enumerate(numbers, offset))
 
     def n_cells_used(self) -> int:
         return len({number for cells in self.slots.values() for number, *_ in cells})
@@ -148,15 +137,12 @@ class FakeProjector:
     """A projector without libmtmd. The data of its images may be their name, cells, positions, whether they are causal,
     and chunks, such as b"a 40 40 1 1"; other files have four cells. `gate` is acquired before each encoding."""
 
-    around = ord("<"), ord(">")
-    """The tokens around an image."""
+    around = ord("<"), ord(">")  # The tokens around an image.
 
     def __init__(self, gate: threading.Semaphore | None = None) -> None:
         self.gate = gate
-        self.encoded: list[str] = []
-        """The names of what was encoded, in order."""
-        self.broken: set[str] = set()
-        """The names of what cannot be encoded."""
+        self.encoded: list[str] = []  # The names of what was encoded, in order.
+        self.broken: set[str] = set()  # The names of what cannot be encoded.
         self.is_closed = False
 
     def count(self, media: MediaFile) -> list[int | Counted]:
@@ -214,38 +200,34 @@ class FakeBackend(FakeCells):
         n_batch: int = 64,
         can_truncate: bool = True,
         max_drafted: int = 0,
-        n_real_cells: int | None = None,
-        poison: int | None = None,
-        gate: threading.Semaphore | None = None,
+        n_real_cells: int | None = None,  # If it is less than the backend reports in `n_cells`.
+        poison: int | None = None,  # A token; a batch that contains it fails.
+        gate: threading.Semaphore | None = None,  # Acquired before each decode: the test decides when a step runs.
         n_vocab: int = N_VOCAB,
         is_unified: bool = True,
-        **facts: Any,
+        chat_template: str | None = None,
+        fim: Mapping[str, Any] | None = None,  # The FIM tokens, by their names in ModelFacts.
+        modalities: tuple[str, ...] = (),
     ):
-        """The backend has `n_real_cells`, if it has less than `n_cells`. A batch with the token `poison` fails. `gate`
-        is acquired before every decode, so that the test determines when a step runs. `facts` are further ModelFacts.
-        """
-        sizes = {"n_params": 0, "n_bytes": 0, "n_vocab": n_vocab, "n_ctx_train": n_ctx, "n_ctx": n_ctx}
-        texts = {"description": "a fake", "chat_template": None, "bos": "", "eos": "", "add_bos": False}
-        others = {"n_cells": n_cells, "n_parallel": n_parallel, "special_tokens": frozenset(), "metadata": {}}
-        self.facts = ModelFacts(sampling=SamplingParams(), **{**sizes, **texts, **others, **facts})
+        self.facts = ModelFacts(
+            description="a fake", n_params=0, n_bytes=0, n_vocab=n_vocab, n_ctx_train=n_ctx, n_ctx=n_ctx,
+            n_cells=n_cells, n_parallel=n_parallel, chat_template=chat_template, bos="", eos="", add_bos=False,
+            special_tokens=frozenset(), sampling=SamplingParams(), metadata={}, modalities=modalities, **(fim or {}),
+        )  # fmt: skip
         n_slots = n_parallel + n_idle
         limits = CacheLimits(n_cells, n_parallel, n_slots, n_batch, can_truncate, max_drafted, is_unified=is_unified)
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
-        pieces = [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)]
-        self.texts = TokenTexts(pieces, frozenset(), frozenset({END}))
-        self.model = model
-        self.poison = poison
-        self.gate = gate
+        texts = [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)]
+        self.texts = TokenTexts(texts, frozenset(), frozenset({END}))
+        self.model, self.poison, self.gate = model, poison, gate
+        # The sequences that were submitted, in order.
+        self.requests: list[GenerationRequest] = []
         # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
-        # The sequences that were submitted to the engine, in order.
-        self.requests: list[GenerationRequest] = []
         self.is_closed = False
         self._outputs: dict[int, list[int]] = {}
 
-    def tokenize(
-        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
-    ) -> list[int]:
+    def tokenize(self, text: str, *, limit: int | None = None, **options: bool) -> list[int]:
         tokens = list(text.encode())
         if limit is not None and len(tokens) > limit:
             raise text_too_long(len(tokens), limit)
@@ -261,8 +243,11 @@ class FakeBackend(FakeCells):
         assert 0 < batch.n_tokens <= self.limits.n_batch
         if any(self.poison in chunk.tokens() for chunk in batch.chunks):
             raise DecodeFailed("the batch is poisoned")
-        if not self.limits.is_unified:
-            check_passes(batch)
+        if not self.limits.is_unified and batch.chunks[0].sequence.span is None:
+            # Whole tiles of one prompt, or less than a tile of each sequence.
+            slots, n_rows = zip(*((chunk.slot, chunk.n_tokens) for chunk in batch.chunks))
+            assert list(slots) == sorted(slots)
+            assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
         super().decode(batch)
         self._outputs = {}
         record, next_row = [], 0

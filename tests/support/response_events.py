@@ -1,12 +1,22 @@
-"""Checks a stream of the Responses API event by event."""
+"""Output events for the tests of encoders, and a check of a stream of the Responses API, event by event."""
 
 from typing import Any
 
+from localchat.serving.core.events import Event, OutputToken, SampledTokens, ToolCallArguments, ToolCallStart
 from tests.support.wire_schemas import validate
 
 # For each kind of text the field of the text in its last event. The schemas of the events have all fields.
 _TEXTS = {"response.function_call_arguments": "arguments", "response.custom_tool_call_input": "input"}
 _PARTS = ("response.content_part", "response.reasoning_summary_part")
+
+
+def sampled(*tokens: OutputToken) -> SampledTokens:
+    return SampledTokens(tokens)
+
+
+def call(index: int, id: str, name: str, *pieces: str) -> list[Event]:
+    """A tool call, with its arguments in pieces."""
+    return [ToolCallStart(index, id, name), *(ToolCallArguments(index, piece) for piece in pieces)]
 
 
 def check_stream(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -38,9 +48,8 @@ def check_stream(events: list[dict[str, Any]]) -> dict[str, Any]:
     if response["status"] != "failed":
         assert open_item is None
         assert response["output"] == output
-        assert (
-            response["usage"]["total_tokens"] == response["usage"]["input_tokens"] + response["usage"]["output_tokens"]
-        )
+        usage = response["usage"]
+        assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     constant = set(response) - {"status", "output", "usage", "completed_at", "incomplete_details", "error"}
     assert {name: response[name] for name in constant} == {name: first["response"][name] for name in constant}
     return response

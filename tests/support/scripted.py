@@ -1,12 +1,10 @@
 """A chat server that sends the responses of a script: streams of text, calls, errors and cut streams."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from localchat import Client
 from tests.support.raw_responses import DONE, sse, until_close, with_length
@@ -14,7 +12,7 @@ from tests.support.raw_server import Request, serving
 
 Json = dict[str, Any]
 # The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.
-Response = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
+Response = Sequence[Json] | Callable[[Json], Sequence[Json]]
 
 
 def chunk(finish: str | None = None, **delta: Any) -> Json:
@@ -49,13 +47,6 @@ class Script:
     requests: list[Json] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
-    def next(self, path: str, body: Json) -> Sequence[Json]:
-        self.paths.append(path)
-        self.requests.append(body)
-        # The last response is repeated.
-        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
-        return response(body) if callable(response) else response
-
 
 @contextlib.contextmanager
 def scripted(*responses: Response) -> Iterator[Script]:
@@ -65,11 +56,14 @@ def scripted(*responses: Response) -> Iterator[Script]:
     def respond(request: Request, number: int) -> bytes:
         if request.method == "GET":
             return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
-        payloads = script.next(request.path, request.json)
-        if "error" in payloads[0]:
-            return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request")
-        if not request.json.get("stream"):
-            return with_length(json.dumps(payloads[0]).encode())
+        script.paths.append(request.path)
+        script.requests.append(request.json)
+        # The last response is repeated.
+        response = script.responses.pop(0) if len(script.responses) > 1 else script.responses[0]
+        payloads = response(request.json) if callable(response) else response
+        is_error = "error" in payloads[0]
+        if is_error or not request.json.get("stream"):
+            return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request" if is_error else "200 OK")
         whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
         return until_close(*map(sse, payloads), *([DONE] if whole else []))
 

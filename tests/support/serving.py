@@ -43,28 +43,26 @@ class Serving:
     """A running server, with its engine and backend."""
 
     def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
-        self.server = server
-        self.engine = engine
-        self.backend = backend
+        self.server, self.engine, self.backend, self.thread = server, engine, backend, thread
         # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
-        self.thread = thread
         # With `is_ready=False`: a load of the model waits for this.
         self.may_load = threading.Event()
+        # The sequences that were submitted to the engine, in order.
         self.requests = backend.requests
         self.port = server.server_port
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        self.address = f"127.0.0.1:{self.port}"
 
     @property
     def last_prompt(self) -> str:
         """The newest prompt as text. The tokens of the fake model are bytes; media are asterisks."""
         return bytes(ord("*") if token < 0 else token for token in self.requests[-1].prompt).decode()
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        """A connection on which these bytes were sent."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+        sock.sendall(sent)
+        return sock
 
     def client(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
@@ -75,7 +73,7 @@ class Serving:
             return ask(client, content, **fields)
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
-        """Send a request on a new connection; return the status and the body."""
+        """Send a request, whose body is bytes or text, on a new connection; return the status and the body."""
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
             return read_response(client)
@@ -96,9 +94,8 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
         loaded.model = Model("Fake", engine)
 
     service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
-    encoder = None if projector is None else MediaEncoder(projector)
-    engine = started(backend, max_queue=max_queue, encoder=encoder)
-    with engine, served(service, settings) as (server, thread):
+    options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
+    with started(backend, **options) as engine, served(service, settings) as (server, thread):
         running = Serving(server, engine, backend, thread)
         if is_ready:
             service.default.model = Model("Fake", engine)
@@ -221,10 +218,8 @@ def trickle(sock: socket.socket, byte: bytes) -> None:
 
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
     """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
-    with serving.connect() as sock:
-        sock.sendall(request)
-        raw = read_all(sock)
-    head, _, body = raw.partition(b"\r\n\r\n")
+    with serving.connect(request) as sock:
+        head, _, body = read_all(sock).partition(b"\r\n\r\n")
     return head, json.loads(body)
 
 
@@ -239,13 +234,12 @@ def read_until(sock: socket.socket, end: bytes) -> bytes:
 
 
 def dechunked(raw: bytes) -> bytes:
-    body, size = b"", -1
+    body, size = b"", 1
     while size:
-        head, _, raw = raw.partition(b"\r\n")
-        size = int(head, 16)
-        body += raw[:size]
-        assert raw[size : size + 2] == b"\r\n"
-        raw = raw[size + 2 :]
+        line, _, rest = raw.partition(b"\r\n")
+        size = int(line, 16)
+        assert rest[size : size + 2] == b"\r\n"
+        body, raw = body + rest[:size], rest[size + 2 :]
     assert raw == b""
     return body
 
@@ -283,18 +277,16 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
     """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
-    ((id, _, _),) = {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}
+    ((id, *_, kind),) = {(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}
     assert re.fullmatch("chatcmpl-[0-9a-f]{32}", id)
-    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    *body, last = chunks
+    assert kind == "chat.completion.chunk"
+    body = chunks[:-1] if usage else chunks
     if usage:
-        assert last["choices"] == []
-        assert last["usage"]["completion_tokens"] > 0
-    else:
-        body.append(last)
-    choices = [choice for chunk in body for choice in chunk["choices"]]
-    assert len(choices) == len(body)
-    kinds = [[chunk_kind(choice) for choice in choices if choice["index"] == i] for i in range(n)]
-    assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds), kinds
-    assert [(chunk_kind(choice), choice["index"]) for choice in choices[:n]] == [("role", i) for i in range(n)]
-    assert sum(map(len, kinds)) == len(choices)
+        assert chunks[-1]["choices"] == []
+        assert chunks[-1]["usage"]["completion_tokens"] > 0
+    kinds: dict[int, list[str]] = {i: [] for i in range(n)}
+    for (choice,) in (chunk["choices"] for chunk in body):
+        kinds[choice["index"]].append(chunk_kind(choice))
+    assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds.values()), kinds
+    firsts = [chunk["choices"][0] for chunk in body[:n]]
+    assert [(choice["index"], chunk_kind(choice)) for choice in firsts] == [(i, "role") for i in range(n)]

@@ -38,6 +38,7 @@ _MAGIC = {
     "PNG": rb"\x89PNG\r\n\x1a\n", "JPEG": rb"\xff\xd8\xff", "GIF": rb"GIF8[79]a", "BMP": rb"BM",
     "WAV": rb"RIFF.{4}WAVE", "FLAC": rb"fLaC", "MP3": rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]", "WebP": rb"RIFF.{4}WEBP",
 }  # fmt: skip
+# Those that libmtmd decodes without ffmpeg. The others are here to be named in the error.
 _FORMATS = {IMAGE: ("PNG", "JPEG", "GIF", "BMP"), AUDIO: ("WAV", "MP3", "FLAC")}
 # Their names in media types and in `format`, without "x-".
 _NAMES = {

@@ -1,1 +1,1 @@
-"""The models: reads GGUF headers, finds the file that a name means, and says which models are loaded."""
+"""The models on this machine: reads GGUF headers, finds the file that a name means, and fetches new ones."""

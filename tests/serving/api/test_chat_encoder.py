@@ -7,17 +7,12 @@ from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.text import to_json
 from tests.support.chat_requests import parse
-from tests.support.output_events import call, sampled
+from tests.support.response_events import call, sampled
 
 HEAD = ResponseHead("chatcmpl-1", 7, "m", ((5, 6),))
 START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0.5, completion_s=0.25, queue_s=0.125)
-EVENTS = (
-    ReasoningDelta("hm"),
-    ContentDelta('a"é\n'),
-    *call(0, "call_1", "f", '{"a":', "1}"),
-    OutputEnd("tool_calls"),
-)
+EVENTS = (ReasoningDelta("hm"), ContentDelta('a"é\n'), *call(0, "call_1", "f", '{"a":', "1}"), OutputEnd("tool_calls"))
 
 
 def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside=""):
@@ -93,11 +88,17 @@ def test_content_is_null_beside_calls_alone():
 
 
 def test_usage_fields():
+    """The timings have the names of llama.cpp."""
     assert USAGE.body() == {
         "prompt_tokens": 10, "prompt_time": 0.5, "prompt_tokens_per_sec": 12.0,
         "completion_tokens": 3, "completion_time": 0.25, "completion_tokens_per_sec": 8.0, "total_tokens": 13,
         "queue_time": 0.125, "total_time": 0.875,
         "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 1},
+    }  # fmt: skip
+    assert USAGE.timings() == {
+        "cache_n": 4, "prompt_n": 6, "prompt_ms": 500.0, "prompt_per_token_ms": 83.333, "prompt_per_second": 12.0,
+        "predicted_n": 3, "predicted_ms": 250.0, "predicted_per_token_ms": 125.0, "predicted_per_second": 8.0,
+        "queue_ms": 125.0,
     }  # fmt: skip
 
 
@@ -105,11 +106,3 @@ def test_timings_count_drafts_of_all_choices():
     with_drafts = replace(USAGE, n_drafted=10, n_draft_accepted=7)
     timings = Usage.total([with_drafts, USAGE, with_drafts], 3).timings()
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)
-
-
-def test_timings_have_llama_cpps_names():
-    assert USAGE.timings() == {
-        "cache_n": 4, "prompt_n": 6, "prompt_ms": 500.0, "prompt_per_token_ms": 83.333, "prompt_per_second": 12.0,
-        "predicted_n": 3, "predicted_ms": 250.0, "predicted_per_token_ms": 125.0, "predicted_per_second": 8.0,
-        "queue_ms": 125.0,
-    }  # fmt: skip

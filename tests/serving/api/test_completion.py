@@ -97,7 +97,7 @@ def test_bos_may_be_left_out_and_no_echo_has_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_suffix_makes_a_fim_prompt():
-    with serving(fim_tokens=(1, 2, 3)) as running:
+    with serving(fim={"fim_tokens": (1, 2, 3)}) as running:
         assert texts(running, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
 
 
@@ -110,19 +110,19 @@ def test_suffix_makes_a_fim_prompt():
         ({"prompt": "a", "suffix": "b"}, "suffix"),  # the model has no FIM tokens
         ({"prompt": ["a", "a" * 300]}, "prompt[1]"),
         ({"prompt": "a", "n": 100}, "n"),
+        ({"input_prefix": "x", "input_suffix": "y"}, "input_suffix"),
     ],
 )
 def test_field_that_the_model_cannot_serve_is_named(running: Serving, fields: dict[str, Any], param: str):
-    status, body = ask(running.port, "/v1/completions", fields)
+    status, body = ask(running.port, "/v1/completions" if "prompt" in fields else "/infill", fields)
     assert (status, body["error"]["param"]) == (400, param)
     running.wait_until_idle()
 
 
 def test_usage_counts_each_prompt_once(running: Serving):
     body = complete(running, prompt=["abc", "de"], n=2)
-    assert body["choices"][3] == {
-        "index": 3, "text": "de", "logprobs": None, "finish_reason": "stop", "stop_reason": None
-    }  # fmt: skip
+    ends = {"logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    assert body["choices"][3] == {"index": 3, "text": "de", **ends}
     assert (body["usage"]["prompt_tokens"], body["timings"]["predicted_n"]) == (5, (4 + 3) * 2)  # with their ends
     assert (body["object"], body["model"]) == ("text_completion", "Fake")
 
@@ -182,21 +182,19 @@ def test_likeliest_of_tokens_with_equal_text_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("fields", "content", "stop_type", "stopping_word"),
+    ("fields", "content", "stop_type", "word"),
     [
         ({"n_predict": 3}, "abc", "limit", ""),
         ({"stop": ["de"]}, "abc", "word", "de"),
         ({"stop_token_ids": [99]}, "ab", "eos", ""),
     ],
 )
-def test_native_output_is_the_same_whole_and_streamed(
-    fields: dict[str, Any], content: str, stop_type: str, stopping_word: str
-):
+def test_native_output_is_the_same_whole_and_streamed(fields: Any, content: str, stop_type: str, word: str):
     with serving(endless) as running:
         status, body = ask(running.port, "/completion", {"prompt": "xy", **fields})
         _, (*chunks, last) = ask(running.port, "/completion", {"prompt": "xy", "stream": True, **fields})
     assert (status, body["content"], body["stop"]) == (200, content, True)
-    assert (body["stop_type"], body["stopping_word"], body["tokens_evaluated"]) == (stop_type, stopping_word, 2)
+    assert (body["stop_type"], body["stopping_word"], body["tokens_evaluated"]) == (stop_type, word, 2)
     assert "".join(chunk["content"] for chunk in chunks) == content
     assert not any(chunk["stop"] for chunk in chunks)
     assert "completion_probabilities" not in body
@@ -213,6 +211,7 @@ def test_several_outputs_are_a_list_with_tokens_and_probabilities(running: Servi
 
 FILES = [{"filename": "a.py", "text": "A"}, {"text": "B"}]
 GAP = {"input_prefix": "x", "input_suffix": "y"}
+ONE_FILE = {**GAP, "input_extra": FILES[:1]}
 
 
 @pytest.mark.parametrize(
@@ -222,16 +221,12 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
         ({}, {"input_prefix": "x", "prompt": "z"}, "\x01x\x02\x03z"),
         ({}, {**GAP, "input_extra": FILES}, "a.py\nA\n\nfile\nB\n\n\x01x\x02y\x03"),
         ({"fim_file": 4}, {**GAP, "input_extra": FILES}, "\x04a.py\nA\n\x04file\nB\n\x04file\n\x01x\x02y\x03"),
-        (
-            {"fim_file": 4, "fim_repository": 5},
-            {**GAP, "input_extra": FILES[:1]},
-            "\x05project\n\x04a.py\nA\n\x04file\n\x01x\x02y\x03",
-        ),
+        ({"fim_file": 4, "fim_repository": 5}, ONE_FILE, "\x05project\n\x04a.py\nA\n\x04file\n\x01x\x02y\x03"),
     ],
     ids=["gap", "text in the gap", "files", "file tokens", "repository"],
 )
 def test_infill_makes_a_fim_prompt(facts: dict[str, Any], fields: dict[str, Any], prompt: str):
-    with serving(fim_tokens=(1, 2, 3), **facts) as running:
+    with serving(fim={"fim_tokens": (1, 2, 3), **facts}) as running:
         status, body = ask(running.port, "/infill", fields)
         _, events = ask(running.port, "/infill", {**fields, "stream": True})
     assert status == 200
@@ -239,11 +234,6 @@ def test_infill_makes_a_fim_prompt(facts: dict[str, Any], fields: dict[str, Any]
     for event in events:
         validate(event, "infill-event")
     assert (body["content"], body["tokens_evaluated"]) == (prompt, len(prompt))
-
-
-def test_infill_needs_a_model_with_fim_tokens(running: Serving):
-    status, body = ask(running.port, "/infill", GAP)
-    assert (status, body["error"]["param"]) == (400, "input_suffix")
 
 
 def test_model_file_has_the_fim_tokens(tmp_path: Path):

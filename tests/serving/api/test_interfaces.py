@@ -6,20 +6,17 @@ Events and bodies of errors are validated against the schemas of their interface
 import contextlib
 import json
 import re
-from functools import partial
 from typing import Any
 
 import pytest
 
 from localchat.serving.api.chat import parse_chat
-from localchat.serving.api.completions import parse_completion, parse_infill, parse_native
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.api.ollama import parse_ollama
-from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
-from tests.support.chat_requests import HI, NAMED, TOOL, ignored, read
+from tests.support.chat_requests import HI, NAMED, TOOL, ignored, parse_responses, read
 from tests.support.exchanges import ask
 from tests.support.exchanges import read as read_response
 from tests.support.response_events import check_stream
@@ -28,7 +25,6 @@ from tests.support.wire_schemas import validate
 
 LONG = "a b c d " * 200
 LONG_CHAT = [{"role": "user", "content": LONG}]
-parse_responses = partial(parse_response, ResponseStore())
 
 
 def messages(**fields: Any) -> Any:
@@ -102,21 +98,6 @@ def test_body_of_too_many_lists_is_refused(item: bytes):
         parse_body(body)
 
 
-@pytest.mark.parametrize(
-    ("parse", "body"),
-    [
-        (parse_chat, {"messages": HI, "max_tokens": -1}),
-        (parse_chat, {"messages": HI, "max_completion_tokens": -1}),
-        (parse_completion, {"prompt": "a", "max_tokens": -1}),
-        (parse_native, {"prompt": "a", "n_predict": -1}),
-        (parse_infill, {"input_prefix": "a", "n_predict": -1}),
-        (parse_ollama, {"messages": HI, "options": {"num_predict": -1}}),
-    ],
-)
-def test_length_of_minus_one_is_no_limit(parse: Any, body: Any):
-    assert read(parse, body).params.max_tokens is None
-
-
 @pytest.mark.parametrize("field", [{"stop": ["x"]}, {"max_completion_tokens": 3}])
 def test_field_of_another_interface_is_refused(field: dict[str, Any]):
     with pytest.raises(BadRequest, match=f"'{next(iter(field))}' is an unknown field"):
@@ -126,18 +107,6 @@ def test_field_of_another_interface_is_refused(field: dict[str, Any]):
 # --- schemas ---
 
 
-def function(schema: Any) -> dict[str, Any]:
-    return {"name": "f", "parameters": schema}
-
-
-# Parsers of tools, and the fields of a request whose tool has a schema.
-OF_TOOLS: dict[str, tuple[Any, Any]] = {
-    "chat": (parse_chat, lambda schema: messages(tools=[{"type": "function", "function": function(schema)}])),
-    "messages": (parse_messages, lambda schema: messages(tools=[{"name": "f", "input_schema": schema}])),
-    "responses": (
-        parse_responses, lambda schema: {"input": "x", "tools": [{"type": "function", **function(schema)}]}
-    ),
-}  # fmt: skip
 SCHEMA = {
     "type": "object",
     "required": None,
@@ -148,15 +117,20 @@ CLEAN = {"type": "object", "properties": {"a": {"type": "string", "default": Non
 LARGE = {"enum": ["a" * 1000] * 2000}
 
 
-@pytest.mark.parametrize(("parse", "fields_with"), OF_TOOLS.values(), ids=OF_TOOLS)
-def test_null_in_a_schema_is_absent(parse: Any, fields_with: Any):
-    assert read(parse, fields_with(SCHEMA)).tools[0]["function"]["parameters"] == CLEAN
+def with_tool(**function: Any) -> dict[str, Any]:
+    return messages(tools=[{"type": "function", "function": {"name": "f", **function}}])
+
+
+def test_null_in_a_schema_is_absent():
+    assert read(parse_chat, with_tool(parameters=SCHEMA)).tools[0]["function"]["parameters"] == CLEAN
 
 
 @pytest.mark.parametrize(
     ("parse", "fields", "param"),
     [
-        *((parse, fields_with(LARGE), "tools") for parse, fields_with in OF_TOOLS.values()),
+        (parse_chat, with_tool(parameters=LARGE), "tools"),
+        (parse_messages, messages(tools=[{"name": "f", "input_schema": LARGE}]), "tools"),
+        (parse_responses, {"input": "x", "tools": [{"type": "function", "name": "f", "parameters": LARGE}]}, "tools"),
         (parse_chat, messages(json_schema=LARGE), "json_schema"),
         (parse_chat, messages(grammar="root ::= " + '"a" ' * 500_000), "grammar"),
         (parse_chat, messages(response_format={"type": "json_schema", "schema": LARGE}), "response_format.schema"),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from localchat.serving.api.messages import MessageEncoder, error_body, parse_mes
 from localchat.serving.core.errors import BadRequest, InferenceError, QueueFull
 from localchat.serving.core.events import ContentDelta, Event, OutputEnd, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.request import ResponseFormat
-from tests.support.chat_requests import read
-from tests.support.output_events import call
+from tests.support.chat_requests import read, values_of
+from tests.support.response_events import call
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}
@@ -57,11 +58,8 @@ FOUND = block("search_result", title="T", source="S", content=[block("text", tex
         ("user", [result("21"), TEXT], [called("21"), {"role": "user", "content": "Hi"}]),
         ("assistant", [TEXT, CALL], [{"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}]),
         ("assistant", [CALL], [{"role": "assistant", "tool_calls": [CALLED]}]),
-        (
-            "assistant",
-            [THINKING, block("redacted_thinking", data="x"), TEXT],
-            [{"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}],
-        ),
+        ("assistant", [THINKING, TEXT], [{"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}]),
+        ("assistant", [block("redacted_thinking", data="x"), TEXT], [{"role": "assistant", "content": "Hi"}]),
         ("user", [DOCUMENT], [{"role": "user", "content": "Notes\na"}]),
         ("user", [FOUND], [{"role": "user", "content": "T\nS\na"}]),
     ],
@@ -84,8 +82,8 @@ def test_system_text_comes_first_without_a_line_that_changes_with_every_request(
     assert parsed(system=system).messages[0] == {"role": "system", "content": expected}
 
 
-SCHEMA = {"type": "object"}
-FORMAT = {"type": "json_schema", "schema": SCHEMA}
+as_format = partial(ResponseFormat, "json_schema", {"type": "object"})
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 ON, OFF = {"enable_thinking": True}, {"enable_thinking": False}
 ONE_CALL = {"type": "auto", "disable_parallel_tool_use": True}
 
@@ -105,11 +103,8 @@ ONE_CALL = {"type": "auto", "disable_parallel_tool_use": True}
         ({}, {"template_vars": OFF}),
         ({"thinking": {"type": "disabled"}}, {"template_vars": OFF}),
         ({"output_config": {"effort": "high"}}, {"template_vars": {**OFF, "reasoning_effort": "high"}}),
-        (
-            {"output_config": {"format": FORMAT}},
-            {"response_format": ResponseFormat("json_schema", SCHEMA, "output_config.format.schema")},
-        ),
-        ({"output_format": FORMAT}, {"response_format": ResponseFormat("json_schema", SCHEMA, "output_format.schema")}),
+        ({"output_config": {"format": FORMAT}}, {"response_format": as_format("output_config.format.schema")}),
+        ({"output_format": FORMAT}, {"response_format": as_format("output_format.schema")}),
         ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, {"continue_final_message": True}),
         (
             {"temperature": 0.5, "top_k": 3, "stop_sequences": ["END"], "seed": 7},
@@ -118,29 +113,21 @@ ONE_CALL = {"type": "auto", "disable_parallel_tool_use": True}
     ],
 )
 def test_field_is_read(fields: dict[str, Any], expected: dict[str, Any]):
-    request = parsed(**fields)
-    found = {name: getattr(request if hasattr(request, name) else request.params, name) for name in expected}
-    assert found == expected
+    assert values_of(parsed(**fields), expected) == expected
 
 
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=9, prompt_s=0.0, completion_s=0.0)
 COUNTS = {"input_tokens": 6, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 9}
-EVENTS = [
-    ReasoningDelta("Hm"),
-    ReasoningDelta("."),
-    ContentDelta("Hi"),
-    *call(0, "t1", "get_weather", '{"city":', '"Oslo"}'),
-    *call(1, "t2", "now", "{}"),
-]
+CALLS = [*call(0, "t1", "get_weather", '{"city":', '"Oslo"}'), *call(1, "t2", "now", "{}")]
+EVENTS = [ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("Hi"), *CALLS]
 HEAD = ResponseHead("msg_1", 0, "demo")
 
 
 def encoded(end: OutputEnd, *, n_completion: int = 9, events: Sequence[Event] = EVENTS) -> tuple[list[Any], Any]:
     """The events of the stream, and the body, of the same output under a limit of 20 tokens."""
     usage = replace(USAGE, n_completion=n_completion)
-    stream, whole = (
-        MessageEncoder(HEAD, parsed(max_tokens=20, stream=is_stream), lambda: usage) for is_stream in (True, False)
-    )
+    requests = (parsed(max_tokens=20, stream=is_stream) for is_stream in (True, False))
+    stream, whole = (MessageEncoder(HEAD, request, lambda: usage) for request in requests)
     chunks = []
     for event in (*events, end):
         stream.add(0, event)

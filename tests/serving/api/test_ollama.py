@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.ollama import parse_generate, parse_ollama
 from localchat.serving.core.request import ResponseFormat
-from tests.support.chat_requests import ignored, read
+from tests.support.chat_requests import ignored, read, values_of
 from tests.support.exchanges import ask
 from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, generating, serving
 
@@ -23,27 +22,22 @@ def parse(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_chat_has_thinking_content_and_counts(stream):
-    with serving(generating(REASONING_AND_TEXT), **BIG) as running:
-        status, body = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
+def test_chat_has_thinking_content_whole_calls_and_counts(stream):
+    output = REASONING_AND_TEXT + CALL
+    with serving(generating(output), **BIG) as running:
+        status, body = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
     lines = body if stream else [body]
     assert status == 200
     assert "".join(line["message"].get("thinking", "") for line in lines) == "hm"
     assert "".join(line["message"]["content"] for line in lines) == "Let me look."
+    calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+    assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
     last = lines[-1]
-    assert (last["done_reason"], last["model"], last["eval_count"]) == ("stop", "Fake", len(REASONING_AND_TEXT) + 1)
+    assert (last["done_reason"], last["model"], last["eval_count"]) == ("stop", "Fake", len(output) + 1)
     assert last["prompt_eval_count"] > 0
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", last["created_at"])
     assert last["total_duration"] >= last["eval_duration"] > 0
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_call_is_whole_with_arguments_as_an_object(stream):
-    with serving(generating(CALL), **BIG) as running:
-        _, body = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
-    calls = [call for line in (body if stream else [body]) for call in line["message"].get("tool_calls", ())]
-    assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
 
 
 def test_generate_with_template_raw_and_suffix():
@@ -73,12 +67,12 @@ def test_empty_request_loads_the_model(path, fields, keep_alive, reason):
 def test_options_are_mapped():
     options = {"num_predict": 7, "temperature": 0, "top_k": 3, "seed": 5, "stop": ["x"], "repeat_last_n": 9}
     fields = {"options": {**options, "num_ctx": 1, "colour": 1}, "think": "high", "format": {"type": "object"}}
-    request = parse(**fields)
-    assert isinstance(request, ChatRequest)
-    assert (request.stream, request.params.max_tokens, request.params.stop) == (True, 7, ("x",))
-    assert request.params.sampling == {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}
-    assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
-    assert request.response_format == ResponseFormat("json_schema", {"type": "object"}, "format")
+    values = {
+        "sampling": {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}, "stop": ("x",), "max_tokens": 7,
+        "template_vars": {"enable_thinking": True, "reasoning_effort": "high"}, "stream": True,
+        "response_format": ResponseFormat("json_schema", {"type": "object"}, "format"),
+    }  # fmt: skip
+    assert values_of(parse(**fields), values) == values
     assert ignored(parse_ollama, {"messages": [USER], **fields}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}
@@ -98,14 +92,7 @@ def test_results_are_assigned_to_the_calls_in_order():
 # --- The built-in model ---
 
 
-@pytest.fixture(scope="module")
-def url(base_url: str) -> str:
-    return base_url.removesuffix("/v1")
-
-
-def test_model_is_listed_and_shown(url):
-    port = int(url.rpartition(":")[2])
-    ask(port, "/api/generate", {})  # Waits until the model is loaded, which is a moment after the server is ready.
+def test_model_is_listed_and_shown(port):
     version = ask(port, "/api/version")[1]["version"]
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)
     (model,) = ask(port, "/api/tags")[1]["models"]
@@ -122,24 +109,24 @@ def test_model_is_listed_and_shown(url):
 
 
 @pytest.mark.parametrize(
-    ("template", "capabilities"),
+    ("more", "capabilities"),
     [
-        ("{{ messages[-1].content }}", ["completion"]),
-        ("{{ messages[-1].content }}{{ tools }}", ["completion", "tools"]),
-        ("{{ messages[-1].content }}{# <think></think> #}", ["completion", "thinking"]),
-        ("{{ messages[-1].content }}{# [THINK] [/THINK] #}", ["completion", "thinking"]),
-        ("{{ messages[-1].content }}{{ enable_thinking }}", ["completion", "thinking"]),
+        ("", []),
+        ("{{ tools }}", ["tools"]),
+        ("{# <think></think> #}", ["thinking"]),
+        ("{# [THINK] [/THINK] #}", ["thinking"]),
+        ("{{ enable_thinking }}", ["thinking"]),
     ],
-    ids=["text", "tools", "thinking", "other tags", "switch"],
 )
-def test_capabilities_are_those_of_the_template(template, capabilities):
-    with serving(chat_template=template) as running:
-        assert ask(running.port, "/api/show", {"model": "Fake"})[1]["capabilities"] == capabilities
+def test_capabilities_are_those_of_the_template(more, capabilities):
+    with serving(chat_template="{{ messages[-1].content }}" + more) as running:
+        shown = ask(running.port, "/api/show", {"model": "Fake"})[1]
+    assert shown["capabilities"] == ["completion", *capabilities]
 
 
-def test_ollama_package(url, request):
+def test_ollama_package(port, request):
     ollama = pytest.importorskip("ollama", reason="the real client comes with the clients extra")
-    client = ollama.Client(host=url)
+    client = ollama.Client(host=f"http://127.0.0.1:{port}")
     request.addfinalizer(client._client.close)
     assert [model.model for model in client.list().models] == ["demo"]
     assert client.show("demo").capabilities

@@ -45,16 +45,13 @@ def test_request_of_a_program_succeeds(address: str, name: str, stream: bool):
     check(address, REQUESTS[name], stream=stream)
 
 
+PATCH = {"type": "custom", "name": "apply_patch"}
 # Other outputs of the same requests: the request, the fields to change, and a text in the events or the body.
 OUTPUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat, call": ("cline-native-tools", {"tool_choice": "required"}, '"tool_calls"'),
     "chat, cut": ("aider", {"max_tokens": 1}, '"length"'),
     "responses, call": ("codex", {"tool_choice": "required", "max_output_tokens": 200}, '"arguments"'),
-    "responses, custom call": (
-        "codex",
-        {"tool_choice": {"type": "custom", "name": "apply_patch"}, "max_output_tokens": 200},
-        '"custom_tool_call"',
-    ),
+    "responses, custom call": ("codex", {"tool_choice": PATCH, "max_output_tokens": 200}, '"custom_tool_call"'),
     "responses, cut": ("codex", {"max_output_tokens": 1}, '"incomplete"'),
     "messages, call": ("claude-code", {"tool_choice": {"type": "any"}, "max_tokens": 200}, '"tool_use"'),
     "messages, cut": ("claude-code", {"max_tokens": 1}, '"max_tokens"'),

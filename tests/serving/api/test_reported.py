@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.chat_requests import TOOL
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
 from tests.support.live import running_server
 from tests.support.serving import BIG, chat_body, generating, raw_request, read_all, reset, serving, wait_for
 
 USER = {"role": "user", "content": "hello"}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 SCHEMA = {"type": "object", "required": None, "enum": None, "properties": {"a": {"type": "integer", "minimum": None}}}
 
 
@@ -79,27 +79,23 @@ REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_conte
 # A request, and whether its response is right, with the fields of its first choice.
 RESPONSES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "zero log probabilities are those of the tokens": (
-        "/v1/completions",
-        {"prompt": "a", "logprobs": 0, "max_tokens": 3},
+        "/v1/completions", {"prompt": "a", "logprobs": 0, "max_tokens": 3},
         lambda one: [*map(list, one["logprobs"]["top_logprobs"])] == [[token] for token in one["logprobs"]["tokens"]],
     ),
     "a natural end with log probabilities": (
         *chat(max_tokens=300, logprobs=True),
-        lambda one: (
-            one["finish_reason"] == "stop"
-            and "".join(token["token"] for token in one["logprobs"]["content"]) == one["message"]["content"]
-        ),
+        lambda one: (one["finish_reason"], one["message"]["content"])
+        == ("stop", "".join(token["token"] for token in one["logprobs"]["content"])),
     ),
     "control tokens as stop texts": (
-        *chat(stop=["<|im_end|>", "<|im_start|>"]),
-        lambda one: one["usage"]["completion_tokens"] == 8,
+        *chat(stop=["<|im_end|>", "<|im_start|>"]), lambda one: one["usage"]["completion_tokens"] == 8,
     ),
     "content, reasoning and a call in one message": (
         *chat(USER, REPLAYED, result("1", [{"type": "text", "text": "x"}]), tools=[TOOL]),
         lambda one: one["finish_reason"] == "length",
     ),
     "the count of a cached prompt": ("/api/chat", OLLAMA, lambda one: one["prompt_eval_count"] > 5),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RESPONSES)
@@ -152,7 +148,7 @@ def test_request_that_leaves_the_queue_does_not_end_the_running_ones():
 def test_context_of_other_files_is_cut_and_leaves_a_token_for_the_output(fields: dict[str, Any]):
     extra = [{"filename": "a.py", "text": "x = 1\n" * 100}]
     gap = {"input_prefix": "before", "input_suffix": "after", "input_extra": extra}
-    with serving(generating("out"), n_ctx=128, fim_tokens=(1, 2, 3)) as running:
+    with serving(generating("out"), n_ctx=128, fim={"fim_tokens": (1, 2, 3)}) as running:
         status, body = running.request("POST", "/infill", json.dumps({**gap, **fields}))
         assert status == 200, body
         assert running.last_prompt.endswith("\x01before\x02after\x03")

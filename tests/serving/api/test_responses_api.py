@@ -9,35 +9,26 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.responses import (
-    ResponseEncoder,
-    ResponsesRequest,
-    ResponseStore,
-    custom_input,
-    parse_response,
-)
+from localchat.serving.api.responses import ResponseEncoder, ResponseStore, custom_input, parse_response
 from localchat.serving.core.errors import InferenceError, NotFound, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.core.request import ResponseFormat
 from localchat.serving.core.text import to_json
-from tests.support.chat_requests import read
-from tests.support.output_events import call, sampled
-from tests.support.response_events import check_stream
+from tests.support.chat_requests import parse_responses, read, values_of
+from tests.support.response_events import call, check_stream, sampled
 
 LOOK = {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
 FUNCTION = {"type": "function", **LOOK}
 PATCH = {"type": "custom", "name": "patch", "description": "Patches"}
 CRM = {"type": "namespace", "name": "crm", "description": "Customers", "tools": [{"type": "function", "name": "find"}]}
-parse_new = partial(parse_response, ResponseStore())
-
-
-def parse(earlier: ResponseStore | None = None, /, **fields: Any) -> ResponsesRequest:
-    return read(partial(parse_response, earlier) if earlier else parse_new, {"input": "hi", **fields})
-
-
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"a":1}'}
+CUSTOM = {"call_id": "c1", "name": "patch"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
+
+
+def parse(parser: Any = parse_responses, /, **fields: Any) -> Any:
+    return read(parser, {"input": "hi", **fields})
 
 
 def called(name: str, arguments: Any, id: str = "c1") -> dict[str, Any]:
@@ -73,15 +64,11 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "the assistant's items are one message": (
         [
             reasoning(id="rs_1", content=texts("reasoning_text", "hm", "!")),
-            {"type": "message", **assistant(texts("output_text", "I look."))},
-            CALL,
-            {**CALL, "call_id": "c2"},
-            RESULT,
+            {"type": "message", **assistant(texts("output_text", "I look."))}, CALL, {**CALL, "call_id": "c2"}, RESULT,
             {**RESULT, "call_id": "c2", "output": texts("input_text", "seen")},
         ],
         [
-            assistant("I look.", reasoning_content="hm!", tool_calls=[LOOKED, {**LOOKED, "id": "c2"}]),
-            SEEN,
+            assistant("I look.", reasoning_content="hm!", tool_calls=[LOOKED, {**LOOKED, "id": "c2"}]), SEEN,
             {**SEEN, "tool_call_id": "c2"},
         ],
     ),
@@ -91,28 +78,20 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         [assistant("a", tool_calls=[LOOKED], reasoning_content="r"), SEEN],
     ),
     "custom call": (
-        [
-            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "a\nb"},
-            {"type": "custom_tool_call_output", "call_id": "c1", "output": "seen"},
-        ],
+        [{**CUSTOM, "type": "custom_tool_call", "input": "a\nb"}, {**RESULT, "type": "custom_tool_call_output"}],
         [assistant(tool_calls=[called("patch", {"input": "a\nb"})]), SEEN],
     ),
     "call in a namespace": (
-        [{**CALL, "name": "find", "namespace": "crm"}],
-        [assistant(tool_calls=[called("crm__find", '{"a":1}')])],
+        [{**CALL, "name": "find", "namespace": "crm"}], [assistant(tool_calls=[called("crm__find", '{"a":1}')])],
     ),
     "reasoning that a client kept encrypted": (
-        [reasoning(encrypted_content="localchat:hä"), CALL],
-        [assistant(reasoning_content="hä", tool_calls=[LOOKED])],
+        [reasoning(encrypted_content="localchat:hä"), CALL], [assistant(reasoning_content="hä", tool_calls=[LOOKED])],
     ),
     "reasoning that another server encrypted": ([reasoning(encrypted_content="gAAAA")], []),
-    "reasoning as a summary": (
-        [reasoning(summary=texts("summary_text", "s"), content=None)],
-        [assistant(reasoning_content="s")],
-    ),
+    "a summary": ([reasoning(summary=texts("summary_text", "s"), content=None)], [assistant(reasoning_content="s")]),
     "a refusal": ([assistant([{"type": "refusal", "refusal": "No."}])], [assistant("No.")]),
     "items of unsupported tools": ([{"type": "web_search_call", "id": "x"}, {"type": "compaction", "id": "y"}], []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "messages"), MESSAGES.values(), ids=MESSAGES)
@@ -135,12 +114,12 @@ def test_settings_are_read_and_repeated():
     }  # fmt: skip
     include = ["reasoning.encrypted_content", "web_search_call.action.sources"]
     request = parse(**repeated, temperature=0.5, truncation="auto", stream=True, include=include, service_tier="flex")
-    assert (request.params.max_tokens, request.params.top_logprobs) == (7, 2)
-    assert request.params.sampling == {"temperature": 0.5}
-    assert request.response_format == ResponseFormat("json_schema", {"type": "object"}, "text.format.schema")
-    assert request.template_vars == {"reasoning_effort": "high"}
-    assert (request.stream, request.summarises, request.includes_encrypted) == (True, True, True)
-    assert (request.store, request.parallel_tool_calls) == (None, False)
+    values = {
+        "max_tokens": 7, "top_logprobs": 2, "sampling": {"temperature": 0.5}, "stream": True, "store": None,
+        "response_format": ResponseFormat("json_schema", {"type": "object"}, "text.format.schema"), "summarises": True,
+        "template_vars": {"reasoning_effort": "high"}, "includes_encrypted": True, "parallel_tool_calls": False,
+    }  # fmt: skip
+    assert values_of(request, values) == values
     assert {name: request.settings[name] for name in repeated} == repeated
     assert (request.settings["truncation"], request.settings["service_tier"]) == ("disabled", "default")
 
@@ -165,10 +144,7 @@ CHOICES: dict[str, tuple[Any, tuple[str, tuple[str, ...]]]] = {
     "function": ({"type": "function", "name": "look"}, ("required", ("look",))),
     "custom": ({"type": "custom", "name": "patch"}, ("required", ("patch",))),
     "in a namespace": ({"type": "function", "name": "find", "namespace": "crm"}, ("required", ("crm__find",))),
-    "allowed": (
-        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}, {"type": "mcp"}]},
-        ("auto", ("look",)),
-    ),
+    "allowed": ({"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, {"type": "mcp"}]}, ("auto", ("look",))),
 }
 
 
@@ -187,10 +163,11 @@ def response(id: str, text: str = "x") -> dict[str, Any]:
 def test_item_reference_is_the_item():
     store = ResponseStore()
     store.put(response("resp_1", "yes"), ())
+    parser = partial(parse_response, store)
     for reference in ({"type": "item_reference", "id": "msg_resp_1"}, {"id": "msg_resp_1"}):
-        assert parse(store, input=[reference, USER]).messages[0] == {"role": "assistant", "content": "yes"}
+        assert parse(parser, input=[reference, USER]).messages[0] == assistant("yes")
     with pytest.raises(NotFound) as caught:
-        parse(store, input=[USER, {"type": "item_reference", "id": "msg_2"}])
+        parse(parser, input=[USER, {"type": "item_reference", "id": "msg_2"}])
     assert caught.value.param == "input[1].id"
 
 
@@ -265,14 +242,12 @@ OUTPUTS: dict[str, tuple[list[Any], dict[str, Any], list[tuple[str, str]]]] = {
     "reasoning and text": (
         [ReasoningDelta("h"), ReasoningDelta("m"), ContentDelta("a")], {}, [("reasoning", "hm"), ("message", "a")]
     ),
-    "reasoning as a summary": (
-        [ReasoningDelta("hm"), ContentDelta("a")],
-        {"reasoning": {"summary": "auto"}},
+    "a summary": (
+        [ReasoningDelta("hm"), ContentDelta("a")], {"reasoning": {"summary": "auto"}},
         [("reasoning", "hm"), ("message", "a")],
     ),
     "reasoning between texts": (
-        [ContentDelta("a"), ReasoningDelta("hm"), ContentDelta("b")],
-        {},
+        [ContentDelta("a"), ReasoningDelta("hm"), ContentDelta("b")], {},
         [("message", "a"), ("reasoning", "hm"), ("message", "b")],
     ),
     "calls": (
@@ -281,8 +256,7 @@ OUTPUTS: dict[str, tuple[list[Any], dict[str, Any], list[tuple[str, str]]]] = {
         [("message", "a"), ("function_call", "{}"), ("function_call", ""), ("function_call", "{}")],
     ),
     "custom call": (
-        call(0, "c1", "patch", '{"in', 'put":', '"a\\', 'nb', '\\u00', 'e9"', "}"),
-        {"tools": [PATCH]},
+        call(0, "c1", "patch", '{"in', 'put":', '"a\\', 'nb', '\\u00', 'e9"', "}"), {"tools": [PATCH]},
         [("custom_tool_call", "a\nbé")],
     ),
     "a call of an unknown tool": (call(0, "c1", "other", "{}"), {}, [("function_call", "{}")]),
@@ -306,14 +280,10 @@ def test_output_becomes_items(events, fields, items, reason):
     assert response["completed_at"] == (None if reason == "length" else 1700000001)
 
 
-def test_names_of_calls_are_those_of_the_request():
+def test_response_has_the_names_of_the_request_and_the_details_of_the_usage():
     _, response = run(call(0, "c1", "crm__find", "{}"), tools=[CRM])
     (item,) = response["output"]
     assert (item["call_id"], item["name"], item["namespace"]) == ("c1", "find", "crm")
-
-
-def test_usage_has_details():
-    _, response = run([ContentDelta("a")])
     assert response["usage"] == {
         "input_tokens": 10,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 6},

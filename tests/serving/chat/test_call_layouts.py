@@ -1,7 +1,5 @@
 """Every layout of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace
@@ -9,23 +7,9 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.constraints.constraint import constraint_for
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.engine.values import Constraint
-from tests.support.constraints import (
-    MESSAGES,
-    SCHEMA,
-    TOOLS,
-    check_calls,
-    check_fits,
-    constraint_of,
-    fits,
-    generated,
-    read_calls,
-    required,
-)
+from tests.support.constraints import TOOLS, calls_in, check_calls, check_fits, constraint_of, fits, generated, required
 from tests.support.dialect_outputs import BAR
 from tools import formats as templates
 
@@ -35,30 +19,27 @@ def tool(name: str, properties: Any, required: Any, **schema: Any) -> dict[str, 
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
-    """A function `f` whose one argument `a` has this schema."""
-    return (tool("f", {"a": schema}, "a"),)
-
-
-def layout_constraint(name: str, i: int, tools: Any) -> Constraint | None:
+def layout_constraint(name: str, i: int, tools: Any) -> Any:
     """The constraint that requires calls in one layout of a family."""
     dialect = replace(DIALECTS[name], calls=DIALECTS[name].calls[i : i + 1])
     return constraint_of("", dialect=dialect, **required(tools=tools))
 
 
+DSML = '<|DSML|function_calls>\n<|DSML|invoke name="f">{{"a": {}}}\n</|DSML|invoke>\n</|DSML|function_calls>'
+DSML = DSML.replace("|", BAR)
 # For each family, the text of its template, and a call of `f` with one argument.
 IN_TAGS = {
     "glm": ("<tool_call><arg_key>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
     "minicpm5": ('<function name="<param name="', '<function name="f"><param name="a">{}</param></function>'),
     "gemma-4": ("<|tool_call>", "<|tool_call>call:f{{a:{}}}<tool_call|>"),
     # The arguments are one object.
-    "deepseek-dsml": (
-        f"<{BAR}DSML{BAR}function_calls>",
-        '<|DSML|function_calls>\n<|DSML|invoke name="f">{{"a": {}}}\n</|DSML|invoke>\n</|DSML|function_calls>'.replace(
-            "|", BAR
-        ),
-    ),
+    "deepseek-dsml": (DSML.partition("\n")[0], DSML),
 }
+DATE, LIST, NULL = (
+    {"type": "string", "format": "date"},
+    {"type": "array", "items": {"type": "string"}},
+    {"type": "null"},
+)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +52,7 @@ IN_TAGS = {
         ("glm", {"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
         ("glm", {"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
         ("glm", {"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
-        ("glm", {"type": "array", "items": {"type": "string"}}, ['["</arg_value>"]', "[]"], ["", "[1]"]),
+        ("glm", LIST, ['["</arg_value>"]', "[]"], ["", "[1]"]),
         # Bare text that the parser could read as another value is not allowed.
         ("glm", {"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),
         ("glm", {"enum": ["1", 1]}, [], ["1"]),
@@ -81,23 +62,17 @@ IN_TAGS = {
         ("minicpm5", {"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
         ("minicpm5", {}, ["a", "3", "<!"], ["<![CDATA[a"]),
         # Texts have the quotes of the notation, lists and objects are JSON.
-        ("gemma-4", {"anyOf": [{"type": "string"}, {"type": "null"}]}, ['<|"|>"x"<|"|>', "null"], ["x", "1"]),
-        ("gemma-4", {"type": "array", "items": {"type": "string"}}, ['["<tool_call|>"]'], ['[<|"|>a<|"|>]', "[1]"]),
-        ("gemma-4", {"type": "string", "format": "date"}, ['"2026-11-28"'], ['<|"|>2026-11-28<|"|>', '"now"']),
-        (
-            "deepseek-dsml",
-            {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
-            ['"2026-11-28"'],
-            ['"a"'],
-        ),
+        ("gemma-4", {"anyOf": [{"type": "string"}, NULL]}, ['<|"|>"x"<|"|>', "null"], ["x", "1"]),
+        ("gemma-4", LIST, ['["<tool_call|>"]'], ['[<|"|>a<|"|>]', "[1]"]),
+        ("gemma-4", DATE, ['"2026-11-28"'], ['<|"|>2026-11-28<|"|>', '"now"']),
+        ("deepseek-dsml", {"anyOf": [DATE, NULL]}, ['"2026-11-28"'], ['"a"']),
         # Schemas that bare text cannot enforce: their values are JSON.
         ("minicpm5", {"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
     ],
     ids=str,
 )
 def test_value_in_tags_matches_its_schema(name: str, schema: Any, right: list[str], wrong: list[str]):
-    markers, call = IN_TAGS[name]
-    tools = tools_with(schema)
+    (markers, call), tools = IN_TAGS[name], (tool("f", {"a": schema}, "a"),)
     calls = [[call.format(value) for value in values] for values in (right, wrong)]
     check_fits(constraint_of("{{ tools }}" + markers, **required(tools=tools)), *calls)
     for text in calls[0]:
@@ -127,7 +102,7 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)
 def test_text_in_a_notation_cannot_end_the_call(schema: Any):
     """The parser ends a call of Gemma at the marker, also inside a text; a string of LFM2 may contain its marker."""
-    tools = tools_with(schema)
+    tools = (tool("f", {"a": schema}, "a"),)
     call, end = '<|tool_call>call:f{a:<|"|>%s<|"|>}<tool_call|>', "<tool_call|>"
     wrong = [call % end, call % f"x{end}y"]
     check_fits(constraint_of("{{ tools }}<|tool_call>", **required(tools=tools)), [call % ("x" + end[1:])], wrong)
@@ -148,8 +123,7 @@ SOURCES = dict(templates.sources([]))
 def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: str):
     template = ChatTemplate(SOURCES[name], bos_token=templates.BOS, eos_token=templates.EOS)
     prompt, output = templates.generated(template, templates.Message(reasoning, "", CALLS))
-    request = ChatRequest(messages=MESSAGES, tools=templates.TOOLS, tool_choice="auto")
-    constraint = constraint_for(request, template, prompt)
+    constraint = constraint_of(SOURCES[name], prompt, tools=templates.TOOLS, tool_choice="auto")
     # Kimi K3 ends its turns with a marker that also ends its calls.
     text = output.rstrip() + ("<|sep|>" if name == "kimi-k3.jinja" else "")
     check_fits(constraint, [text], [text.replace("get_time", "get_tame"), text.replace("days", "hours")])
@@ -203,7 +177,7 @@ def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, to
     """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
     constraint, layout = layout_constraint(name, i, tools), DIALECTS[name].calls[i]
     texts = (generated(constraint, random.Random(seed)) for seed in range(9))
-    found = list(itertools.islice((text for text in texts if text is not None), 3))
+    found = list(itertools.islice(filter(None, texts), 3))
     assert found
     if tools is NESTED and (layout.arguments is not None or layout.notation == "gemma"):
         # The layout can enforce the schema, so the arguments are not one JSON object.
@@ -212,17 +186,17 @@ def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, to
         check_calls(DIALECTS[name], tools, text)
 
 
-OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+OPEN = tool("weather", {"city": {"type": "string"}, "days": {"type": "integer"}}, ["city"], **CLOSED)
 WRITTEN = [("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""})]
 
 
 @pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=str)
 def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
     """The code that writes earlier calls, the grammar and the parser use one declaration."""
-    tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
+    tools = (OPEN, TOOLS[1])
     constraint = layout_constraint(name, i, tools)
     for calls in (WRITTEN, WRITTEN[1:2]):
         written = [{"name": called, "arguments": arguments} for called, arguments in calls]
         text = DIALECTS[name].calls[i].written(written)
         assert fits(constraint, text), text
-        assert read_calls(DIALECTS[name], tools, text) == calls
+        assert calls_in(DIALECTS[name], tools, text) == calls

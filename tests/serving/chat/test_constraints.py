@@ -1,12 +1,9 @@
 """The constraint of a request: its grammar, matched against valid and invalid outputs."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.chat.constraints import constraint as constraint_module
 from localchat.serving.chat.constraints.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS, Dialect
@@ -25,25 +21,15 @@ from localchat.serving.core.errors import BadRequest, NotSupported
 from localchat.serving.core.events import ContentDelta, ReasoningDelta
 from localchat.serving.core.fields import Fields
 from localchat.serving.core.params import GenerationParams
-from tests.serving.chat.test_output import parse
-from tests.support.constraints import (
-    MESSAGES,
-    PLAIN,
-    PROMPT,
-    SCHEMA,
-    TOOLS,
-    check_calls,
-    check_fits,
-    constraint_of,
-    fits,
-    formatted,
-    generated,
-    required,
-)
+from tests.support import constraints as support
+from tests.support.chat_requests import HI, parse_responses
+from tests.support.constraints import PLAIN, PROMPT, TOOLS, check_fits, constraint_of, fits, formatted, required
+from tests.support.dialect_outputs import parse
 
-CITY = formatted("json_schema", SCHEMA)
+CITY = formatted("json_schema", support.SCHEMA)
 THINKS = PLAIN + "{# <think> </think> #}"
 OPEN_PROMPT = PROMPT + "<think>\n"
+OPEN = (THINKS, OPEN_PROMPT)
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
@@ -58,7 +44,10 @@ def tools_with(parameters: Any) -> tuple[dict[str, Any], ...]:
     return ({"function": {"name": "f", "parameters": parameters}},)
 
 
-PREFILLED = {"messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}), "continue_final_message": "content"}
+PREFILLED = {
+    "messages": (*HI, {"role": "assistant", "content": "Hi"}),
+    "continue_final_message": "content",
+}
 LLAMA = '{{ tools }}{"name": function name, "parameters":'
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
 LISTED_NAMES = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
@@ -74,103 +63,79 @@ CODER_CALLS = ["hm\n" + CODER_CALL, "hm\n<function=now>\n</function>", "hm\n</th
 MINIMAX = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
 MINIMAX_CALL = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
 MINIMAX_STARTS = ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n")
-CHANNELS = "{{ tools }}<|start|><|channel|><|message|>"
-CHANNEL_PROMPT = "<|start|>assistant<|channel|>analysis<|message|>"
-CHANNEL_ENDS = [
-    marker + after
-    for marker in ("<|start|>", "<|call|>", "<|return|>")
-    for after in ("assistant", "", "<|end|><|start|>assistant")
-]
+CHANNELS = ("{{ tools }}<|start|><|channel|><|message|>", "<|start|>assistant<|channel|>analysis<|message|>")
+AFTER_END = ("assistant", "", "<|end|><|start|>assistant")
+CHANNEL_ENDS = [marker + after for marker in ("<|start|>", "<|call|>", "<|return|>") for after in AFTER_END]
+ENDED = "hm<|end|><|start|>assistant"
 FINAL = '<|channel|>final<|message|>{"city": "Rome"}'
 COMMENTARY = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
-SECTIONS = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
+SECTIONS = ("{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>", "<|open|>think<|sep|>")
 SECTION_ENDS = ("<|open|>response<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>")
 PARTS = "{{ tools }}>>>all"
 
-# The fields of the request, the template and the prompt; valid outputs, and invalid ones.
+# The fields of the request; the template, also with the prompt; valid outputs, and invalid ones.
 OUTPUTS = {
-    "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
-    "auto-one-call": (
-        auto(parallel_tool_calls=False), PLAIN, PROMPT, ["Hi.", NOW, "Hi.\n" + NOW], [f"{NOW}\n{NOW}", NOW + "Hi."],
-    ),
+    "required": (required(), PLAIN, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
+    "one call": (auto(parallel_tool_calls=False), PLAIN, ["Hi.", NOW, "Hi.\n" + NOW], [f"{NOW}\n{NOW}", NOW + "Hi."]),
     "required-thinks": (
-        required(), THINKS, PROMPT, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
+        required(), THINKS, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
         [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
     ),
-    "required-open": (
-        required(), THINKS, OPEN_PROMPT, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
-        ["hm", "hm</think>\n\nhm", WRONG],
-    ),
-    "required-off": (required(template_vars={"enable_thinking": False}), THINKS, PROMPT, [NOW], [REASONING + NOW]),
-    "required-closed": (required(), THINKS, OPEN_PROMPT + "\n</think>\n\n", [NOW], [REASONING + NOW]),
-    "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
-    "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
-    "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
-    "grammar": (
-        formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'), THINKS, PROMPT, ["aab", REASONING + "ab"],
-        ["a", REASONING],
-    ),
+    "required-open": (required(), OPEN, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW], ["hm", "hm</think>\n\nhm", WRONG]),
+    "required-off": (required(template_vars={"enable_thinking": False}), THINKS, [NOW], [REASONING + NOW]),
+    "required-closed": (required(), (THINKS, OPEN_PROMPT + "\n</think>\n\n"), [NOW], [REASONING + NOW]),
+    "schema": (CITY, PLAIN, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
+    "schema-thinks": (CITY, THINKS, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
+    "schema-or-call": (auto(**CITY), PLAIN, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
+    "grammar": (formatted("grammar", 'root ::= "a"+ b\nb ::= "b"'), THINKS, ["aab", REASONING + "ab"], ["a"]),
     "not-strict": (
-        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN, PROMPT,
-        ['<tool_call>\n{"name": "f", "arguments": {"any": [1]}}\n</tool_call>'],
-        ['<tool_call>\n{"name": "f", "arguments": 1}\n</tool_call>'],
+        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN,
+        [CALL_F % '"any": [1]'], [CALL_F.replace("{%s}", "1")],
     ),
-    "prefill": ({**PREFILLED, **formatted("regex", r"\d-c")}, THINKS, PROMPT + "Hi", ["3-c"], ["<think>hm</think>3-c"]),
+    "prefill": ({**PREFILLED, **formatted("regex", r"\d-c")}, (THINKS, PROMPT + "Hi"), ["3-c"], [REASONING + "3-c"]),
     "auto": (
-        auto(), PLAIN, PROMPT,
-        [f"{WEATHER}\n{NOW}", "<function=now>{}</function>", "", "Hi. <tool <", "Hi. " + NOW, "Hi.<" + WEATHER],
+        auto(), PLAIN, [f"{WEATHER}\n{NOW}", "<function=now>{}</function>", "", "Hi. <tool <", "Hi.<" + WEATHER],
         [WRONG, "<tool_call>", NOW + "Hi.", "Hi." + WRONG],
     ),
-    "auto-names": (auto(tools=tools_with(LISTED_NAMES)), PLAIN, PROMPT, [CALL_F % '"a": 1'], [CALL_F % '"b": 1']),
+    "auto-names": (auto(tools=tools_with(LISTED_NAMES)), PLAIN, [CALL_F % '"a": 1'], [CALL_F % '"b": 1']),
     "auto-in-part": (
-        auto(tools=tools_with({"properties": IN_PART})), PLAIN, PROMPT,
-        [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
+        auto(tools=tools_with({"properties": IN_PART})), PLAIN, [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
         [CALL_F % text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1')],
     ),
     # Calls end reasoning, so they are constrained there too.
-    "auto-open": (auto(), THINKS, OPEN_PROMPT, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
-    "auto-bare": (auto(), LLAMA, PROMPT, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),
+    "auto-open": (auto(), OPEN, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
+    "auto-bare": (auto(), LLAMA, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),
     "auto-tags": (
-        auto(), "{{ tools }}<tool_call><arg_key>", PROMPT, [IN_TAGS, IN_TAGS + "\n<tool_call>now\n</tool_call>"],
+        auto(), "{{ tools }}<tool_call><arg_key>", [IN_TAGS, IN_TAGS + "\n<tool_call>now\n</tool_call>"],
         [IN_TAGS.replace("Rome", "Romulus"), IN_TAGS.replace("city", "town"), "<tool_call>weather\n</tool_call>"],
     ),
-    "auto-thought": (auto(), CODER, OPEN_PROMPT, CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
-    "empty-reasoning-required": (
-        required(), MINIMAX, PROMPT, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"],
-    ),
-    "empty-reasoning-schema": (
-        CITY, MINIMAX, PROMPT, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"],
-    ),
+    "auto-thought": (auto(), (CODER, OPEN_PROMPT), CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
+    "empty-required": (required(), MINIMAX, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"]),
+    "empty-schema": (CITY, MINIMAX, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"]),
     # The parser ends a message at any of these markers, so the text after another marker would be unconstrained.
-    "channels-schema": (
-        CITY, CHANNELS, CHANNEL_PROMPT, [f"hm<|end|><|start|>assistant{FINAL}"],
-        [f"hm{end}{FINAL}" for end in CHANNEL_ENDS],
-    ),
-    "channels-required": (
-        required(), CHANNELS, CHANNEL_PROMPT, [f"hm<|end|><|start|>assistant{COMMENTARY}"],
-        [f"hm{end}{COMMENTARY}" for end in CHANNEL_ENDS],
-    ),
+    "channels-schema": (CITY, CHANNELS, [ENDED + FINAL], [f"hm{end}{FINAL}" for end in CHANNEL_ENDS]),
+    "channels-required": (required(), CHANNELS, [ENDED + COMMENTARY], [f"hm{end}{COMMENTARY}" for end in CHANNEL_ENDS]),
     # A marker that opens the text also ends reasoning, and the response format begins after it.
     "sections-schema": (
-        CITY, SECTIONS, "<|open|>think<|sep|>", [f'hm{end}{{"city": "Rome"}}' for end in SECTION_ENDS],
+        CITY, SECTIONS, [f'hm{end}{{"city": "Rome"}}' for end in SECTION_ENDS],
         [f"hm{end}Rome" for end in SECTION_ENDS],
     ),
-    "sections-required": (required(), SECTIONS, "<|open|>think<|sep|>", [], ["hm<|open|>response<|sep|>Hi"]),
+    "sections-required": (required(), SECTIONS, [], ["hm<|open|>response<|sep|>Hi"]),
     "parts": (
-        auto(), PARTS, PROMPT + ">>>",
+        auto(), (PARTS, PROMPT + ">>>"),
         ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"],
         ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"],
     ),
     "parts-prefill": (
-        {**PREFILLED, **auto()}, PARTS, PROMPT + ">>>all\nHi", [" there.>>>now\n{}"], [" there.>>>then\n{}"],
+        {**PREFILLED, **auto()}, (PARTS, PROMPT + ">>>all\nHi"), [" there.>>>now\n{}"], [" there.>>>then\n{}"],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OUTPUTS.values(), ids=OUTPUTS)
 def test_output_is_constrained_as_requested(case: Any):
-    fields, template, prompt, right, wrong = case
-    check_fits(constraint_of(template, prompt, **fields), right, wrong)
+    fields, source, right, wrong = case
+    check_fits(constraint_of(*([source] if isinstance(source, str) else source), **fields), right, wrong)
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
@@ -244,9 +209,9 @@ def test_calls_may_follow_a_prefilled_text(dialect: Dialect):
     """The grammar requires the marker that ends the text, if the family has one."""
     prompt = prefilled(dialect, "<|start|>assistant", "", "Hi")
     constraint = constraint_of("", prompt, dialect, **PREFILLED, **required(parallel_tool_calls=False))
-    text = generated(constraint, random.Random(dialect.name))
+    text = support.generated(constraint, random.Random(dialect.name))
     assert text is not None
-    check_calls(dialect, TOOLS, text, prompt)
+    support.check_calls(dialect, TOOLS, text, prompt)
 
 
 PARAMETERS = {"type": "object", "properties": {"a": {"not": {}}}}
@@ -260,10 +225,10 @@ PATHS = {
         parse_messages, {"max_tokens": 9, "tools": [SKIPPED, {"name": "f", "input_schema": PARAMETERS}],
                          "tool_choice": {"type": "any"}}, "tools[1].input_schema",
     ),
-    "responses": (partial(parse_response, ResponseStore()), {"tools": [SKIPPED, FUNCTION]}, "tools[1].parameters"),
+    "responses": (parse_responses, {"tools": [SKIPPED, FUNCTION]}, "tools[1].parameters"),
     "namespace": (
-        partial(parse_response, ResponseStore()),
-        {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]}, "tools[0].tools[0].parameters",
+        parse_responses, {"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]},
+        "tools[0].tools[0].parameters",
     ),
     "ollama": (ollama.parse_ollama, {"format": PARAMETERS}, "format"),
 }  # fmt: skip
@@ -272,8 +237,7 @@ PATHS = {
 @pytest.mark.parametrize("case", PATHS.values(), ids=PATHS)
 def test_place_has_the_path_of_the_interface(case: Any):
     parse, fields, path = case
-    content = {"input": "hi"} if isinstance(parse, partial) else {"messages": [{"role": "user", "content": "hi"}]}
-    body = {"model": "m", "tool_choice": "required", **content, **fields}
+    body = {"model": "m", "tool_choice": "required", "input" if parse is parse_responses else "messages": HI, **fields}
     with pytest.raises(BadRequest, match="'not' is not supported") as caught:
         constraint_for(parse(Fields(body)), ChatTemplate(PLAIN), PROMPT)
     assert caught.value.param == f"{path}#/properties/a/not"

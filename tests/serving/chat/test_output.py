@@ -1,73 +1,16 @@
 """The parser of generated text: reasoning, content and calls, with the text cut at any place."""
 
 import json
-import os
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
-
-# The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
-N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
-HERMES = DIALECTS["hermes"]
-TOOLS = [
-    {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
-    {"type": "function", "function": {"name": "get_weather"}},
-]
-
-
-def parser(dialect=HERMES, **options):
-    ids = (f"id{i}" for i in range(99))
-    return OutputParser(dialect, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
-
-
-def parse(pieces, dialect=HERMES, **options):
-    made = parser(dialect, **options)
-    events = [event for piece in pieces for event in made.feed(piece)]
-    return merged([*events, *made.finish()])
-
-
-def parse_every_way(text, dialect=HERMES, **options):
-    """The events of a text. They must be the same if it is cut into characters, in two, or at random."""
-    whole = parse([text], dialect, **options)
-    assert parse(text, dialect, **options) == whole, "character by character"
-    dice = random.Random(text)
-    for at in dice.sample(range(len(text)), min(len(text), N_CUTS)):
-        assert parse([text[:at], text[at:]], dialect, **options) == whole, f"cut at {at}"
-    for _ in range(N_CUTS // 5):
-        cuts = sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 8)))
-        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
-        assert parse(pieces, dialect, **options) == whole, f"cuts {cuts}"
-    return whole
-
-
-def call(name, arguments, index=0, call_id=None):
-    return [ToolCallStart(index, call_id or f"id{index}", name), ToolCallArguments(index, arguments)]
+from tests.support.dialect_outputs import Reasoning, events_of, parse, parse_every_way
 
 
 def tool_call(text):
     return f"<tool_call>\n{text}\n</tool_call>"
-
-
-class Reasoning(str):
-    """Text of reasoning in a list of expected events."""
-
-
-def events_of(expected):
-    """The events in short: a text is content, a tuple is the name, the arguments and the id of a call."""
-    events, n_calls = [], 0
-    for item in expected:
-        if isinstance(item, tuple):
-            events += call(item[0], item[1], n_calls, *item[2:])
-            n_calls += 1
-        else:
-            events.append((ReasoningDelta if isinstance(item, Reasoning) else ContentDelta)(str(item)))
-    return events
 
 
 R = Reasoning
@@ -93,11 +36,7 @@ REASONING = [
 ]
 CALLS = [
     ("without white space", '<tool_call>{"name":"f","arguments":{}}</tool_call>', [EMPTY]),
-    (
-        "pretty-printed",
-        tool_call('{\n "name" : "f",\n "arguments" : {\n "a": [1,\n 2]\n }\n}'),
-        [("f", '{\n "a": [1,\n 2]\n }')],
-    ),
+    ("pretty-printed", tool_call('{\n "name" : "f",\n "arguments" : {\n "a": [1]\n }\n}'), [("f", '{\n "a": [1]\n }')]),
     ("arguments first", tool_call('{"arguments": {"a": 1}, "name": "f"}'), [F]),
     ("in strings", tool_call(f'{{"name": "f", "arguments": {IN_STRINGS}}}'), [("f", IN_STRINGS)]),
     ("parameters", tool_call('{"name": "f", "parameters": {"a": 1}}'), [F]),
@@ -143,9 +82,7 @@ BROKEN = [
 NO_CALLS = [
     *("<tool_call", "Hi \n <tool_call>", "<tool_call> \n", "<tool_call>\nno JSON here </tool_call>\n"),
     tool_call('{"name": "g", "arguments": {"a": 1}}') + " and on\n",
-    *map(
-        tool_call, ('{"arguments": {"a": 1}, "name": "g"}', '{"arguments": {"a": 1}}', '{"name": 5, "arguments": {}}')
-    ),
+    *map(tool_call, ('{"arguments": {"a": 1}, "name": "g"}', '{"arguments": {"a": 1}}', '{"name": 5, "arguments": 1}')),
     *map(tool_call, ('{"name": "f', '{"arguments": {"a": "f', '["name", "f"]', "{name: f}", "{}")),
     *("<tool_calls>", "a < b <<tool_call <tool_ call>"),
 ]
@@ -153,53 +90,21 @@ CASES = [
     *(*REASONING, *CALLS, *BROKEN),
     *((name, f'{CALL_F}"arguments": {text}}}', [("f", made)]) for name, text, made in CORRECTED),
     *((repr(text), text, [text]) for text in NO_CALLS),
+    # The prompt opens the reasoning, or does not.
+    ("opened", "\nhm\n</think>\n\nHi", [R("hm"), "Hi"], "x<think>"),
+    ("opened with a line break", "\nhm\n</think>\n\nHi", [R("hm"), "Hi"], "x<think>\n"),
+    ("opened, cut", "hm", [R("hm")], "x<think>"),
+    ("opened, empty", "</think>Hi", ["Hi"], "x<think>\n"),
+    *(("not open", "Hi</think>", ["Hi</think>"], prompt) for prompt in ("<think>\n\n</think>\n\n", "<think>x", "")),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
-def test_events_of_an_output(text, expected):
-    assert parse_every_way(text) == events_of(expected)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_events_of_an_output(case):
+    _, text, expected, prompt = (*case, "")[:4]
+    assert parse_every_way(text, prompt=prompt) == events_of(expected)
     if text in NO_CALLS:
         assert parse_every_way(text, tools=()) == events_of(expected)
-
-
-@pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
-def test_reasoning_that_the_prompt_opens(prompt):
-    assert parse_every_way("\nhm\n</think>\n\nHi", prompt=prompt) == [ReasoningDelta("hm"), ContentDelta("Hi")]
-    assert parse_every_way("hm", prompt=prompt) == [ReasoningDelta("hm")]
-    assert parse_every_way("</think>Hi", prompt=prompt) == [ContentDelta("Hi")]
-
-
-@pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
-def test_prompt_without_open_reasoning(prompt):
-    assert parse_every_way("Hi</think>", prompt=prompt) == [ContentDelta("Hi</think>")]
-
-
-@pytest.mark.parametrize(
-    ("text", "has_calls", "is_inside"),
-    [
-        ("Hi", False, False),
-        ('<tool_call>{"na', False, False),
-        ('<tool_call>{"name": "f"', True, True),
-        ('<tool_call>{"name": "f", "arguments": {}', True, True),
-        (tool_call('{"name": "f", "arguments": {}}') + "Hi", True, False),
-    ],
-)
-def test_cut_call_is_reported(text, has_calls, is_inside):
-    made = parser()
-    made.feed(text)
-    assert (made.has_tool_calls, made.inside_tool_call) == (has_calls, is_inside)
-    made.finish()
-    assert (made.has_tool_calls, made.inside_tool_call) == (has_calls, is_inside)
-
-
-def test_arguments_are_streamed_at_once():
-    made = parser()
-    assert made.feed('<tool_call>{"name": "f",') == [ToolCallStart(0, "id0", "f")]
-    assert made.feed(' "arguments": {"a": "x') == [ToolCallArguments(0, '{"a": "x')]
-    assert made.feed("y") == [ToolCallArguments(0, "y")]
-    assert made.feed('"}') == [ToolCallArguments(0, '"}')]
-    assert made.feed("}\n") == []
 
 
 def test_long_output_costs_linear_time():

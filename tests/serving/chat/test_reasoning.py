@@ -8,32 +8,20 @@ from typing import Any, cast
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.dialects import DIALECTS, detect
+from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.dialect import Dialect
-from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.start import reasoning_budget
 from localchat.serving.core.events import ReasoningDelta
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.reasoning import ReasoningTracker
-from tests.support.dialect_outputs import GOLDEN, TOOLS, text_of
+from tests.support.dialect_outputs import GOLDEN, TOOLS, parse, parser, text_of
 from tests.support.engines import events_of, output_of
 from tests.support.fakes import FakeBackend, echo
 
 # The tokens that a budget forces: a message, then the end tag of the family.
 MESSAGE = 901
 END = 902
-
-
-def parser(name: str = "qwen-coder", **options: Any) -> OutputParser:
-    return OutputParser(DIALECTS[name], **{"tools": TOOLS, **options})
-
-
-def n_reasoning(pieces: list[bytes], parser: OutputParser) -> int:
-    """The number of reasoning tokens that the usage has after these tokens."""
-    output = output_of(pieces, parser)
-    events_of(output, *range(len(pieces)), end="length")
-    return output.usage().n_reasoning
 
 
 def tracker(dialect: Dialect, max_tokens: int, prompt: str = "", tools: Any = TOOLS) -> ReasoningTracker:
@@ -111,52 +99,17 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
             data = text.encode()
             cuts = sorted({0, len(data), *dice.choices(range(len(data)), k=dice.randint(3, 60))})
             pieces = [data[a:b] for a, b in zip(cuts, cuts[1:])]
-            n_tokens = n_reasoning(pieces, parser(name, prompt=prompt))
-            made = parser(name, prompt=prompt)
-            reasoning = text_of([*made.feed(text), *made.finish()], ReasoningDelta)
+            output = output_of(pieces, parser(DIALECTS[name], prompt=prompt))
+            events_of(output, *range(len(pieces)), end="length")
+            n_tokens = output.usage().n_reasoning
+            reasoning = text_of(parse([text], DIALECTS[name], prompt=prompt), ReasoningDelta)
             assert (n_tokens > 0) == bool(reasoning)
             assert written(pieces, n_tokens + 1, name, prompt=prompt) == data
             if reasoning and not DIALECTS[name].reasons_anywhere:
-                before_end = (
-                    n for n in range(len(pieces)) if DIALECTS[name].reasoning.end.encode() in b"".join(pieces[:n])
-                )
-                assert n_tokens == next(before_end, len(pieces))
+                end = DIALECTS[name].reasoning.end.encode()
+                assert n_tokens == next((n for n in range(len(pieces)) if end in b"".join(pieces[:n])), len(pieces))
             if reasoning and len(reasoning) > 1:
                 assert b"enough" in written([piece.encode() for piece in text], 1, name, prompt=prompt)
-
-
-@pytest.mark.parametrize(
-    ("name", "prompt", "start"),
-    [
-        ("hermes", "a<think>\n ", "open"),
-        ("hermes", "a<think>b", "possible"),
-        ("hermes", "<think>\n\n</think>\n\n", "closed"),
-        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>It", "open"),
-        ("harmony", "<|start|>assistant<|channel|>final<|message|>", "possible"),
-        ("muse", "<|start|>assistant to=self<|message|>", "open"),
-    ],
-)
-def test_state_of_reasoning_after_a_prompt(name: str, prompt: str, start: str):
-    assert DIALECTS[name].reasoning_start(prompt) == start
-    assert parser(name, prompt=prompt).reasoning_is_open == (start == "open")
-
-
-@pytest.mark.parametrize(
-    ("template", "start"),
-    [
-        ("", "<think>"),
-        ("<think> </think>", "<think>"),
-        ("<seed:think>", "<think>"),
-        ("<seed:think> </seed:think>", "<seed:think>"),
-        ("[THINK] [/THINK]", "[THINK]"),
-        # A family with its own tags: the template has no tags, other tags, or both.
-        ("<|tool_call>", "<|channel>thought"),
-        ("<|tool_call> <think> </think>", "<think>"),
-        ("<|tool_call> <think> </think> <|channel>thought <channel|>", "<|channel>thought"),
-    ],
-)
-def test_tags_come_from_the_template(template: str, start: str):
-    assert detect(template).reasoning.start == start
 
 
 @pytest.mark.parametrize(

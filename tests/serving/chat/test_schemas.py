@@ -1,7 +1,5 @@
 """Schemas and grammars in GBNF: what their constraints allow, and what is refused with its place."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -105,15 +103,11 @@ UNENFORCEABLE = {
         {"properties": {"a": {"$ref": "#/properties/b"}, "b": INTEGER, "c": {"not": INTEGER}}}, "/properties/c/not",
     ),
     "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
-    "several large objects": (
-        {"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2}, "/prefixItems/1",
-    ),
+    "large objects": ({"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2}, "/prefixItems/1"),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
     "bounds near zero": ({"items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}}, "/items"),
     "control character": ({**DECLARED, "additionalProperties": {"enum": ["x\1"]}}, "/additionalProperties"),
-    "pattern of control characters": (
-        {**DECLARED, "additionalProperties": {"pattern": "^\\x1b$"}}, "/additionalProperties",
-    ),
+    "control patterns": ({**DECLARED, "additionalProperties": {"pattern": "^\\x1b$"}}, "/additionalProperties"),
     "many combinations": (
         {"$ref": "#/$defs/0", "$defs": {str(i): {"properties": {"a": {}}, "anyOf": REFERENCES} for i in range(100)}},
         None,
@@ -131,9 +125,7 @@ UNENFORCEABLE = {
     "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
     "not": ({"properties": {"a": {"not": {"type": "null"}}}}, "/properties/a/not"),
     "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
-    "uniqueItems": (
-        {"$defs": {"q": {"type": "array", "uniqueItems": True}}, "$ref": "#/$defs/q"}, "/$defs/q/uniqueItems",
-    ),
+    "unique": ({"$defs": {"q": {"type": "array", "uniqueItems": True}}, "$ref": "#/$defs/q"}, "/$defs/q/uniqueItems"),
     "look-ahead": ({"properties": {"a/b": {"type": "string", "pattern": "(?=a)"}}}, "/properties/a~1b"),
     "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
     "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
@@ -187,7 +179,6 @@ ws ::= | " " | "\n" [ \t]{0,20}"""
         ("root ::= [a&&b~~]+", ["a&b~"], ["c", ""]),
         ('root ::= start "z" | "(" root ")"\nstart ::= [a-z]+', ["abz", "((zzz))"], ["z", "(ab)"]),
     ],
-    ids=["json", "recursive", "classes", "escapes", "operators of classes", "texts that overlap"],
 )
 def test_gbnf_is_followed(grammar: str, right: list[str], wrong: list[str]):
     check_fits(gbnf(grammar), right, wrong)

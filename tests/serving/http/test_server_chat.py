@@ -27,9 +27,8 @@ def test_stream_byte_for_byte():
         frames = read_until(sock, b'"content":"h"') + read_until(sock, b"\n\n\r\n")
         running.gate.release(3)
         frames += read_until(sock, b"0\r\n\r\n")
-    assert lines[0] == b"HTTP/1.1 200 OK"
-    expected = {b"Content-Type: text/event-stream", b"Cache-Control: no-cache", b"Transfer-Encoding: chunked"}
-    assert expected <= set(lines)
+    expected = [b"Content-Type: text/event-stream", b"Cache-Control: no-cache", b"Transfer-Encoding: chunked"]
+    assert {b"HTTP/1.1 200 OK", *expected} <= set(lines)
     body = support.dechunked(frames)
     *chunks, usage = support.payloads(body)
     assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks] == ["", "h", "é", None]
@@ -39,8 +38,7 @@ def test_stream_byte_for_byte():
 
 
 def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():
-    with serving() as running, running.connect() as sock:
-        sock.sendall(chat_request(stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+    with serving() as running, running.connect(chat_request(stream=True).replace(b"HTTP/1.1", b"HTTP/1.0")) as sock:
         head, _, body = support.read_all(sock).partition(b"\r\n\r\n")
     assert (b"Connection: close" in head, b"chunked" in head) == (True, False)
     assert support.delta_text(support.payloads(body)) == "hello"
@@ -102,14 +100,9 @@ def test_stream_without_output_gets_pings_and_then_its_text():
 
 def test_variables_of_the_request_reach_the_template_and_the_servers_win():
     template = "{{ a }}{{ b }}{{ documents[0].text }}{{ enable_thinking }}{{ messages[0].content }}"
-    fields = {
-        "template_vars": {"a": 1, "b": 1, "messages": "mine"},
-        "chat_template_kwargs": {"b": 2},
-        "documents": [{"text": "doc"}],
-        "reasoning_effort": "none",
-    }
+    variables = {"template_vars": {"a": 1, "b": 1, "messages": "mine"}, "chat_template_kwargs": {"b": 2}}
     with serving(chat_template=template) as running:
-        assert running.chat(content="hi", **fields)[0] == 200
+        assert running.chat("hi", documents=[{"text": "doc"}], reasoning_effort="none", **variables)[0] == 200
         assert running.last_prompt == "12docFalsehi"
 
 
@@ -152,19 +145,18 @@ TWO_CALLS = REASONING_AND_TEXT + "".join(
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        # A client that always sends tools.
-        pytest.param("plain text", {"tools": [], "tool_choice": "auto", "whatever": 1}, id="text"),
-        pytest.param(REASONING_AND_TEXT, {}, id="reasoning"),
-        pytest.param(TWO_CALLS, {"tools": TOOLS}, id="auto"),
-        pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="none"),
-        pytest.param("", {}, id="nothing"),
-        pytest.param("abc", {"stop": "b"}, id="stop text"),
+        ("plain text", {"tools": [], "tool_choice": "auto", "whatever": 1}),  # A client that always sends tools.
+        (REASONING_AND_TEXT, {}),
+        (TWO_CALLS, {"tools": TOOLS}),
+        (TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}),
+        ("", {}),
+        ("abc", {"stop": "b"}),
     ],
+    ids=["text", "reasoning", "auto", "none", "nothing", "stop text"],
 )
 def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
     with serving(generating(text), **BIG) as running:
-        options = {"include_usage": include_usage}
-        _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
+        _, chunks = running.chat(n=n, stream=True, stream_options={"include_usage": include_usage}, **fields)
     support.assert_in_order(chunks, n, usage=include_usage)
 
 
@@ -172,15 +164,10 @@ def test_calls_of_each_choice_have_its_index_and_ids_of_their_own():
     with serving(generating(TWO_CALLS), **BIG) as running:
         _, chunks = running.chat(tools=TOOLS, n=2, stream=True)
         _, body = running.chat(tools=TOOLS, n=2)
-    heads = [
-        (choice["index"], call["index"], call["id"])
-        for chunk in chunks
-        for choice in chunk["choices"]
-        for call in choice["delta"].get("tool_calls", ())
-        if "id" in call
-    ]
-    assert sorted(head[:2] for head in heads) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert len({id for _, _, id in heads}) == 4
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    calls = [(choice["index"], call) for choice in choices for call in choice["delta"].get("tool_calls", ())]
+    ids = {call["id"]: (i, call["index"]) for i, call in calls if "id" in call}
+    assert sorted(ids.values()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for choice in body["choices"]:
         arguments = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
         assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
@@ -202,9 +189,8 @@ def test_request_id_is_returned_and_logged(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running:
 
-        def request_id(header: str | None = None, **fields: Any) -> Any:
-            headers = {} if header is None else {"X-Request-Id": header}
-            body = {"messages": [ASKED], **fields}
+        def request_id(header: str = "", **fields: Any) -> Any:
+            body, headers = {"messages": [ASKED], **fields}, {"X-Request-Id": header}
             return exchange(running.address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
 
         assert request_id("mine-1") == "mine-1"
@@ -222,15 +208,15 @@ def test_request_id_is_returned_and_logged(caplog):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        pytest.param({"logit_bias": [["ab", 1], [300, 1]]}, "logit_bias", id="token not in the vocabulary"),
-        pytest.param({"stop_token_ids": [1, 257]}, "stop_token_ids", id="stop token not in the vocabulary"),
-        pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can enforce"),
-        pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern nested too deeply"),
+        ({"logit_bias": [["ab", 1], [300, 1]]}, "logit_bias"),
+        ({"stop_token_ids": [1, 257]}, "stop_token_ids"),
+        ({"json_schema": {"if": {}}}, "json_schema#/if"),
+        ({"regex": "(" * 300 + "a" + ")" * 300}, "regex"),
     ],
+    ids=["token not in the vocabulary", "such a stop token", "schema that no grammar enforces", "deep pattern"],
 )
 @pytest.mark.parametrize("stream", [True, False])
 def test_invalid_field_is_400_before_anything_runs(running, fields, param, stream):
-    """With and without a stream, and nothing is submitted to the engine."""
     n_requests = len(running.requests)
     status, body = running.chat(stream=stream, **fields)
     assert (status, body["error"]["param"], len(running.requests)) == (400, param, n_requests)
@@ -253,19 +239,15 @@ CHAT_TEMPLATE = (
 ASKED = {"role": "user", "content": "hi"}
 BEGUN = {"role": "assistant", "content": "Once"}
 CONTINUING = {"messages": [ASKED, BEGUN]}
-
+ONCE, NEXT = "[user]hi[assistant]Once", "[user]hi[assistant]Once[assistant]"
 # The fields of the request, the prompt, and the text that `echo` repeats.
 PREFILLS = {
     "plain": ({"messages": [ASKED]}, "[user]hi[assistant]", ""),
-    "last assistant message": (CONTINUING, "[user]hi[assistant]Once", "Once"),
-    "continue_final_message": ({**CONTINUING, "continue_final_message": True}, "[user]hi[assistant]Once", "Once"),
-    "as in vLLM": (
-        {**CONTINUING, "continue_final_message": "content", "add_generation_prompt": False},
-        "[user]hi[assistant]Once",
-        "Once",
-    ),
-    "new turn": ({**CONTINUING, "add_generation_prompt": True}, "[user]hi[assistant]Once[assistant]", ""),
-    "not continued": ({**CONTINUING, "continue_final_message": False}, "[user]hi[assistant]Once[assistant]", ""),
+    "last assistant message": (CONTINUING, ONCE, "Once"),
+    "continue_final_message": ({**CONTINUING, "continue_final_message": True}, ONCE, "Once"),
+    "as in vLLM": ({**CONTINUING, "continue_final_message": "content", "add_generation_prompt": False}, ONCE, "Once"),
+    "new turn": ({**CONTINUING, "add_generation_prompt": True}, NEXT, ""),
+    "not continued": ({**CONTINUING, "continue_final_message": False}, NEXT, ""),
     "response_prefix": ({"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{"),
     "message and prefix": ({**CONTINUING, "response_prefix": " upon"}, "[user]hi[assistant]Once upon", "Once upon"),
     "no generation prompt": ({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", ""),
@@ -294,16 +276,18 @@ def test_call_without_markers_is_one_unless_the_output_continues_a_prefill():
     with serving(generating('{"name": "look", "arguments": {}}'), chat_template=CHAT_TEMPLATE, **BIG) as running:
         _, called = running.chat(tools=TOOLS)
         _, continued = running.chat(tools=TOOLS, messages=[ASKED, BEGUN])
-    reasons = [body["choices"][0]["finish_reason"] for body in (called, continued)]
-    assert reasons == ["tool_calls", "stop"]
+    assert [body["choices"][0]["finish_reason"] for body in (called, continued)] == ["tool_calls", "stop"]
+
+
+def left_open(reasoning: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "", "reasoning_content": reasoning}
+    return {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
 
 
 @pytest.mark.parametrize("reasoning", ["So", "So \n"])
 def test_reasoning_may_be_left_open(reasoning):
-    message = {"role": "assistant", "content": "", "reasoning_content": reasoning}
-    fields = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
     with serving(generating(" it is</think>42"), chat_template=CHAT_TEMPLATE) as running:
-        bodies = [running.chat(**fields, echo=echo)[1] for echo in (False, True)]
+        bodies = [running.chat(**left_open(reasoning), echo=echo)[1] for echo in (False, True)]
         assert running.last_prompt.endswith("<think>\n" + reasoning)
     messages = [body["choices"][0]["message"] for body in bodies]
     assert [message["reasoning_content"] for message in messages] == [" it is", reasoning + " it is"]
@@ -313,19 +297,11 @@ def test_reasoning_may_be_left_open(reasoning):
 @pytest.mark.parametrize(
     ("fields", "echoed"),
     [
-        pytest.param({"messages": [ASKED, BEGUN]}, "Once", id="text"),
-        pytest.param(
-            {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}]}, "<think>\nSo\n</think>\n\nOnce", id="both"
-        ),
-        pytest.param(
-            {
-                "messages": [ASKED, {"role": "assistant", "content": "", "reasoning_content": "So "}],
-                "continue_final_message": "reasoning_content",
-            },
-            "<think>\nSo ",
-            id="open reasoning",
-        ),
+        (CONTINUING, "Once"),
+        ({"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}]}, "<think>\nSo\n</think>\n\nOnce"),
+        (left_open("So "), "<think>\nSo "),
     ],
+    ids=["text", "both", "open reasoning"],
 )
 def test_echo_of_a_prefill_beside_raw_text_is_its_text_in_the_prompt(fields, echoed):
     with serving(generating(" it</think>\n 42"), chat_template=CHAT_TEMPLATE) as running:

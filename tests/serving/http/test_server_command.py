@@ -28,9 +28,10 @@ from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.command import restored, run_command
 from tests.support.documents import ROOT, run
-from tests.support.serving import GOOD, raw_request, serving, wait_for
+from tests.support.serving import GOOD, raw_request, read_all, serving, wait_for
 
 DEADLINE_S = 60
+OTHER_CPU = "E: llama.cpp was built for another CPU; build it on this machine (docs/install.md)"
 START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 
 # --- options ---
@@ -106,9 +107,7 @@ def test_port_in_use_is_one_sentence():
     assert done.stderr.count("\n") == 1
 
 
-def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text("one\n\n  two  \r\n", encoding="utf-8")
     file = ["--api-key-file", str(tmp_path / "keys")]
     assert read_options([*file, "--api-key", "three\n"]).api_keys == ["one", "two", "three"]
@@ -127,14 +126,9 @@ def test_memory_limit_is_one_line():
     done = run(program, OPENBLAS_NUM_THREADS="1")
     assert "Traceback" not in done.stderr
     # OpenBLAS, which numpy loads, and the dynamic linker end the process themselves.
-    ends = {
-        "localchat.server: cannot ": 1,
-        "OpenBLAS error: ": 1,
-        "cannot allocate memory for thread-local data: ": 127,
-    }
-    assert [status for text, status in ends.items() if done.stderr.splitlines()[-1].startswith(text)] == [
-        done.returncode
-    ]
+    ends = {"localchat.server: cannot ": 1, "OpenBLAS error: ": 1, "cannot allocate memory for thread-local": 127}
+    last = done.stderr.splitlines()[-1]
+    assert [status for text, status in ends.items() if last.startswith(text)] == [done.returncode]
 
 
 def test_error_of_a_missing_library_names_the_tested_release():
@@ -207,10 +201,7 @@ def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
         (OSError(errno.EACCES, "Permission denied"), "[Errno 13] Permission denied"),
         (ImportError("Long advice.\n\nnumpy is broken\n"), "numpy is broken"),
         (ValueError(), "ValueError"),
-        (
-            EngineDied("SIGILL", "SIGILL"),
-            "SIGILL: llama.cpp was built for another CPU; build it on this machine (docs/install.md)",
-        ),
+        (EngineDied("E", "SIGILL"), OTHER_CPU),
     ],
 )
 def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason: str):
@@ -286,14 +277,13 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     with serving(settings=Options(port=0, api_keys=("s3cret",))) as running, running.connect() as sock:
         key = "Authorization: Bearer s3cret"
         sock.sendall(raw_request(GOOD, key) + raw_request(b"", key, path="/\x1b[2J\x9bx", method="GET"))
-        with running.connect() as odd:
-            odd.sendall(raw_request(b"", key, path="/" + "y" * 9000, method="GET"))
+        with running.connect(raw_request(b"", key, path="/" + "y" * 9000, method="GET")) as odd:
             odd.sendall(raw_request(b"", key, method="B\x1b[2JREW"))
-            b"".join(iter(lambda: odd.recv(65536), b""))
+            read_all(odd)
         for path in ("/metrics", "/v1/slots"):  # their successes are not logged, as for /health
             sock.sendall(raw_request(b"", key, path=path, method="GET"))
         sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
-        b"".join(iter(lambda: sock.recv(65536), b""))
+        read_all(sock)
     lines = [record.getMessage() for record in caplog.records]
     assert "\x1b" not in caplog.text
     assert max(map(len, lines)) < 1000
@@ -301,10 +291,7 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     assert odd.startswith(r"- 501 B\x1b[2JREW")
     lines = [line for line in lines if line != odd and "/yyy" not in line]
     assert len(lines) == 2
-    assert re.fullmatch(
-        r"chatcmpl-[0-9a-f]{32} 200 POST /v1/chat/completions [\d.]+ s: "
-        r"in 5 \(0 cached\) at [\d.]+/s, out 6 at [\d.]+/s, stop",
-        lines[0],
-    )
+    usage = r"in 5 \(0 cached\) at [\d.]+/s, out 6 at [\d.]+/s, stop"
+    assert re.fullmatch(rf"chatcmpl-[0-9a-f]{{32}} 200 POST /v1/chat/completions [\d.]+ s: {usage}", lines[0])
     assert lines[1].startswith(r"- 404 GET /\x1b[2J\x9bx")
     assert "s3cret" not in caplog.text

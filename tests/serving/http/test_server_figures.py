@@ -41,29 +41,23 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
-CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+CALL = "<tool_call>|\n<function=look>\n</function>\n</tool_call>"
 QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
+# The bar divides the reasoning from the rest.
+OUTPUTS = [
+    *(f"<think>\nhm\n{CALL}{CALL.replace('|', '')}", "<think>\nhm\n</think>|\n\n<b>42"),
+    *("<think>hm</think>|42", "<think>hm|", "<think><|", "|<think>\n\n</think>42", "|<th42", "|42</think>"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "n_reasoning"),
-    [
-        ("<think>\nhm\n" + CALL_IN_TAGS * 2, len("<think>\nhm\n<tool_call>")),
-        ("<think>hm</think>42", len("<think>hm</think>")),
-        ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
-        ("<think>hm", len("<think>hm")),
-        ("<think><", len("<think><")),
-        ("<think>\n\n</think>42", 0),
-        ("<th42", 0),
-        ("42</think>", 0),
-    ],
-)
-def test_reasoning_tokens_are_exact(text, n_reasoning):
+@pytest.mark.parametrize("marked", OUTPUTS)
+def test_reasoning_tokens_are_exact(marked):
     """Each token is one byte. Reasoning that ends with a call counts up to its marker."""
-    with serving(generating(text), chat_template=QWEN, **BIG) as running:
+    reasoning, _, rest = marked.partition("|")
+    with serving(generating(reasoning + rest), chat_template=QWEN, **BIG) as running:
         usage = running.chat(tools=TOOLS)[1]["usage"]
-    assert usage["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
-    assert usage["completion_tokens"] == len(text) + 1
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == len(reasoning)
+    assert usage["completion_tokens"] == len(reasoning + rest) + 1
 
 
 def test_error_of_a_refused_grammar_names_the_field_it_came_from():
@@ -154,10 +148,8 @@ def test_sampling_fields_reach_the_engine(running, fields, expected):
 def test_request_then_command_line_then_model_then_built_in():
     """An explicit zero counts at every level."""
     with serving() as running:
-        facts = dataclasses.replace(
-            running.engine.facts, sampling=SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
-        )
-        running.engine.facts = facts
+        recommended = SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
+        running.engine.facts = dataclasses.replace(running.engine.facts, sampling=recommended)
         options = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
         defaults = {name: value for option in options for name, value in parse_default(option).items()}
         running.server.service.default.model = Model("Fake", running.engine, defaults=defaults)
@@ -173,11 +165,9 @@ def test_request_then_command_line_then_model_then_built_in():
 def test_without_a_limit_the_context_is_the_limit():
     """The end of the context is `length`, as is a default limit."""
     with serving(endless, n_ctx=16) as running:
-        _, body = running.chat(content="hello")
-        _, more = running.chat(content="hello", max_tokens=1000)
-    for found in (body, more):
-        assert found["usage"]["total_tokens"] == 16
-        assert found["choices"][0]["finish_reason"] == "length"
+        for fields in ({}, {"max_tokens": 1000}):
+            _, found = running.chat("hello", **fields)
+            assert (found["usage"]["total_tokens"], found["choices"][0]["finish_reason"]) == (16, "length")
 
 
 def test_natural_end_at_exactly_the_limit_is_stop(running):

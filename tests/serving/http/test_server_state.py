@@ -19,8 +19,8 @@ from tests.support.wire_schemas import validate
 
 
 def test_slots_are_those_of_running_sequences_then_idle_ones():
-    with serving(is_gated=True, n_parallel=2) as running, running.connect() as sock:
-        sock.sendall(chat_request("secret", stream=True, max_tokens=9))
+    request = chat_request("secret", stream=True, max_tokens=9)
+    with serving(is_gated=True, n_parallel=2) as running, running.connect(request):
         running.gate.release(2)
         wait_for(lambda: running.engine.stats().n_sampled == 2)
         status, slots = running.request("GET", "/slots")
@@ -59,14 +59,11 @@ def test_metrics_are_prometheus_text():
     label = r'[a-z]+="[^"]*"'
     assert all(re.fullmatch(rf"localchat_[a-z_]+({{{label}(,{label})*}})? [0-9.e+-]+", line) for line in lines)
     values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-    requests = {name: n for name, n in values.items() if name.startswith("localchat_requests_total")}
-    assert {name: n for name, n in requests.items() if "/metrics" not in name} == {
-        'localchat_requests_total{path="/chat/completions",status="200"}': 2,
-        'localchat_requests_total{path="/health",status="200"}': 1,
-        'localchat_requests_total{path="/models/",status="200"}': 1,
-        'localchat_requests_total{path="malformed",status="400"}': 2,
-        'localchat_requests_total{path="other",status="404"}': 2,
-    }
+    requests = re.findall(r'requests_total{path="(.*)",status="(\d+)"} (\d+)', text)
+    assert sorted(request for request in requests if request[0] != "/metrics") == [
+        ("/chat/completions", "200", "2"), ("/health", "200", "1"), ("/models/", "200", "1"),
+        ("malformed", "400", "2"), ("other", "404", "2"),
+    ]  # fmt: skip
     assert values["localchat_request_duration_seconds_count"] >= 8
     assert values['localchat_time_to_first_token_seconds_count{model="Fake"}'] == 2
     assert values['localchat_tokens_generated_total{model="Fake"}'] == 8
@@ -77,24 +74,12 @@ def test_metrics_are_prometheus_text():
     assert values["localchat_up"] == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [('a\u2028"\x1cb', r"a\\u2028\"\\x1cb"), ('Mül"ler', r"Mül\"ler")],
-    ids=["separators of lines", "letters outside ASCII"],
-)
-def test_name_of_a_model_is_one_text_in_the_metrics(name, written):
+def test_name_of_a_model_is_one_text_in_the_metrics():
     """It splits no line, and its letters stay: Prometheus knows no escapes such as \\u00fc."""
     with serving() as running:
-        running.server.service.default.model = Model(name, running.engine)
+        running.server.service.default.model = Model('Mü\u2028"\x1cb', running.engine)
         lines = running.request("GET", "/metrics")[1].splitlines()
-    assert f'localchat_slots{{model="{written}"}} 4' in lines
-
-
-def test_metrics_while_the_model_loads_are_those_of_requests():
-    with serving(is_ready=False) as running:
-        _, text = running.request("GET", "/metrics")
-    assert "localchat_up 0" in text
-    assert "localchat_slots" not in text
+    assert r'localchat_slots{model="Mü\\u2028\"\\x1cb"} 4' in lines
 
 
 NO_MODEL = Service(ModelFile(path=None, name="Fake"), load=no_load)

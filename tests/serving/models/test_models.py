@@ -55,8 +55,8 @@ def home(tmp_path):
     return tmp_path
 
 
-def catalog(home, *folders, mapping=None, **variables):
-    return Catalog(folders, mapping, {"HOME": str(home), **variables})
+def catalog(home, *folders, **variables):
+    return Catalog(folders, None, {"HOME": str(home), **variables})
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,7 @@ def test_a_name_means_one_file(home, name, file):
         ("same", r"means 2 models: use one of 'a/same', 'b/same'"),
         ("minee", "did you mean 'mine'"),
         ("zzzzzzzz", "on offer: 'big', 'mine'"),
-        ("mmproj-mine", "no model"),
-        ("../mine", "no model"),
-        (f"~/{MODELS}/mine.gguf", "no model"),
+        *((name, "no model") for name in ("mmproj-mine", "../mine", f"~/{MODELS}/mine.gguf")),
     ],
 )
 def test_a_name_that_means_no_model_is_answered_with_names(home, name, message):
@@ -142,15 +140,15 @@ def test_changes_on_disk_are_noticed(home):
         assert found.find(name).path == folder / "mine.gguf"
 
 
-@pytest.mark.parametrize(
-    ("variable", "place"),
-    [("HF_HOME", "hub/models--x--y/snapshots/1/"), ("HF_HUB_CACHE", "models--x--y/snapshots/1/"),
-     ("XDG_CACHE_HOME", "huggingface/hub/models--x--y/snapshots/1/"), ("LLAMA_CACHE", "")],
-)  # fmt: skip
-def test_folders_of_other_programs_follow_their_variables(home, tmp_path_factory, variable, place):
-    root = tmp_path_factory.mktemp("moved")
-    put(root, f"{place}y-Q8_0.gguf")
-    assert catalog(home, **{variable: str(root)}).find("y-Q8_0").path == root / f"{place}y-Q8_0.gguf"
+def test_folders_of_other_programs_follow_their_variables(tmp_path):
+    snapshot = "models--x--y/snapshots/1/"
+    for variable, place in {
+        "HF_HOME": f"hub/{snapshot}", "HF_HUB_CACHE": snapshot, "XDG_CACHE_HOME": f"huggingface/hub/{snapshot}",
+        "LLAMA_CACHE": "",
+    }.items():  # fmt: skip
+        root = tmp_path / variable
+        put(root, f"{place}y-Q8_0.gguf")
+        assert catalog(tmp_path, **{variable: str(root)}).find("y-Q8_0").path == root / f"{place}y-Q8_0.gguf"
 
 
 def test_model_of_an_installation_without_a_network_is_found_by_its_name(home, monkeypatch):
@@ -231,8 +229,8 @@ def test_a_mapping_file_in_toml(home, caplog):
         catalog(home).models()
 
 
-def test_links_to_folders_are_followed_without_loops(home, tmp_path_factory):
-    outside, folder = tmp_path_factory.mktemp("outside"), home / MODELS
+def test_links_to_folders_are_followed_without_loops(home):
+    outside, folder = home / "outside", home / MODELS
     put(outside, "far.gguf", "both.gguf")
     links = {outside / "back": home, folder / "out": outside, folder / "loop": folder}
     for link, target in {**links, folder / "linked.gguf": outside / "both.gguf"}.items():
@@ -393,12 +391,12 @@ def test_value_of_a_header_that_no_reader_expects_is_unknown(tmp_path, key, kind
     assert "\n" not in found.architecture
 
 
-def test_10_000_files_are_listed_in_bounded_time(tmp_path):
-    put(tmp_path / "many", *(f"model-{i}.gguf" for i in range(10_000)))
+def test_many_files_are_listed_in_bounded_time(tmp_path):
+    put(tmp_path / "many", *(f"model-{i}.gguf" for i in range(3000)))
     found = catalog(tmp_path, tmp_path / "many")
     started = time.process_time()
-    assert len(found.models()) == 10_001
-    assert time.process_time() - started < 3  # some tenths of a second on a quiet machine
+    assert len(found.models()) == 3001
+    assert time.process_time() - started < 1  # a tenth of a second on a quiet machine
     with pytest.raises(ModelFileError, match=r"and \d+ more"):
         found.find("zzzzzz")
 
@@ -416,9 +414,7 @@ def test_error_of_the_machine_is_a_problem_in_the_list_while_it_lasts(tmp_path, 
 
 def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
-    done = run_command("--list")
-    assert done.returncode == 0
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    lines = {line.split()[0]: line for line in run_command("--list").stdout.splitlines()}
     assert {"NAME", "mine", "big", "org/one-GGUF", "org/two-GGUF:Q8_0", "llama3.2:1b", "demo"} <= set(lines)
     assert "Hugging Face" in lines["org/one-GGUF"]
     assert all(text in lines["demo"] for text in ("Q5_1", "4,096", "built-in"))
@@ -428,32 +424,19 @@ def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
 # --- paths ---
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+def test_path_on_the_command_line_is_that_of_a_folder_with_one_model_or_of_any_part(tmp_path, monkeypatch):
     put(tmp_path, "one/tiny.gguf", "none/notes.txt", *(f"parts/{part}" for part in PARTS))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("argument", "path"),
-    [("one", "one/tiny.gguf"), ("parts", f"parts/{PARTS[0]}"), (f"parts/{PARTS[1]}", f"parts/{PARTS[0]}")],
-)
-def test_path_on_the_command_line_is_that_of_a_folder_with_one_model_or_of_any_part(folder, argument, path):
-    assert catalog(folder).find(argument, takes_paths=True).path.absolute() == folder / path
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("no.gguf", r"there is no file .*no\.gguf"),
-        ("none", "folder without a model"),
-        ("https://example.org/m.gguf", "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf"),
-    ],
-)
-def test_error_of_an_argument_without_a_model_has_advice(folder, argument, message):
-    with pytest.raises(ModelFileError, match=message):
-        catalog(folder).find(argument, takes_paths=True)
+    found, first = catalog(tmp_path), f"parts/{PARTS[0]}"
+    for argument, path in (("one", "one/tiny.gguf"), ("parts", first), (f"parts/{PARTS[1]}", first)):
+        assert found.find(argument, takes_paths=True).path.absolute() == tmp_path / path
+    for argument, message in {
+        "no.gguf": r"there is no file .*no\.gguf",
+        "none": "folder without a model",
+        "https://example.org/m.gguf": "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf",
+    }.items():
+        with pytest.raises(ModelFileError, match=message):
+            found.find(argument, takes_paths=True)
 
 
 def test_folder_with_several_models_lists_them_with_their_sizes(tmp_path):

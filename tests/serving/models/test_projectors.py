@@ -1,28 +1,26 @@
 """The projector of a model is found beside it, named by a source of models, or given by an option."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localchat.server import chosen_model, main, read_options
+from localchat.server import chosen_model, read_options
 from localchat.serving.loading.loader import load_options
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import ModelFile, projector_of, summary_of
-from tests.support.media_files import write_gguf
+from tests.serving.models.test_gguf import STRING, TENSORS, file_of
+from tests.serving.models.test_models import put
+from tests.support.command import run_command
 
 WIDTH = 64
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}
 
 
-def write(path: Path, architecture: str, values: dict[str, Any]) -> Path:
-    import numpy as np
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_gguf(path, architecture, values, {"a": np.ones(1, np.float32)})
+def write(path: Path, architecture: str, values: dict[str, int | bool]) -> Path:
+    metadata = [(name, 7 if isinstance(value, bool) else 4, value) for name, value in values.items()]
+    put(path.parent, path.name, data=file_of([("general.architecture", STRING, architecture), *metadata], TENSORS))
     return path
 
 
@@ -74,25 +72,18 @@ def test_other_files_are_no_projectors(tmp_path: Path):
 
 
 def test_projector_is_no_model_and_says_what_it_takes(tmp_path: Path):
-    path = write_mmproj(tmp_path / "mmproj.gguf", parts=("vision", "audio"))
-    summary = summary_of(ModelFile(path, ""))
+    summary = summary_of(ModelFile(write_mmproj(tmp_path / "mmproj.gguf", parts=("vision", "audio")), ""))
     assert (summary.is_model, summary.width, summary.modalities) == (False, WIDTH, ("image", "audio"))
 
 
 def test_ollama_names_the_projector_of_a_model(tmp_path: Path):
-    models = tmp_path / ".ollama" / "models"
+    models, kind = tmp_path / ".ollama/models", "application/vnd.ollama.image"
     digests = {"model": "a" * 64, "projector": "b" * 64}
-    write_model(models / "blobs" / f"sha256-{digests['model']}")
-    write_mmproj(models / "blobs" / f"sha256-{digests['projector']}")
-    layers = [
-        {"mediaType": f"application/vnd.ollama.image.{kind}", "digest": f"sha256:{digest}"}
-        for kind, digest in digests.items()
-    ]
-    manifest = models / "manifests/registry.ollama.ai/library/llava/latest"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text(json.dumps({"layers": layers}))
-    catalog = Catalog((), None, {"HOME": str(tmp_path)})
-    assert projector_of(catalog.find("llava")) == models / "blobs" / f"sha256-{digests['projector']}"
+    layers = [{"mediaType": f"{kind}.{name}", "digest": f"sha256:{digest}"} for name, digest in digests.items()]
+    put(models / "manifests/registry.ollama.ai/library/llava", "latest", data=json.dumps({"layers": layers}).encode())
+    write_model(models / f"blobs/sha256-{digests['model']}")
+    projector = write_mmproj(models / f"blobs/sha256-{digests['projector']}")
+    assert projector_of(Catalog((), None, {"HOME": str(tmp_path)}).find("llava")) == projector
 
 
 def test_mapping_file_names_it(tmp_path: Path):
@@ -124,12 +115,11 @@ def test_option_names_it_for_the_model_of_the_command_line_alone(tmp_path: Path)
     assert load_options(ModelFile(other, "two"), options).mmproj is None
 
 
-def test_list_shows_what_a_model_takes(tmp_path: Path, capsys: Any):
+def test_list_shows_what_a_model_takes(tmp_path: Path):
     write_model(tmp_path / "one-Q4_K_M.gguf")
     write_mmproj(tmp_path / "mmproj-one-F16.gguf", parts=("vision", "audio"))
     write_model(tmp_path / "two.gguf")
-    assert main(["--list", "--models-dir", str(tmp_path)]) == 0
-    head, one, two, *_ = capsys.readouterr().out.splitlines()
+    head, one, two, *_ = run_command("--list", "--models-dir", str(tmp_path)).stdout.splitlines()
     assert "INPUT" in head
     assert "text, image, audio  models folder" in one
     assert "text                models folder" in two

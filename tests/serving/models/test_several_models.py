@@ -1,21 +1,13 @@
-"""Several models of one server: loaded at their first request, swapped, unloaded, and failing, over real HTTP.
-
-Models are files of a folder; their engines are fakes that repeat the prompt.
-"""
-
-from __future__ import annotations
+"""Several models of one server: loaded at their first request, swapped, unloaded, and failing, over real HTTP."""
 
 import contextlib
-import http.client
 import json
 import math
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,109 +15,21 @@ from unittest import mock
 import pytest
 
 from localchat.serving.api.ollama import read_keep_alive
-from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
-from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError
-from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.metrics import Metrics
-from localchat.serving.http.model_pages import state_of
-from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import ServedModel, Service
-from localchat.serving.models.catalog import Catalog
-from localchat.serving.models.memory import NotEnoughMemory, OtherModels
-from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from tests.support.engines import started
-from tests.support.exchanges import ask, events_of
-from tests.support.fakes import FakeBackend
-from tests.support.serving import LAST_MESSAGE, served, wait_for
-
-HI = [{"role": "user", "content": "hello"}]
-NAMES = ("one", "two", "three")
-
-
-class Loads:
-    """Loads fake models of 1 GB, and records what was loaded. `gate` is acquired before each load."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.engines: dict[str, Engine] = {}
-        self.most_at_once = 0
-        # How many models fit into memory, the bytes missing for one more, and whether a smaller context would do.
-        self.memory, self.n_missing, self.can_shrink = math.inf, 10**9, False
-        self.error: Exception | None = None
-        self.gate = threading.Semaphore(1_000_000)
-
-    def __call__(self, served: ServedModel, others: OtherModels) -> None:
-        name = served.file.name
-        self.names.append(name)
-        assert self.gate.acquire(timeout=30), "the test never opened the gate"
-        if self.error is not None:
-            raise self.error
-        if self.n_open + 1 > self.memory and (others.n_idle or not self.can_shrink):
-            raise NotEnoughMemory("the weights take too much", 0 if self.can_shrink else self.n_missing)
-        backend = FakeBackend(chat_template=LAST_MESSAGE)
-        backend.facts = replace(backend.facts, n_bytes=10**9)
-        engine = self.engines[name] = started(backend)
-        self.most_at_once = max(self.most_at_once, self.n_open)
-        served.model = Model(name, engine)
-
-    @property
-    def n_open(self) -> int:
-        return sum(not engine.backend.is_closed for engine in self.engines.values())
-
-
-@dataclass
-class Running:
-    """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
-
-    service: Service
-    options: Options
-    loads: Loads
-    http_server: ChatServer
-    later: Callable[..., Future[Any]]  # Calls a function on a thread.
-
-    def get(self, path: str) -> tuple[int, Any]:
-        return ask(self.http_server.server_port, path)
-
-    def post(self, path: str, **body: Any) -> tuple[int, Any]:
-        return ask(self.http_server.server_port, path, body)
-
-    def chat(self, model: str, **fields: Any) -> tuple[int, Any]:
-        return self.post("/v1/chat/completions", **{"model": model, "messages": HI, **fields})
-
-    def statuses(self, *models: str) -> list[int]:
-        """The statuses of requests for models, one after another."""
-        return [self.chat(model)[0] for model in models]
-
-    def requested(self, **fields: Any) -> http.client.HTTPConnection:
-        """A connection on which a request for the model `one` was sent, which now waits for a load."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_server.server_port, timeout=30)
-        connection.request("POST", "/v1/chat/completions", json.dumps({"model": "one", "messages": HI, **fields}))
-        self.wait("one", "loading")
-        return connection
-
-    def states(self, *models: str) -> list[str]:
-        return [state_of(self.service.find(model)) for model in models or NAMES]
-
-    def wait(self, model: str, state: str) -> None:
-        wait_for(lambda: self.states(model) == [state])
+from localchat.serving.loading.service import Service
+from tests.support.chat_requests import HI
+from tests.support.exchanges import events_of
+from tests.support.serving import wait_for
+from tests.support.several_models import NAMES, Running, several_models
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
-    for name in NAMES:
-        (tmp_path / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
-    loads, options = Loads(), Options(port=0, **getattr(request, "param", {}))
-    catalog = Catalog([tmp_path], environment={"HOME": str(tmp_path)})
-    service = Service(ModelFile(DEMO_PATH, "demo"), options, catalog=catalog, load=loads)
-    with ThreadPoolExecutor() as threads, served(service, options) as (found, _):
-        try:
-            yield Running(service, options, loads, found, threads.submit)
-        finally:
-            loads.gate.release(1000)
-    assert loads.n_open == 0
+    with several_models(tmp_path, **getattr(request, "param", {})) as running:
+        yield running
 
 
 def started_with(*options: dict[str, Any]) -> pytest.MarkDecorator:
@@ -133,14 +37,8 @@ def started_with(*options: dict[str, Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("server", options, indirect=True, ids=str)
 
 
-def together(calls: list[Any]) -> list[Any]:
-    """The results of functions that run at the same time."""
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result(60) for future in [pool.submit(call) for call in calls]]
-
-
 def test_first_requests_at_once_load_a_model_once(server):
-    found = together([lambda: server.chat("one"), lambda: server.chat("ONE"), lambda: server.chat("one.gguf")])
+    found = server.together(*({"model": name} for name in ("one", "ONE", "one.gguf")))
     assert [(status, body["model"]) for status, body in found] == [(200, "one")] * 3
     assert server.loads.names == ["one"]
 
@@ -155,7 +53,7 @@ def test_request_waits_while_its_model_loads_and_the_others_answer(server):
     assert states == {"demo": "unloaded", "one": "loading", "two": "loaded", "three": "unloaded"}
     server.loads.gate.release()
     status, found = waiting.result(30)
-    assert (status, found["choices"][0]["message"]["content"]) == (200, "hello")
+    assert (status, found["choices"][0]["message"]["content"]) == (200, "hi")
 
 
 @started_with({"ping_s": 0.02})
@@ -172,7 +70,7 @@ def test_stream_that_waits_for_its_model_gets_comments_and_then_its_text_or_the_
         assert events[0]["error"]["message"].startswith("the model 'one' cannot be loaded: broken")
     else:
         text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events[:-1])
-        assert (text, events[-1]) == ("hello", "[DONE]")
+        assert (text, events[-1]) == ("hi", "[DONE]")
 
 
 @started_with({"max_models": 1})
@@ -209,9 +107,9 @@ def test_without_waiting_a_request_gets_503_while_its_model_loads(server):
 def test_mixed_requests_to_more_models_than_may_be_loaded_are_all_served(server):
     random_ = random.Random(5)
     asked = {f"{i}.": random_.choice(NAMES) for i in range(60)}
-    calls = [partial(server.chat, name, messages=[{"role": "user", "content": text}]) for text, name in asked.items()]
-    assert [body["choices"][0]["message"]["content"] for _, body in together(calls)] == [*asked]
-    assert server.loads.most_at_once == server.options.max_models
+    requests = [{"model": name, "messages": [{"role": "user", "content": text}]} for text, name in asked.items()]
+    assert [body["choices"][0]["message"]["content"] for _, body in server.together(*requests)] == [*asked]
+    assert server.loads.most_at_once == server.http_server.options.max_models
 
 
 @started_with({"max_models": 2})
@@ -284,7 +182,7 @@ def test_idle_model_is_unloaded(server):
 @pytest.mark.parametrize(("keep_alive", "loaded"), [(0, []), ("0s", []), (-1, ["one"]), ("9999999h", ["one"])], ids=str)
 def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(server, keep_alive, loaded):
     status, body = server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=keep_alive)
-    assert (status, body["message"]["content"]) == (200, "hello")
+    assert (status, body["message"]["content"]) == (200, "hi")
     server.wait("one", "loaded" if loaded else "unloaded")
     assert [model["name"] for model in server.get("/api/ps")[1]["models"]] == loaded
     assert server.statuses("two") == [200]
@@ -334,18 +232,10 @@ def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(server)
     assert server.states("three") == ["unloaded"]
     n_slots = server.loads.engines["one"].facts.n_parallel
     lines = server.get("/metrics")[1].splitlines()
-    assert [line for line in lines if line.startswith("localchat_slots")] == [
-        f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]
-    ]
+    slots = [line for line in lines if line.startswith("localchat_slots")]
+    assert slots == [f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]]
     assert 'localchat_time_to_first_token_seconds_bucket{model="two",le="+Inf"} 1' in lines
     assert 'localchat_time_to_first_token_seconds_count{model="two"} 1' in lines
-
-
-def test_names_of_one_file_with_other_settings_are_models_of_their_own(server, tmp_path):
-    settings = {name: {"path": "one.gguf", "ctx": n_ctx} for name, n_ctx in (("short", 512), ("long", 1024))}
-    (tmp_path / "models.json").write_text(json.dumps(settings))
-    assert [server.chat(name)[1]["model"] for name in ("short", "long")] == ["short", "long"]
-    assert server.loads.names == ["short", "long"]
 
 
 def test_lists_have_all_models_and_new_files(server, tmp_path):
@@ -368,7 +258,7 @@ def test_model_that_is_not_loaded_is_shown_with_what_it_is_loaded_with(server, t
     (tmp_path / "own.jinja").write_text("{{ tools }}")
     (tmp_path / "models.json").write_text('{"own": {"path": "two.gguf", "ctx": 512, "template": "own.jinja"}}')
     for name, own in (("one", None), ("own", 512)):
-        chosen = server.options.n_ctx or own
+        chosen = server.http_server.options.n_ctx or own
         shown = server.post("/api/show", model=name)[1]
         assert shown["model_info"]["llama.context_length"] == (chosen or 4096)
         assert (shown["template"] == "{{ tools }}") == (name == "own")
@@ -409,36 +299,26 @@ def test_server_that_closes_ends_a_request_that_waits_and_the_thread_that_loads(
         assert not server.service._thread.is_alive()
 
 
-def test_model_in_use_is_unloaded_after_the_request(server):
-    model = server.service.find("one")
-    with server.service.using(model):
-        server.service.unload(model)
-        assert [one["name"] for one in server.get("/api/ps")[1]["models"]] == ["one"]
-    wait_for(lambda: state_of(model) == "unloaded" and server.loads.n_open == 0)
-
-
-def test_loaded_model_is_served_and_unloaded_after_its_file_is_gone(server, tmp_path):
+def test_loaded_model_is_served_after_its_file_is_gone_and_unloaded_after_its_request(server, tmp_path):
     assert server.statuses("one") == [200]
     (tmp_path / "one.gguf").unlink()
     assert server.statuses("one") == [200]
-    assert [one["name"] for one in server.get("/api/ps")[1]["models"]] == ["one"]
-    assert server.post("/models/unload", model="one")[0] == 200
+    with server.service.using(server.service.find("one")):
+        assert server.post("/models/unload", model="one")[0] == 200
+        assert [one["name"] for one in server.get("/api/ps")[1]["models"]] == ["one"]
     wait_for(lambda: server.loads.n_open == 0)
     assert server.statuses("one") == [404]
 
 
-def test_name_that_means_another_file_is_loaded_from_that_file(server, tmp_path):
+def test_names_in_a_mapping_file_are_models_of_their_own_and_may_mean_another_file_later(server, tmp_path):
     mapping = tmp_path / "models.json"
     for i, path in enumerate(("one.gguf", "two.gguf")):
-        mapping.write_text(json.dumps({"mine": path}))
+        mapping.write_text(json.dumps({"mine": path, "short": {"path": "one.gguf", "ctx": 512}}))
         os.utime(mapping, (i + 1, i + 1))
-        assert server.statuses("mine") == [200]
-        wait_for(lambda: server.loads.n_open == 1)
+        assert [server.chat(name)[1]["model"] for name in ("mine", "short")] == ["mine", "short"]
+        wait_for(lambda: server.loads.n_open == 2)
     names = [one["id"] for one in server.get("/v1/models")[1]["data"]]
-    assert (server.loads.names, names.count("mine")) == (["mine", "mine"], 1)
-
-
-# --- requests that are gone, busy models, errors of the thread ---
+    assert (server.loads.names, names.count("mine")) == (["mine", "short", "mine"], 1)
 
 
 @started_with({"max_models": 1})
@@ -505,30 +385,20 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     assert (first.result(30), second.result(30)[0]) == (False, 200)
 
 
-class Panic(BaseException):
-    """As of a library in Rust."""
-
-
 @pytest.mark.parametrize(
-    ("error", "status"), [(Panic("it broke"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)]
+    ("error", "status"),  # The first one is as of a library in Rust.
+    [(BaseException("a panic"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)],
 )
-def test_any_error_of_the_loading_thread_is_that_of_the_request(server, monkeypatch, error, status):
-    with monkeypatch.context() as patched:
-        patched.setattr("localchat.serving.loading.service.summary_of", mock.Mock(side_effect=error))
+def test_any_error_of_the_loading_thread_is_that_of_the_request(server, error, status):
+    with mock.patch("localchat.serving.loading.service.summary_of", side_effect=error):
         found, body = server.chat("one")
-        assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
+    assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
     assert server.statuses("two") == [200]
 
 
 def test_loading_thread_that_cannot_start_is_503_and_starts_at_the_next_request(server):
-    start = threading.Thread.start
-
-    def refusing(thread: threading.Thread) -> None:
-        if thread.name == "localchat-models":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    with mock.patch.object(threading.Thread, "start", refusing):
+    refusing = mock.Mock(**{"Thread.return_value.start.side_effect": RuntimeError("can't start new thread")})
+    with mock.patch("localchat.serving.loading.service.threading", refusing):
         assert server.statuses("one") == [503]
     assert server.statuses("one") == [200]
 
