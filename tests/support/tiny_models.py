@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,10 @@ def _close(writer: gguf.GGUFWriter, shapes: Mapping[str, tuple[int, ...]]) -> No
     writer.close()
 
 
-def _add(writer: gguf.GGUFWriter, **values: Any) -> None:
-    for name, value in values.items():
-        getattr(writer, f"add_{name}")(value)
+def _add_vocabulary(writer: gguf.GGUFWriter, model: str, tokens: Sequence[str], types: Sequence[Any]) -> None:
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
 
 
 def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFWriter, random_model.Shape]:
@@ -48,7 +49,8 @@ def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFW
     writer = gguf.GGUFWriter(str(path), architecture)
     random_model.write_sizes(writer, shape)
     random_model.write_vocabulary(writer, shape.n_vocab)
-    _add(writer, key_length=random_model.HEAD_SIZE, value_length=random_model.HEAD_SIZE)
+    writer.add_key_length(random_model.HEAD_SIZE)
+    writer.add_value_length(random_model.HEAD_SIZE)
     return writer, shape
 
 
@@ -65,12 +67,25 @@ QK_NORMS = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.H
 def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
     """An encoder of a few kilobytes; with the pooling RANK a reranker."""
     writer = gguf.GGUFWriter(str(path), "bert")
-    _add(writer, name="tiny bert", context_length=N_CTX, embedding_length=WIDTH, block_count=1, head_count=N_HEADS)
-    _add(writer, feed_forward_length=N_FF, layer_norm_eps=1e-12, causal_attention=False, pooling_type=pooling)
+    writer.add_name("tiny bert")
+    writer.add_context_length(N_CTX)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_head_count(N_HEADS)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     types = [gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * len(WORDS)
-    _add(writer, tokenizer_model="bert", token_list=TOKENS, token_types=types, tokenizer_pre="jina-v2-en")
-    _add(writer, token_type_count=2, pad_token_id=0, unk_token_id=1, bos_token_id=2, sep_token_id=3, eos_token_id=3)
-    _add(writer, file_type=gguf.LlamaFileType.ALL_F32)
+    _add_vocabulary(writer, "bert", TOKENS, types)
+    writer.add_tokenizer_pre("jina-v2-en")
+    writer.add_token_type_count(2)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_sep_token_id(3)
+    writer.add_eos_token_id(3)
     square = (WIDTH, WIDTH)
     block: dict[str, tuple[int, ...]] = {f"attn_{name}": square for name in ("q", "k", "v", "output")}
     block.update(attn_output_norm=(WIDTH,), ffn_up=(N_FF, WIDTH), ffn_down=(WIDTH, N_FF), layer_output_norm=(WIDTH,))
@@ -101,7 +116,8 @@ def write_sliding(path: Path, n_window: int) -> None:
 def write_mrope(path: Path) -> None:
     """A model whose positions have four sections (M-RoPE), as those of Qwen-VL."""
     writer, shape = _small(path, "qwen2vl", 300_000)
-    _add(writer, rope_dimension_sections=[8, 12, 12, 0], rope_freq_base=1e6)
+    writer.add_rope_dimension_sections([8, 12, 12, 0])
+    writer.add_rope_freq_base(1e6)
     tensors, n_kv = _tensors(shape), shape.n_kv_heads * random_model.HEAD_SIZE
     widths = {"attn_q": shape.width, "attn_k": n_kv, "attn_v": n_kv}
     biases = {f"blk.{i}.{name}.bias": (n,) for i in range(shape.n_layers) for name, n in widths.items()}
@@ -124,9 +140,8 @@ def write_sentencepiece(path: Path) -> None:
     others = ["<unk>", "<s>", "</s>", "[CALL]", *(f"<0x{byte:02X}>" for byte in range(256))]
     writer = gguf.GGUFWriter(str(path), "llama")
     types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.BYTE] * 256
-    _add(writer, tokenizer_model="llama", token_list=[*others, *words])
-    _add(writer, token_types=[*types, *[gguf.TokenType.NORMAL] * len(words)])
-    _add(writer, token_scores=[0.0] * len(others) + [float(len(word)) for word in words])
+    _add_vocabulary(writer, "llama", [*others, *words], [*types, *[gguf.TokenType.NORMAL] * len(words)])
+    writer.add_token_scores([0.0] * len(others) + [float(len(word)) for word in words])
     _close(writer, {})
 
 
@@ -134,15 +149,30 @@ def write_mamba(path: Path) -> None:
     """A recurrent model, whose state cannot be truncated."""
     n_layers, n_inner, n_state, n_rank, n_conv = 2, 2 * RECURRENT_WIDTH, 16, 4, 4
     writer = gguf.GGUFWriter(str(path), "mamba")
-    _add(writer, name="tiny mamba", context_length=2048, embedding_length=RECURRENT_WIDTH, feed_forward_length=0)
-    _add(writer, head_count=0, block_count=n_layers, ssm_conv_kernel=n_conv, ssm_inner_size=n_inner)
-    _add(writer, ssm_state_size=n_state, ssm_time_step_rank=n_rank, layer_norm_rms_eps=1e-5)
+    writer.add_name("tiny mamba")
+    writer.add_context_length(2048)
+    writer.add_embedding_length(RECURRENT_WIDTH)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_block_count(n_layers)
+    writer.add_ssm_conv_kernel(n_conv)
+    writer.add_ssm_inner_size(n_inner)
+    writer.add_ssm_state_size(n_state)
+    writer.add_ssm_time_step_rank(n_rank)
+    writer.add_layer_norm_rms_eps(1e-5)
     random_model.write_vocabulary(writer, N_RECURRENT_VOCAB)
-    width = RECURRENT_WIDTH
-    block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (width,), "ssm_in.weight": (2 * n_inner, width)}
-    block |= {"ssm_conv1d.weight": (n_inner, n_conv), "ssm_conv1d.bias": (n_inner,), "ssm_dt.bias": (n_inner,)}
-    block |= {"ssm_x.weight": (n_rank + 2 * n_state, n_inner), "ssm_dt.weight": (n_inner, n_rank)}
-    block |= {"ssm_a": (n_inner, n_state), "ssm_d": (n_inner,), "ssm_out.weight": (width, n_inner)}
+    block: dict[str, tuple[int, ...]] = {
+        "attn_norm.weight": (RECURRENT_WIDTH,),
+        "ssm_in.weight": (2 * n_inner, RECURRENT_WIDTH),
+        "ssm_conv1d.weight": (n_inner, n_conv),
+        "ssm_conv1d.bias": (n_inner,),
+        "ssm_x.weight": (n_rank + 2 * n_state, n_inner),
+        "ssm_dt.weight": (n_inner, n_rank),
+        "ssm_dt.bias": (n_inner,),
+        "ssm_a": (n_inner, n_state),
+        "ssm_d": (n_inner,),
+        "ssm_out.weight": (RECURRENT_WIDTH, n_inner),
+    }
     layers = {f"blk.{i}.{name}": shape for i in range(n_layers) for name, shape in block.items()}
     vocabulary = {"token_embd.weight": (N_RECURRENT_VOCAB, RECURRENT_WIDTH), "output_norm.weight": (RECURRENT_WIDTH,)}
     _close(writer, {**vocabulary, **layers})
