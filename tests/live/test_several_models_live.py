@@ -25,10 +25,9 @@ from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.soak.faults import engines_of
 from tests.support.engine_programs import LIMITED
 from tests.support.exchanges import ask
-from tests.support.live import ServerProcess, running_process
+from tests.support.live import ServerProcess, engines_of, running_process
 from tests.support.serving import served, wait_for
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")

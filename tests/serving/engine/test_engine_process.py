@@ -44,7 +44,6 @@ from localchat.serving.loading.service import RETRY_S, ServedModel, Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.serving.models.test_several_models import together
-from tests.soak.faults import engine_of
 from tests.support import exchanges
 from tests.support.engine_programs import (
     ABORTS,
@@ -54,7 +53,7 @@ from tests.support.engine_programs import (
     FAILS_AT_SUBMIT,
     WITHOUT_THREADS,
 )
-from tests.support.live import ServerProcess, running_process, started
+from tests.support.live import ServerProcess, engine_of, running_process, started
 from tests.support.serving import served, wait_for
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
