@@ -32,16 +32,8 @@ LIMIT_S = 600
 ISOLATED = ("unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
-class Skipped(Exception):
-    """A case cannot run on this machine. The message has the reason."""
-
-
-class Failed(Exception):
-    """A command of a case failed. The message has its output."""
-
-
-def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
-    """Run a command for at most `LIMIT_S`; returns its output."""
+def run(command: Sequence[str | Path], cwd: Path = ROOT, fails: bool = False, **environment: str) -> str:
+    """Run a command for at most `LIMIT_S`, which must succeed unless it `fails`; returns its output."""
     # Variables and files that configure pip on this machine must not affect the case.
     hidden = ("PIP_", "PYTHON", "MAKE", "OPENAI_", "LOCALCHAT_")
     own = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
@@ -49,29 +41,19 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> 
     environment = {**own, "PIP_CONFIG_FILE": os.devnull, **environment}
     parts = [str(part) for part in command]
     done = subprocess.run(parts, cwd=cwd, env=environment, text=True, timeout=LIMIT_S, check=False, **streams)
-    if done.returncode:
-        raise Failed(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
+    assert bool(done.returncode) == fails, f"{' '.join(parts)}\n{done.stdout[-3000:]}"
     return done.stdout
-
-
-def isolated(*command: str | Path) -> list[str | Path]:
-    """The command, in a network namespace without a network."""
-    try:
-        run([*ISOLATED, "true"])
-    except (Failed, OSError) as error:
-        raise Skipped(f"`unshare --net` is not permitted here: {error}") from error
-    return [*ISOLATED, *command]
 
 
 def chat(commands: Path, cwd: Path, **environment: str) -> None:
     """Chat with the server of an installation, without a network."""
-    text = run(isolated("sh", "-c", CHAT, commands), cwd, **environment)
+    text = run([*ISOLATED, "sh", "-c", CHAT, commands], cwd, **environment)
     assert "I am localchat" in text, text
 
 
 def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
     """Install the folder and chat with its server, without a network; returns the interpreter of the installation."""
-    run(isolated("sh", folder / "install.sh", scratch / target), scratch, **environment)
+    run([*ISOLATED, "sh", folder / "install.sh", scratch / target], scratch, **environment)
     chat(scratch / target / "bin", scratch, **environment)
     return scratch / target / "bin" / "python"
 
@@ -92,18 +74,17 @@ def no_compiler(folder: Path, scratch: Path) -> None:
     for name in ("sh", "make", "touch", "env", "dirname"):  # What `make` needs.
         (commands / name).symlink_to(shutil.which(name) or name)
     (commands / "python3").symlink_to(sys.executable)
-    project = copy_of_project(scratch)
+    project = scratch / "project"
+    for name in run(["git", "ls-files"]).splitlines():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, project / name)
     (scratch / "wheelhouse").symlink_to(folder)
-    run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
+    run([*ISOLATED, "env", f"PATH={commands}", "make", ".venv/test.stamp"], project)
     chat(project / ".venv" / "bin", project)
     run(["make", "clean"], project)
-    try:
-        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", PATH=str(commands))
-    except Failed as error:
-        if "no C++ compiler was found" not in str(error):
-            raise
-    else:
-        raise Failed("make built llama-cpp-python without a compiler")
+    empty = {"WHEELHOUSE": "", "LLAMA_CPP_INDEX": "", "PATH": str(commands)}
+    text = run(["make", ".venv/server.stamp"], project, fails=True, **empty)
+    assert "no C++ compiler was found" in text, text
 
 
 def with_model(folder: Path, scratch: Path) -> None:
@@ -118,7 +99,7 @@ def with_model(folder: Path, scratch: Path) -> None:
         assert f"  models/{name}\n" in (kit / "SHA256SUMS").read_text()
     assert "models/         tiny-Q4_0 tiny-" in (kit / "README.txt").read_text()
     home = {"HOME": str(scratch)}
-    text = run(isolated("sh", kit / "install.sh", scratch / "localchat"), scratch, **home)
+    text = run([*ISOLATED, "sh", kit / "install.sh", scratch / "localchat"], scratch, **home)
     assert text.endswith("localchat-server tiny-Q4_0\n"), text
     shutil.rmtree(kit)
     commands = scratch / "localchat" / "bin"
@@ -126,38 +107,27 @@ def with_model(folder: Path, scratch: Path) -> None:
     chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
 
 
-def copy_of_project(scratch: Path) -> Path:
-    """A copy of the files that git tracks."""
-    project = scratch / "project"
-    for name in run(["git", "ls-files"]).splitlines():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, project / name)
-    return project
-
-
 @functools.cache
 def interpreter(version: str) -> str | None:
     """An interpreter of this version: this one, one in PATH, or one of pyenv."""
     homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     program = f"import sys; sys.exit(sys.version_info[:2] != {tuple(map(int, version.split('.')))})"
-    for python in (sys.executable, f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
-        try:
-            if subprocess.run([python, "-c", program], capture_output=True, timeout=60, check=False).returncode == 0:
-                return python
-        except OSError:
-            continue
+    for python in (sys.executable, shutil.which(f"python{version}"), *map(str, homes.glob(f"{version}.*/bin/python"))):
+        if python and subprocess.run([python, "-c", program], capture_output=True, timeout=60).returncode == 0:
+            return python
     return None
 
 
-def under(version: str, folder: Path, scratch: Path) -> None:
-    """With a version of Python."""
+def under(version: str, folder: Path, scratch: Path) -> str | None:
+    """With a version of Python; returns why it is skipped, if it is."""
     python = interpreter(version)
     if python is None:
-        raise Skipped(f"there is no python{version}")
+        return f"SKIPPED: there is no python{version}"
     install_and_chat(folder, scratch, PYTHON=python)
+    return None
 
 
-CASES: dict[str, Callable[[Path, Path], None]] = {
+CASES: dict[str, Callable[[Path, Path], str | None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
     "with_model": with_model,
@@ -172,6 +142,11 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.case) - set(CASES):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    try:
+        run([*ISOLATED, "true"])
+    except (AssertionError, OSError) as error:
+        print(f"SKIPPED: `unshare --net` is not permitted here: {error}")
+        return 0
     folder = ROOT / "wheelhouse"
     pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
     start = time.monotonic()
@@ -183,11 +158,8 @@ def main() -> int:
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                CASES[name](folder, Path(scratch).resolve())
-                result = "ok"
-            except Skipped as reason:
-                result = f"SKIPPED: {reason}"
-            except (Failed, AssertionError, subprocess.TimeoutExpired) as error:
+                result = CASES[name](folder, Path(scratch).resolve()) or "ok"
+            except (AssertionError, subprocess.TimeoutExpired) as error:
                 result = f"FAILED: {error}"
                 failures += 1
         print(f"{name:20} {time.monotonic() - start:6.1f} s  {result}", flush=True)

@@ -22,11 +22,10 @@ from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.soak.faults import engines_of
 from tests.support import tiny_models
 from tests.support.engine_programs import LIMITED
 from tests.support.exchanges import ask
-from tests.support.live import ServerProcess, running_process
+from tests.support.live import ServerProcess, engines_of, running_process
 from tests.support.serving import served, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the engine processes by Linux's means")

@@ -4,6 +4,7 @@ real installations by pip from indexes on this machine."""
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -15,31 +16,22 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import ROOT
+from tests.support.raw_responses import with_length
+from tests.support.raw_server import Request, Server, serving
 from tests.support.slow_servers import silent
-from tests.support.wheels import index_of, write_sources, write_wheel
+from tests.support.wheels import write_sources, write_wheel
 from tools.accelerator import COMPILERS, GPU, backend_for, find_gpu, wheel_index
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
 
-NVIDIA_SMI = """
-Driver Version                            : 580.95.05
-CUDA Version                              : 13.0
-Attached GPUs                             : 1
-GPU 00000000:00:1E.0
-    Product Name                          : NVIDIA H100 80GB HBM3
-    Product Brand                         : NVIDIA
-"""
+NVIDIA_SMI = "GPU 00000000:00:1E.0\n    Product Name                          : NVIDIA H100 80GB HBM3\n"
 VULKANINFO = """
-Devices:
-========
 GPU0:
-	apiVersion         = 1.3.239
 	vendorID           = 0x10005
 	deviceType         = PHYSICAL_DEVICE_TYPE_CPU
 	deviceName         = llvmpipe (LLVM 15.0.6, 256 bits)
 """
 RADEON = """GPU1:
-	apiVersion         = 1.3.290
 	vendorID           = 0x1002
 	deviceType         = PHYSICAL_DEVICE_TYPE_DISCRETE_GPU
 	deviceName         = AMD Radeon RX 7900 XTX (RADV)
@@ -56,6 +48,19 @@ def stand_ins(folder: Path, **texts: str | None) -> str:
         path.write_text("#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\n/bin/cat <<'END'\n{text}\nEND\n")
         path.chmod(0o755)
     return str(folder)
+
+
+def index_of(folder: Path) -> Server:
+    """Serves the files of a folder, which is an index of packages."""
+
+    def respond(request: Request, number: int) -> bytes:
+        path = folder / request.path.strip("/")
+        if path.is_dir():
+            links = "".join(f'<a href="{file.name}">{file.name}</a>' for file in path.iterdir())
+            return with_length(links.encode(), headers="Content-Type: text/html\r\n")
+        return with_length(path.read_bytes()) if path.exists() else with_length(b"", "404 Not Found")
+
+    return serving(respond)
 
 
 def pci(root: Path, *devices: tuple[str, str, bool]) -> Path:
@@ -156,28 +161,25 @@ class Machine:
         """Publish a wheel of the library in an index."""
         write_wheel(self.packages(index), *LIBRARY, code or f"KIND = {index!r}")
 
-    def install(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", INSTALL, str(self.folder / "project"), self.url, str(self.venv), "server"]
         own = {key: os.environ[key] for key in ("HOME", "TMPDIR", "LD_LIBRARY_PATH") if key in os.environ}
         own |= {"PATH": str(self.path), "PYTHONPATH": str(ROOT), "WHEELHOUSE": "", "PIP_CONFIG_FILE": os.devnull}
         own |= {"PIP_INDEX_URL": f"{self.url}/pypi/", "PIP_NO_CACHE_DIR": "1"}
-        return run_in(own | variables, *command, *options)
+        options = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        return subprocess.run([*command, *arguments], cwd=ROOT, env=own | variables, **options)
 
     @property
     def kind(self) -> str:
         """What the installed library is built for."""
-        return run_in({}, self.venv / "bin/python", "-c", "import llama_cpp; print(llama_cpp.KIND)").stdout.strip()
-
-
-def run_in(environment: dict[str, str], *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a program with these environment variables alone."""
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        (module,) = self.venv.glob("lib/python*/site-packages/llama_cpp.py")
+        return runpy.run_path(str(module))["KIND"]
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    with index_of(tmp_path / "indexes") as url:
-        yield Machine(tmp_path, url)
+    with index_of(tmp_path / "indexes") as server:
+        yield Machine(tmp_path, server.url.removesuffix("/v1"))
 
 
 SMI = {"nvidia_smi": NVIDIA_SMI}

@@ -8,15 +8,16 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
 
-from tests.soak import faults, fuzz, load
-from tests.soak.__main__ import new_target
+from tests.soak import clients, fuzz
+from tests.soak.__main__ import ARGUMENTS
+from tests.soak.target import running_target
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture(scope="module")
 def target():
-    with new_target() as running:
+    with running_target(*ARGUMENTS, "32") as running:
         yield running
 
 
@@ -27,18 +28,18 @@ def test_fuzz(target, program, n):
 
 @linux
 def test_load(target):
-    line = load.run(target, 1, 1, load.QUESTIONS[:6], n_clients=16)
+    line = clients.load(target, 1, 1, clients.QUESTIONS[:6], n_clients=16)
     assert "read" in line
     assert "MB an hour" in line
 
 
+@linux
+def test_kills_of_the_engine(target):
+    assert "2 kills under 4 streams" in clients.kills(target, 2, 1, n_streams=4)
+
+
 def test_damaged_model_files():
     assert "no crash" in fuzz.models(1, 1)
-
-
-@linux
-def test_kills_of_the_engine():
-    assert "2 kills under 4 streams" in faults.kills(2, 1, n_streams=4)
 
 
 def test_damaged_images_and_sounds():

@@ -6,47 +6,25 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from tests.support.live import running_process
-
-from . import faults, fuzz, load
-from .target import Broken, Target
+from . import clients, fuzz
+from .target import running_target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
-N_PARALLEL = "8"
 # The programs, each with the length of its run by `make soak` (requests, files, kills, or seconds of load), and the
-# number of parallel requests of the server that it needs.
-PROGRAMS: dict[str, tuple[Callable[..., str], int, str | None]] = {
-    "http": (fuzz.http, 100_000, N_PARALLEL),
-    "json": (fuzz.json_bodies, 50_000, N_PARALLEL),
-    "constraints": (fuzz.constraints, 1_000, N_PARALLEL),
-    "load": (load.run, 1_200, "64"),
-    "models": (fuzz.models, 1_000, None),
-    "media": (fuzz.media, 20_000, None),
-    "kills": (faults.kills, 200, None),
+# arguments of its server, which has the built-in model.
+PROGRAMS: dict[str, tuple[Callable[..., str], int, tuple[str, ...]]] = {
+    "http": (fuzz.http, 100_000, (*ARGUMENTS, "8")),
+    "json": (fuzz.json_bodies, 50_000, (*ARGUMENTS, "8")),
+    "constraints": (fuzz.constraints, 1_000, (*ARGUMENTS, "8")),
+    "load": (clients.load, 1_200, (*ARGUMENTS, "64")),
+    # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
+    "kills": (clients.kills, 200, ("--parallel", "32")),
+    # These start their own servers.
+    "models": (fuzz.models, 1_000, ()),
+    "media": (fuzz.media, 20_000, ()),
 }
-
-
-@contextlib.contextmanager
-def new_target(n_parallel: str = N_PARALLEL) -> Iterator[Target]:
-    """A new server with the built-in model."""
-    with running_process(*ARGUMENTS, n_parallel) as server:
-        yield Target(server.port, server.process.pid)
-
-
-def run(name: str, n: int | None, seed: int) -> str:
-    """Run one program; returns its line for the report.
-
-    Raises:
-        Broken: The server violated a rule.
-    """
-    program, default, n_parallel = PROGRAMS[name]
-    n = default if n is None else n
-    if n_parallel is None:
-        return program(n, seed)
-    with new_target(n_parallel) as target:
-        return program(target, n, seed)
 
 
 def main() -> int:
@@ -54,13 +32,16 @@ def main() -> int:
     parser.add_argument("name", choices=[*PROGRAMS, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     n_broken = 0
-    for name in PROGRAMS if arguments.name == "all" else [arguments.name]:
+    for name in PROGRAMS if options.name == "all" else [options.name]:
+        program, n, arguments = PROGRAMS[name]
         start = time.monotonic()
         try:
-            line = run(name, arguments.n, arguments.seed)
-        except Broken as error:
+            with contextlib.ExitStack() as stack:
+                targets = [stack.enter_context(running_target(*arguments))] if arguments else []
+                line = program(*targets, n if options.n is None else options.n, options.seed)
+        except AssertionError as error:
             n_broken, line = n_broken + 1, f"BROKEN: {error}"
         print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)
     return 1 if n_broken else 0

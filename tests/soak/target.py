@@ -6,79 +6,74 @@ import contextlib
 import http.client
 import io
 import os
-import random
+import re
 import socket
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support import exchanges
-from tests.support.serving import raw_request
+from tests.support.live import ServerProcess, running_process
 
 DEADLINE_S = 30.0
-QUESTION = "What is your name?"
 # The documented statuses of requests that do not make the server fail.
 DOCUMENTED = frozenset({200, 204, 400, 401, 403, 404, 405, 411, 413, 414, 415, 429, 431, 501, 503, 505})
-
-
-class Broken(AssertionError):
-    """The server violated a rule. The message has the seed."""
 
 
 @dataclass
 class Target:
     """A server on this machine."""
 
-    port: int
-    pid: int
+    server: ServerProcess
     ordinary_s: list[float] = field(default_factory=list)
     """The times of the ordinary requests, which are sent between the hostile ones."""
 
-    def connect(self, timeout_s: float = DEADLINE_S) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
+    def statuses(self, raw: bytes) -> list[int]:
+        """Send bytes on a new connection, and close this side; returns the status of each response.
 
-    def send(self, raw: bytes) -> bytes:
-        """Send bytes on a new connection, close this side, and read until the server closes it.
-
-        A server does not wait for the rest of an incomplete request then. It may treat the client as disconnected, and
-        cut the response.
+        The server may treat the client as disconnected, and cut the last response.
         """
         received = b""
-        with self.connect() as sock:
+        with socket.create_connection(("127.0.0.1", self.server.port), DEADLINE_S) as sock:
             with contextlib.suppress(ConnectionError):
                 sock.sendall(raw)
                 sock.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionError):
                 while piece := sock.recv(65536):
                     received += piece
-        return received
+        file, found = io.BytesIO(received), []
+        file.close = lambda: None  # A response closes its file.
+        # The end follows a response, a part of one, or 100 Continue.
+        with contextlib.suppress(http.client.RemoteDisconnected, http.client.IncompleteRead):
+            while True:
+                response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda mode: file))  # type: ignore[arg-type]
+                response.begin()
+                found.append(response.status)
+                response.read()
+        assert set(found) <= DOCUMENTED, f"statuses {found} for {raw[:500]!r}"
+        return found
 
     def ask(self, path: str, fields: object) -> tuple[int, Any]:
         """The status and the body of the response to a POST request.
 
-        Raises:
-            Broken: The status is not documented.
+        The status must be documented. An error must have a message, without details of the server.
         """
-        status, body = exchanges.ask(self.port, path, fields)
-        if status not in DOCUMENTED:
-            raise Broken(f"status {status}: {body}")
+        status, body = exchanges.ask(self.server.port, path, fields)
+        assert status in DOCUMENTED, f"status {status}: {body}"
+        if status >= 400:
+            message = body["error"] if isinstance(body["error"], str) else body["error"]["message"]
+            assert message, f"no message for {path} {fields}"
+            assert not re.search("Traceback|internal", message), f"{message!r} for {path} {fields}"
         return status, body
 
-    def chat(self, content: str = QUESTION, **fields: Any) -> str:
-        """The text of a greedy completion.
-
-        Raises:
-            Broken: The request fails.
-        """
+    def chat(self, content: str = "What is your name?", **fields: Any) -> str:
+        """The text of a greedy completion."""
         fields = {"messages": [{"role": "user", "content": content}], "max_tokens": 16, "temperature": 0, **fields}
         status, body = self.ask("/v1/chat/completions", fields)
-        if status != 200:
-            raise Broken(f"an ordinary request got {status}: {body}")
+        assert status == 200, f"an ordinary request got {status}: {body}"
         return str(body["choices"][0]["message"]["content"])
 
     def check(self) -> None:
@@ -95,7 +90,7 @@ class Target:
 
     def resources(self) -> dict[str, float]:
         """Resident MB, threads and descriptors of the process; Linux."""
-        proc = Path(f"/proc/{self.pid}")
+        proc = Path(f"/proc/{self.server.process.pid}")
         pages = int(proc.joinpath("statm").read_text().split()[1])
         n_threads = len(list(proc.joinpath("task").iterdir()))
         n_files = len(list(proc.joinpath("fd").iterdir()))
@@ -103,70 +98,10 @@ class Target:
 
 
 @contextlib.contextmanager
-def clients(n: int, send: Callable[[random.Random], str], seed: int) -> Iterator[Counter[str]]:
-    """Run `n` client threads in the `with` block, each of which sends one request after the other.
-
-    Yields the number of times that `send` has returned each outcome.
-
-    Raises:
-        Broken: A request failed, or has no end.
-    """
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    must_stop = threading.Event()
-
-    def run(chance: random.Random) -> None:
-        while not must_stop.is_set() and not failures:
-            try:
-                counts[send(chance)] += 1
-            except Exception as error:
-                failures.append(repr(error))
-
-    threads = [threading.Thread(target=run, args=(random.Random(seed * 1000 + i),), daemon=True) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield counts
-    finally:
-        must_stop.set()
-    for thread in threads:
-        thread.join(4 * DEADLINE_S)
-    if failures or any(thread.is_alive() for thread in threads):
-        raise Broken(f"{len(failures)} failures, or a request without an end: {failures[:1]}")
-
-
-def post(path: str, body: bytes) -> bytes:
-    """A POST request that asks the server to close the connection."""
-    return raw_request(body, "Connection: close", path=path)
-
-
-class _Received(io.BytesIO):
-    """Received bytes, which a response does not close."""
-
-    def close(self) -> None:
-        pass
-
-
-def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The status and the body of each response, without 100 Continue.
-
-    Raises:
-        Broken: The bytes are not HTTP responses, or the last response is cut and `may_be_cut` is false.
-    """
-    received = _Received(raw)
-    while received.tell() < len(raw):
-        response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda mode: received))  # type: ignore[arg-type]
-        try:
-            response.begin()
-            yield response.status, response.read()
-        except http.client.RemoteDisconnected:  # Nothing follows 100 Continue.
-            return
-        except http.client.IncompleteRead as error:
-            if not may_be_cut:
-                raise Broken(f"a response is cut: {error}") from error
-            yield response.status, b""
-        except http.client.HTTPException as error:
-            raise Broken(f"not an HTTP response: {error!r}") from error
+def running_target(*arguments: str) -> Iterator[Target]:
+    """A new server with these arguments."""
+    with running_process(*arguments) as server:
+        yield Target(server)
 
 
 def counted(counts: Mapping[Any, int]) -> str:

@@ -43,7 +43,6 @@ class Browser:
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.send(f"{domain}.enable")
-        page.send("Performance.enable", timeDomain="threadTicks")
         page.send("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_VIOLATIONS)
         page.send("Emulation.setDeviceMetricsOverride", width=1200, height=800, deviceScaleFactor=1, mobile=False)
         page.go(url)
@@ -118,8 +117,9 @@ class Page:
         self.wait("!window.isOld && document.readyState === 'complete'")
 
     def eval(self, expression: str) -> Any:
-        """The value of a JavaScript expression, awaited if it is a promise."""
-        result = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        """The value of a JavaScript expression, awaited if it is a promise. $ and $$ are those of the console."""
+        options = {"awaitPromise": True, "returnByValue": True, "includeCommandLineAPI": True}
+        result = self.send("Runtime.evaluate", expression=expression, **options)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
@@ -137,44 +137,38 @@ class Page:
         """The text of the first element of this selector, as a user sees it."""
         # The inner text of an element that has not been rendered yet is empty.
         text = "(({ innerText, textContent }) => innerText || textContent)"
-        return str(self.eval(f"{text}(document.querySelector({json.dumps(selector)}))"))
+        return str(self.eval(f"{text}($({json.dumps(selector)}))"))
 
-    def wait_for(self, selector: str, n: int) -> None:
-        """Wait until there are n elements of this selector."""
-        self.wait(f"document.querySelectorAll({json.dumps(selector)}).length === {n}")
+    def wait_for_text(self, selector: str, text: str) -> None:
+        """Wait until the first element of this selector has this text in it."""
+        self.wait(f"$({json.dumps(selector)}).innerText.includes({json.dumps(text)})")
 
-    def value(self, selector: str) -> str:
-        """The text in a field."""
-        return str(self.eval(f"document.querySelector({json.dumps(selector)}).value"))
+    def do(self, *steps: str | tuple[str, str | int]) -> None:
+        """Take steps as a user does.
 
-    def count(self, selector: str) -> int:
-        return int(self.eval(f"document.querySelectorAll({json.dumps(selector)}).length"))
-
-    def click(self, selector: str, text: str | None = None) -> None:
-        """Click the last element of this selector, or the last one with this text."""
-        chosen = f"[...document.querySelectorAll({json.dumps(selector)})]"
-        if text is not None:
-            chosen += f".filter((e) => e.textContent === {json.dumps(text)})"
-        self.eval(f"{chosen}.at(-1).click()")
-
-    def type(self, selector: str, text: str) -> None:
-        """Put the focus into a field, and replace its text."""
-        self.eval(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus(); e.select(); }})()")
-        self.send("Input.insertText", text=text)
+        "selector" clicks the last such element, and "selector: text" the last one with this text. A selector with a
+        text puts the focus into a field and replaces its text; a line break at the end presses Enter. A selector with
+        a number waits until there are so many elements.
+        """
+        for step in steps:
+            selector, given = step if isinstance(step, tuple) else (step, None)
+            if isinstance(given, int):
+                self.wait(f"$$({json.dumps(selector)}).length === {given}")
+            elif given is None:
+                selector, _, text = selector.partition(": ")
+                has_text = f"e.textContent === {json.dumps(text)}" if text else "true"
+                self.eval(f"$$({json.dumps(selector)}).filter((e) => {has_text}).at(-1).click()")
+            else:
+                self.eval(f"((e) => {{ e.focus(); e.select(); }})($({json.dumps(selector)}))")
+                self.send("Input.insertText", text=given.removesuffix("\n"))
+                if given.endswith("\n"):
+                    self.press("Enter", 13)
 
     def press(self, key: str, code: int) -> None:
         """Press a key, with its Windows key code."""
         text = {"text": "\r"} if key == "Enter" else {}
         for kind, given in (("keyDown", text), ("keyUp", {})):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **given)
-
-    def enter(self) -> None:
-        self.press("Enter", 13)
-
-    def work_s(self) -> float:
-        """The processor time of the page's main thread so far."""
-        metrics = self.send("Performance.getMetrics")["metrics"]
-        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
 
 @contextlib.contextmanager

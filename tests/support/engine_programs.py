@@ -72,7 +72,7 @@ program.load = failing
 LIMITED = _program("""
 from pathlib import Path
 from localchat.serving.engine.llama import load
-from tests.soak.faults import engines_of
+from tests.support.live import engines_of
 folder, load_engine = Path(os.environ["LIMITED_FOLDER"]), program.load
 def taken(pid):
     file = folder / str(pid)

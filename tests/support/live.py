@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from pathlib import Path
 
 START_DEADLINE_S = 60
 END_DEADLINE_S = 30
@@ -24,9 +24,7 @@ class ServerProcess:
 
     @property
     def port(self) -> int:
-        port = urlsplit(self.url).port
-        assert port is not None
-        return port
+        return int(self.url.rpartition(":")[2].removesuffix("/v1"))
 
 
 @contextlib.contextmanager
@@ -46,7 +44,7 @@ def started(command: Sequence[str]) -> Iterator[ServerProcess]:
     Raises:
         AssertionError: The process ended, or the deadline passed, before the server was ready.
     """
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         lines: list[str] = []
         found: list[str] = []
         is_ready = threading.Event()
@@ -64,7 +62,7 @@ def started(command: Sequence[str]) -> Iterator[ServerProcess]:
         reader.start()
         try:
             assert is_ready.wait(START_DEADLINE_S), "the server was not ready in time"
-            assert found, "".join(lines)
+            assert found, "".join([f"exit status {process.wait(END_DEADLINE_S)}\n", *lines])
             yield ServerProcess(found[0], process, lines)
         finally:
             process.terminate()
@@ -72,3 +70,19 @@ def started(command: Sequence[str]) -> Iterator[ServerProcess]:
                 process.wait(END_DEADLINE_S)
             process.kill()
             reader.join(END_DEADLINE_S)
+
+
+def engines_of(pid: int) -> list[int]:
+    """The engine processes of a server; Linux."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # a process that has just ended
+            state, parent = file.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found.append(int(file.parent.name))
+    return sorted(found)
+
+
+def engine_of(pid: int) -> int | None:
+    """The engine process of a server with one model, if it has one."""
+    return next(iter(engines_of(pid)), None)

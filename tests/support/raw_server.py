@@ -90,8 +90,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        scheme = "https" if self.tls else "http"
-        return f"{scheme}://127.0.0.1:{self.port}/v1"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Server:
         self._start(self._accept)

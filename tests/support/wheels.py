@@ -1,15 +1,9 @@
-"""Wheels of one module, and an index of packages. A copy of this file is a build backend, so it imports only Python's
-standard library."""
+"""Wheels of one module. A copy of this file is a build backend, so it imports only Python's standard library."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import http.server
 import os
-import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -40,22 +34,3 @@ def build_wheel(folder: Path, settings: object = None, metadata: object = None) 
 
 
 build_editable = build_wheel
-
-
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def index_of(folder: Path) -> Iterator[str]:
-    """The URL of a server with the files of a folder, which may be an index of packages."""
-    handler = functools.partial(_Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()

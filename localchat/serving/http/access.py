@@ -1,4 +1,4 @@
-"""Which requests are accepted: API keys, Host and Origin against web pages of other sites, CORS. Others: 401 or 403."""
+"""Which requests are accepted: API keys, Host and Origin against pages of other sites, CORS. Others get 401 or 403."""
 
 from __future__ import annotations
 

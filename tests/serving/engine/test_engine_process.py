@@ -33,10 +33,9 @@ from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import RETRY_S, ServedModel, Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
-from tests.soak.faults import engine_of
 from tests.support import engine_programs as programs
 from tests.support.exchanges import ask, exchange, opened
-from tests.support.live import ServerProcess, running_process, started
+from tests.support.live import ServerProcess, engine_of, running_process, started
 from tests.support.serving import served, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes by Linux's means")
