@@ -91,7 +91,7 @@ def test_old_python_is_refused_in_one_line(tmp_path):
     ids=["nothing", "file", "fetched"],
 )
 def test_run_fetches_a_model_only_if_it_is_told_to(variables, commands):
-    done = run(["make", "--dry-run", "run", *variables], GET="from/environment")
+    done = run(["make", "--dry-run", "run", *variables], GET="from/environment", ARGS="", MAKEFLAGS="")
     assert re.findall(r"python -m (localchat\.server.*)", done.stdout) == commands
 
 
