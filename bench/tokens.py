@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
                 before = processor_s(server.pid)
                 rounds.append(run_load(server.url, load, n_streams, 2))
                 spent.append((processor_s(server.pid) - before) / (2 * n_streams * 200))
-            rate = statistics.median(one.tokens_per_s for one in rounds)
+            rate = statistics.median(2 * n_streams * 200 / one.wall_s for one in rounds)
             print(
                 f"{n_streams:3} streams: {statistics.median(spent) * 1e6:.1f} us for each token, {rate:,.0f} tokens/s"
             )
