@@ -190,7 +190,8 @@ class KVCache:
         # The order of the idle prefixes stays.
         self._idle = OrderedDict((slot if idle == gap else idle, held) for idle, held in self._idle.items())
         if gap in self._free:
-            self._free.symmetric_difference_update((slot, gap))
+            self._free.remove(gap)
+            self._free.add(slot)
         n_tiled, adapters = self._n_tiled, self._adapters
         n_tiled[slot], n_tiled[gap] = n_tiled[gap], n_tiled[slot]
         adapters[slot], adapters[gap] = adapters[gap], adapters[slot]
