@@ -26,6 +26,11 @@ for _name in list(os.environ):
 _home = tempfile.TemporaryDirectory(prefix="localchat-home-", ignore_cleanup_errors=True)
 os.environ["HOME"] = os.environ["USERPROFILE"] = _home.name
 
+# Where Python writes no bytecode, the processes of a run and the programs that they start would compile every module for
+# themselves. They share the bytecode in this folder, which is removed after the run.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    os.environ["PYTHONPYCACHEPREFIX"] = _home.name
+
 # A shell makes a background program ignore SIGINT, and its children inherit that. The programs under test must handle
 # SIGINT, also if the tests run in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
