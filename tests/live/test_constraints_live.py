@@ -14,9 +14,9 @@ import pytest
 from tests.support.exchanges import ask
 from tests.support.json_validator import is_valid
 
-N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
+N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "10"))
 # The number of choices of a request. Each choice has its own seed.
-N_CHOICES = 10
+N_CHOICES = 5
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
 
 PERSON = {

@@ -70,10 +70,10 @@ def generated(constraint: Constraint | None, chance: random.Random, n_most: int 
     """A random text that the constraint allows; None if it does not end within `n_most` bytes."""
     matcher, data = matcher_of(constraint), bytearray()
     while len(data) < n_most:
-        mask = matcher.compute_bitmask()
-        allowed = [i for i in (*range(256), _END) if mask[i // 8] >> i % 8 & 1]
-        plain = [i for i in allowed if 32 <= i < 127 or i == _END]
-        token = _END if _END in allowed and chance.random() < 0.3 else chance.choice(plain or allowed)
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        plain = [i for i in (*range(32, 127), _END) if mask >> i & 1]
+        allowed = plain or [i for i in range(256) if mask >> i & 1]
+        token = _END if _END in allowed and chance.random() < 0.3 else chance.choice(allowed)
         if token == _END:
             return data.decode()
         matcher.consume_token(token)

@@ -9,7 +9,7 @@ from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
-N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
+N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "25"))
 
 SCHEMA = {
     "type": "object",

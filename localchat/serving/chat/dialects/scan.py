@@ -7,6 +7,7 @@ white space before a marker. All other text is emitted at once.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Generator
 from re import Pattern
@@ -28,7 +29,7 @@ class Mismatch(Exception):
 class Markers:
     def __init__(self, *literals: str) -> None:
         self.literals = tuple(filter(None, literals))
-        self._pattern = re.compile(pattern_of(literals))
+        self._pattern = _pattern(self.literals)
         self._longest = max(map(len, literals), default=0)
         self._firsts = frozenset(literal[0] for literal in self.literals)
 
@@ -50,6 +51,12 @@ class Markers:
             if tail[0] in self._firsts and any(literal.startswith(tail) for literal in self.literals):
                 return place
         return len(text)
+
+
+@functools.lru_cache(maxsize=512)
+def _pattern(literals: tuple[str, ...]) -> Pattern[str]:
+    """Cached, since each output has the markers of its dialect, and each text in quotes those of its value."""
+    return re.compile(pattern_of(literals))
 
 
 class Cursor:
