@@ -171,6 +171,8 @@ def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
     """
     found: list[tuple[bool, bool, int, str, str]] = []
     for number, switches in enumerate(SWITCHES):
+        if any(name not in template.source for name in switches):
+            continue  # The template renders the same without it.
         prompt = _rendered(template, switches)
         whole = _rendered(template, switches, message)
         start = _common_start(prompt, whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import random
 from typing import Any
@@ -40,9 +42,12 @@ _TOKENIZER = llguidance.LLTokenizer("byte")
 _END = _TOKENIZER.eos_token
 
 
+template_of = functools.lru_cache(ChatTemplate)
+
+
 def constraint_of(template: str = PLAIN, prompt: str = PROMPT, dialect: Dialect | None = None, **fields: Any) -> Any:
     """The constraint of a request with these fields. `dialect` replaces that of the template."""
-    made = ChatTemplate(template)
+    made = copy.copy(template_of(template))
     made.dialect = dialect or made.dialect
     return constraint_for(ChatRequest(**{"messages": MESSAGES, **fields}), made, prompt)
 
