@@ -18,6 +18,8 @@ DEADLINE_S = 20
 OPTIONS = [
     "--headless=new", "--no-sandbox", "--no-first-run", "--remote-debugging-pipe", "--disable-gpu", "--disable-sync",
     "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking", "--disable-component-update",
+    # One process for all pages: to start one takes longer than most tests.
+    "--renderer-process-limit=1", "--disable-site-isolation-trials",
 ]  # fmt: skip
 
 # Collects what the Content-Security-Policy refused, before the page's own scripts run.
@@ -130,7 +132,7 @@ class Page:
             with contextlib.suppress(AssertionError):  # Also if a navigation ends the scripts of a document.
                 if self.eval(f"Boolean({condition})"):
                     return
-            time.sleep(0.01)
+            time.sleep(0.03)
         raise AssertionError(f"{condition} is not true in time; the page shows: {self.text('body')[:1500]}")
 
     def text(self, selector: str) -> str:
