@@ -44,7 +44,7 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
     chance = random.Random(0)
     noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(8)]
     prompts = [*(chat(engine, question) for question in QUESTIONS), *noise]
-    requests = [request_for(prompt, sampling=GREEDY, max_tokens=24) for prompt in prompts]
+    requests = [request_for(prompt, sampling=GREEDY, max_tokens=12) for prompt in prompts]
     alone = []
     for request in requests:
         engine.forget()
@@ -65,7 +65,7 @@ def test_repeatable_texts_do_not_depend_on_cached_prefixes(engine: Engine, sampl
     """All log probabilities are equal to the last bit: of the same request, of choices, and of the next turns."""
 
     def outputs(*prompts: tuple[int, ...], sampling: SamplingParams = sampling) -> list[list[tuple[int, Any]]]:
-        options = {"sampling": sampling, "max_tokens": 24, "ignore_eos": True, "top_logprobs": 0}
+        options = {"sampling": sampling, "max_tokens": 12, "ignore_eos": True, "top_logprobs": 0}
         generations = [submit(engine, request_for(prompt, **options)) for prompt in prompts]
         return [[(token.id, token.logprob) for token in tokens_of(generation)] for generation in generations]
 

@@ -98,7 +98,8 @@ class FakeCells:
         Raises:
             NoFreeCells: There are not enough free cells. Nothing is changed.
         """
-        if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
+        n_most = sum(map(len, self.slots.values())) + batch.n_tokens  # Slots that share cells count each of them.
+        if n_most > self._n_real_cells and self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
         assert len(batch.chunks) == 1 or not any(chunk.sequence.span for chunk in batch.chunks), "tokens beside media"
         for chunk in batch.chunks:
@@ -114,10 +115,10 @@ class FakeCells:
         """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
         n_computed, span = chunk.sequence.n_computed, chunk.sequence.span
         first = chunk.sequence.position_of(n_computed)
-        held = [self.positions[number] for number, *_ in self.slots[chunk.slot]]
+        held = self.slots[chunk.slot]
         if span is None:
             assert min(chunk.tokens()) >= 0
-            assert not held or first > held[-1]
+            assert not held or first > self.positions[held[-1][0]]
             assert chunk.sequence.spans or first == n_computed
             self.positions.update(zip(numbers, itertools.count(first)))
             return
