@@ -156,17 +156,19 @@ def test_prefix_is_found_by_content(engine: Engine):
 
 def test_preempted_requests_go_on(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     model, projector = files
-    monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)  # The cache then takes as much memory as the weights.
-    options = LoadOptions(n_parallel=4, n_ctx=900, mmproj=projector, n_threads=1)
+    # The sequences share the cells, and these are fewer than all four take.
+    monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)
+    monkeypatch.setattr(context, "LIKELY_TOKENS", 128)
+    options = LoadOptions(n_parallel=4, n_ctx=512, mmproj=projector, n_threads=1)
     with load(model, options) as small:
-        assert small.facts.n_cells <= 1024
+        assert small.facts.n_cells == 512
         one, two = media_of(small)
         prompts = [("see ", one, " what?"), ("look ", two, " who?"), ("see ", one, two, "a"), ("x", two, "b")]
         alone = [completion(small, *prompt, max_tokens=1)[1][0] for prompt in prompts]
         small.forget()
-        asked = [ask(small, *prompt, max_tokens=100, top_logprobs=0) for prompt in prompts]
+        asked = [ask(small, *prompt, max_tokens=120, top_logprobs=0) for prompt in prompts]
         together = [scored(generation) for generation in asked]
-        assert [len(tokens) for tokens, *_ in together] == [100] * 4
+        assert [len(tokens) for tokens, *_ in together] == [120] * 4
         # The cells are shared, so the rows of other sequences change how a sum is rounded.
         assert [logprobs[0] for _, logprobs, _ in together] == pytest.approx(alone, abs=ROUNDING)
 
@@ -263,7 +265,7 @@ def test_server_takes_images_and_sound(port: int):
     bodies = [chat(port, *media) for media in ((A,), (A, SOUND), ())]
     assert [status for status, _ in bodies] == [200] * 3
     n_image, n_both, n_text = (body["usage"]["prompt_tokens"] for _, body in bodies)
-    assert n_text + 4 < n_image < n_both - 300
+    assert n_text + 4 < n_image < n_both - 100
     again = chat(port, A)[1]
     assert again["choices"] == bodies[0][1]["choices"]
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 4

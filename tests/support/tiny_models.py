@@ -180,7 +180,8 @@ class Size(NamedTuple):
 
 
 SMALL, LARGE = Size(32, 48, 2, 2, 56), Size(768, 3072, 8, 12, 224)
-_PATCH, _N_MEL = 14, 80
+# Each cell of a sound has so many rows of the encoder.
+_PATCH, _N_MEL, _STACKED = 14, 80, 10
 
 
 def write_projector(path: Path, *kinds: str, width: int, seed: int = 0, size: Size = SMALL) -> None:
@@ -224,14 +225,14 @@ def write_projector(path: Path, *kinds: str, width: int, seed: int = 0, size: Si
             add(f"{block}.ffn_down", size.width, size.n_ff, bias=size.width)
         add_norm(f"{letter}.post_ln", size.width)
         if part == "audio":
-            values.update({"clip.audio.num_mel_bins": _N_MEL, "clip.audio.projector.stack_factor": 4})
+            values.update({"clip.audio.num_mel_bins": _N_MEL, "clip.audio.projector.stack_factor": _STACKED})
             for i, n in ((1, _N_MEL), (2, size.width)):
                 tensors[f"a.conv1d.{i}.weight"] = random_weights(size.width, n, 3).astype(np.float16)
                 tensors[f"a.conv1d.{i}.bias"] = np.zeros((size.width, 1), np.float32)
             add("a.position_embd", 1500, size.width)
-            add_norm("mm.a.norm_pre", 4 * size.width, has_bias=False)
+            add_norm("mm.a.norm_pre", _STACKED * size.width, has_bias=False)
             add_norm("mm.a.norm_mid", size.n_ff, has_bias=False)
-            add("mm.a.mlp.1", 2 * size.n_ff, 4 * size.width)
+            add("mm.a.mlp.1", 2 * size.n_ff, _STACKED * size.width)
             add("mm.a.mlp.2", width, size.n_ff)
             continue
         values.update({"clip.vision.image_size": size.image, "clip.vision.patch_size": _PATCH})
