@@ -21,7 +21,7 @@ def target():
         yield running
 
 
-@pytest.mark.parametrize(("program", "n"), [(fuzz.http, 100), (fuzz.json_bodies, 100), (fuzz.constraints, 5)])
+@pytest.mark.parametrize(("program", "n"), [(fuzz.http, 50), (fuzz.json_bodies, 50), (fuzz.constraints, 5)])
 def test_fuzz(target, program, n):
     assert f"{n} " in program(target, n, 1)
 
@@ -43,4 +43,4 @@ def test_damaged_model_files():
 
 
 def test_damaged_images_and_sounds():
-    assert "50 damaged images and sounds: " in fuzz.media(50, 1)
+    assert "20 damaged images and sounds: " in fuzz.media(20, 1)
