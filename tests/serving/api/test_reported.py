@@ -63,7 +63,7 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with running_process("--max-tokens", "8") as server:
+    with running_process("--max-tokens", "8", "--ctx", "2048") as server:
         yield urlsplit(server.url).netloc
 
 

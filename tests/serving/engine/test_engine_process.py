@@ -47,7 +47,8 @@ ERROR_S = 5.0
 LONG = {"max_tokens": 3000, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hello"}]
 CHAT = "/v1/chat/completions"
-COMMAND = [sys.executable, "-m", "localchat.server", "--port", "0"]
+# A small context, whose memory is cleared at each start.
+COMMAND = [sys.executable, "-m", "localchat.server", "--port", "0", "--ctx", "1024"]
 
 
 def kill_engine(server: ServerProcess) -> int:
@@ -80,7 +81,7 @@ def n_busy(port: int) -> int:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with running_process("--any-name") as running:
+    with running_process("--any-name", "--ctx", "1024") as running:
         yield running
 
 
