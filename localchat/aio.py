@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .client import BaseClient
 from .events import Reply, Value
-from .request.completion import Model, Prompt, TextPrompt
+from .request.completion import Prompt, TextPrompt
+from .request.models import Model
 from .request.options import (
     ChatOptions,
     CompletionOptions,
@@ -29,7 +30,8 @@ from .transport.sockets import Result
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .agent.conversation import AsyncConversation, AsyncToolRun
+    from .agent.conversation import AsyncConversation
+    from .agent.tool_run import AsyncToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -111,7 +113,7 @@ class AsyncClient(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.conversation import AsyncToolRun
+        from .agent.tool_run import AsyncToolRun
 
         return AsyncToolRun(self, prompt, tools, **options)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import CHAT_PATH, Arguments, Completion, Model, Prompt, TextPrompt, fetch_models
+from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
+from .request.models import Model, fetch_models
 from .request.options import (
     ChatOptions,
     ClientOptions,
@@ -31,7 +32,8 @@ from .transport.sockets import Driver, Pool, Result, run_blocking
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .agent.conversation import Conversation, ToolRun
+    from .agent.conversation import Conversation
+    from .agent.tool_run import ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -292,7 +294,7 @@ class Client(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.conversation import ToolRun
+        from .agent.tool_run import ToolRun
 
         return ToolRun(self, prompt, tools, **options)
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage, parse_usage
-from .request.completion import Arguments, default_model
+from .request.completion import Arguments
+from .request.models import default_model
 from .request.options import check_count
 from .transport.call import Call
 

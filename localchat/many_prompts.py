@@ -9,7 +9,8 @@ from typing import Any
 
 from .errors import LocalChatError
 from .events import Reply, changed
-from .request.completion import Prompt, as_messages, default_model, reusable
+from .request.completion import Prompt, as_messages, reusable
+from .request.models import default_model
 from .request.options import ChatOptions, MapOptions, check_count, check_options
 from .transport.sockets import Driver, run_blocking
 

@@ -11,7 +11,8 @@ from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
 from .ask import OK, report
-from .session import Session, state_file, waiting
+from .printer import waiting
+from .session import Session, state_file
 
 _PROMPT, _MORE = "> ", "... "
 _QUOTES = '"""'

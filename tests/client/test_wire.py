@@ -14,7 +14,8 @@ from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import normal_reason, parse_error
-from localchat.request.completion import CHAT_PATH, Completion, parse_models
+from localchat.request.completion import CHAT_PATH, Completion
+from localchat.request.models import parse_models
 from localchat.request.options import StreamOptions
 from localchat.streams import Stream
 from localchat.transport.call import Call
