@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import CHAT_PATH, Arguments, Completion, Prompt, TextPrompt
+from .request.completion import Arguments, Completion, Prompt, TextPrompt
 from .request.models import Model, fetch_models
 from .request.options import (
     ChatOptions,
@@ -27,7 +27,7 @@ from .request.options import (
 from .streams import BaseStream, Stream
 from .transport.call import Call
 from .transport.settings import Settings
-from .transport.sockets import Driver, Pool, Result, run_blocking
+from .transport.sockets import Driver, Pool, run_blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -42,23 +42,11 @@ if TYPE_CHECKING:
         api_key: str | None
 
 
-# The options of each method, which `help` shows.
-_OPTIONS_OF: dict[str, Any] = {
-    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
-    "chat": ChatOptions,
-    "stream": StreamOptions,
-    "map": MapOptions,
-    "complete": CompletionOptions,
-    "embed": EmbeddingOptions,
-    "request": RequestOptions,
-}
-
-
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
 
     def __init_subclass__(cls) -> None:
-        describe_options({name: vars(cls)[name] for name in _OPTIONS_OF if name in vars(cls)}, _OPTIONS_OF)
+        describe_options(vars(cls))
 
     def __init__(
         self,
@@ -76,7 +64,7 @@ class BaseClient:
 
         `headers` are added to those of this client. None for an option is as in `Client`: its default.
         """
-        check_options(options, ClientOptions, "Client")
+        check_options(options, "Client")
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
         client._given = {**self._given, **options, **added}
@@ -101,17 +89,17 @@ class BaseClient:
     def _call(self, driver: Any, arguments: Arguments) -> Call:
         return Call(self._settings, self._pool, driver, arguments.timeout, arguments.max_retries)
 
-    def _chat_request(self, prompt: Any, given: Mapping[str, Any], known: Any, what: str) -> Completion:
+    def _chat_request(self, prompt: Any, given: Mapping[str, Any], what: str) -> Completion:
         """The request of a call with messages, which are `prompt` or the option `messages`."""
         given = dict(given)
         messages = given.pop("messages", None)
         if messages is not None and prompt is not None:
             raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
-        return Completion(self._settings, CHAT_PATH, messages if prompt is None else prompt, given, known, what)
+        return Completion(self._settings, messages if prompt is None else prompt, given, what)
 
     async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
         """The complete reply. If the text does not match the expected value, the request is repeated."""
-        request = self._chat_request(prompt, given, ChatOptions, "chat")
+        request = self._chat_request(prompt, given, "chat")
         for _ in range(request.retries_on_mismatch):
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
@@ -122,18 +110,18 @@ class BaseClient:
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _complete(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
-        request = Completion(self._settings, "completions", prompt, given, CompletionOptions, "complete")
+        request = Completion(self._settings, prompt, given, "complete")
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: Any) -> list[Model]:
-        arguments = Arguments(self._settings, {}, RequestOptions, "models")
+        arguments = Arguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments), arguments.headers)
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        arguments = Arguments(self._settings, given, RequestOptions, "request")
+        arguments = Arguments(self._settings, given, "request")
         raw = await self._call(driver, arguments).fetch(method, path, json, arguments.headers)
         text = raw.decode("utf-8", "replace")
         try:
@@ -142,7 +130,7 @@ class BaseClient:
             return text
 
     async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
-        arguments = Arguments(self._settings, given, EmbeddingOptions, "embed")
+        arguments = Arguments(self._settings, given, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
@@ -150,7 +138,7 @@ class BaseClient:
 
 def _settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
     """The settings of a client for its arguments. Raises TypeError or ValueError if one is wrong."""
-    check_options(given, ClientOptions, "Client")
+    check_options(given, "Client")
     for name, least in (("max_retries", 0), ("max_bytes", 1)):
         if given.get(name) is not None:
             check_count(name, given[name], least)
@@ -210,7 +198,7 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return self._run(self._chat, prompt, options)
+        return run_blocking(self._chat(Driver(), prompt, options))
 
     @overload
     def stream(
@@ -234,7 +222,7 @@ class Client(BaseClient):
                 content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
                 headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
         """
-        request = self._chat_request(prompt, options, StreamOptions, "stream")
+        request = self._chat_request(prompt, options, "stream")
         return Stream(self._call(Driver(), request), request)
 
     @overload
@@ -261,7 +249,7 @@ class Client(BaseClient):
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
-        return self._run(self._list_models)
+        return run_blocking(self._list_models(Driver()))
 
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
@@ -269,7 +257,7 @@ class Client(BaseClient):
         The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is the body
         unless it is None. Returns the parsed JSON of the response, its text if it is not JSON, None if it is empty.
         """
-        return self._run(self._request, method, path, json, options)
+        return run_blocking(self._request(Driver(), method, path, json, options))
 
     def run(
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
@@ -306,7 +294,7 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        return self._run(self._complete, prompt, options)
+        return run_blocking(self._complete(Driver(), prompt, options))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -328,11 +316,7 @@ class Client(BaseClient):
             ModelNotNamed: No model is named, and the server has several.
             ProtocolError: The response does not contain one vector for each text.
         """
-        return self._run(self._embed, text, options)
-
-    def _run(self, method: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        """The result of this coroutine function, which gets a driver and the arguments."""
-        return run_blocking(method(Driver(), *arguments))
+        return run_blocking(self._embed(Driver(), text, options))
 
 
 @overload

@@ -14,7 +14,7 @@ from ..events import Reply, StreamEvent, ToolCall
 from ..reply.assembly import check_complete
 from ..request import media
 from ..request.completion import Prompt, take_media
-from ..request.options import RunOptions, check_count
+from ..request.options import check_count
 from ..streams import AsyncEvents, BlockingEvents, Events
 from ..transport.sockets import run_blocking
 from .tools import AnyTool, OnCall, Prepared, ToolResult, in_thread, prepare, refuse_awaitable, run_call, tools_by_name
@@ -65,7 +65,7 @@ class _BaseRun(Events[RunEvent, Any]):
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
         # The conversation so far. The request has no media, whose files are read later.
-        self._request = request = client._chat_request(prompt, options, RunOptions, "run")
+        self._request = request = client._chat_request(prompt, options, "run")
         self.messages: list[dict[str, Any]] = request.prompt
         self._media = take_media(options)
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}

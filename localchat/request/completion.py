@@ -15,8 +15,6 @@ from ..transport.timeouts import Timeout
 from .models import default_model
 from .options import check_count, check_options
 
-CHAT_PATH = "chat/completions"
-
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
@@ -57,10 +55,10 @@ def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Arguments:
-    """The options that all calls have. Raises TypeError for an unknown one, and ValueError for a wrong value."""
+    """The options of a call of the method `what`. Raises TypeError for an unknown one, ValueError for a wrong value."""
 
-    def __init__(self, settings: Settings, given: Mapping[str, Any], known: Any, what: str) -> None:
-        check_options(given, known, what)
+    def __init__(self, settings: Settings, given: Mapping[str, Any], what: str) -> None:
+        check_options(given, what)
         for name, value in given.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} is {value}, which is not a finite number")
@@ -78,23 +76,21 @@ class Arguments:
 
 
 class Completion(Arguments):
-    """A request to `path`, which is CHAT_PATH or /completions. The prompt of a chat is text or a list of messages."""
+    """A request of `complete`, or of a method whose prompt is text or a list of messages."""
 
-    def __init__(
-        self, settings: Settings, path: str, prompt: Any, given: Mapping[str, Any], known: Any, what: str
-    ) -> None:
-        super().__init__(settings, given, known, what)
-        self._settings, self.path, fields = settings, path, self.fields
+    def __init__(self, settings: Settings, prompt: Any, given: Mapping[str, Any], what: str) -> None:
+        super().__init__(settings, given, what)
+        self._settings, self._is_chat, fields = settings, what != "complete", self.fields
         self._media = take_media(fields)  # `images` and `audio`, which are added to the prompt.
-        self.think_tags: str = fields.pop("think_tags", "auto" if path == CHAT_PATH else "off")
+        self.think_tags: str = fields.pop("think_tags", "auto" if self._is_chat else "off")
         self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", 0)
         check_count("retries_on_mismatch", self.retries_on_mismatch, 0)
         # Whether a reply that a limit or a filter cut is returned, and not an error.
-        self.allow_truncated: bool = fields.pop("allow_truncated", path != CHAT_PATH)
+        self.allow_truncated: bool = fields.pop("allow_truncated", not self._is_chat)
         system = fields.pop("system", None)
-        if path != CHAT_PATH and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
+        if not self._is_chat and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
             raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
-        self.prompt: Any = as_messages(prompt, system) if path == CHAT_PATH else prompt
+        self.prompt: Any = as_messages(prompt, system) if self._is_chat else prompt
         fields.update(self.extra_body)
         self._tools = _definitions(fields.pop("tools", None) or ())
         # The value that the completion has to contain (schema.ExpectedValue), None for any text.
@@ -132,9 +128,9 @@ class Completion(Arguments):
             fields["tools"] = self._tools
         elif fields.get("tool_choice") in ("auto", "none"):
             del fields["tool_choice"]
-        if self.path == CHAT_PATH and "messages" in fields:
+        if self._is_chat and "messages" in fields:
             raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
-        prompt = {"messages": list(map(dict, self.prompt))} if self.path == CHAT_PATH else {"prompt": self.prompt}
+        prompt = {"messages": list(map(dict, self.prompt))} if self._is_chat else {"prompt": self.prompt}
         body = {**({} if model is None else {"model": model}), **prompt, **fields}
         body.setdefault("stream", True)
         stream_options = body.pop("stream_options", {"include_usage": True})
@@ -156,7 +152,7 @@ class Completion(Arguments):
         while True:
             try:
                 sent = body if expected is None else expected.apply(body)
-                await call.send("POST", self.path, sent, self.headers)
+                await call.send("POST", "chat/completions" if self._is_chat else "completions", sent, self.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
                 field = _drop_refused(body, error)

@@ -172,6 +172,18 @@ class RunOptions(MessageOptions, total=False):
     raise_errors: bool
 
 
+# The options of each method that has some, and of a client.
+OPTIONS_OF: dict[str, Any] = {
+    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
+    "chat": ChatOptions,
+    "stream": StreamOptions,
+    "map": MapOptions,
+    "complete": CompletionOptions,
+    "embed": EmbeddingOptions,
+    "request": RequestOptions,
+    "Client": ClientOptions,
+}
+
 # The types of options that nothing else checks.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("base_url", "api_key", "model"), (str,)),
@@ -181,8 +193,9 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def check_options(given: Mapping[str, Any], known: Any, what: str) -> None:
-    """Raise TypeError for a name that is not in the TypedDict `known` of the method `what`, and for a wrong type."""
+def check_options(given: Mapping[str, Any], what: str) -> None:
+    """Raise TypeError for an option that the method `what` does not have, and for a wrong type."""
+    known = OPTIONS_OF[what]
     names = known.__annotations__
     for name, value in given.items():
         # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
@@ -200,10 +213,10 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{name} is a whole number of at least {least}, not {value!r}")
 
 
-def describe_options(methods: Mapping[str, Any], described: Mapping[str, Any]) -> None:
-    """Add the names and types of the options to the docstrings of these methods."""
-    for name, known in described.items():
-        if methods[name].__doc__:  # Python was not started with -OO.
+def describe_options(methods: Mapping[str, Any]) -> None:
+    """Add the names and types of the options to the docstrings of these methods, which `help` shows."""
+    for name, known in OPTIONS_OF.items():
+        if name in methods and methods[name].__doc__:  # Python was not started with -OO.
             lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
             methods[name].__doc__ += f"\n\nOptions:{''.join(lines)}"
 
