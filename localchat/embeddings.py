@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from .errors import ProtocolError
 from .events import Usage
-from .reply.payloads import as_integer, as_list, find_usage, parse_usage
+from .reply.payloads import as_integer, as_list, find_usage
 from .request.completion import Arguments
 from .request.models import default_model
 from .request.options import check_count
@@ -76,8 +76,7 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
     if vectors.keys() != set(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
     embeddings = Embeddings(vectors[i] for i in range(n))
-    usage, model = find_usage(body), body.get("model")
-    embeddings.usage = None if usage is None else parse_usage(usage)
+    embeddings.usage, model = find_usage(body), body.get("model")
     embeddings.model = model if isinstance(model, str) else None
     return embeddings
 

@@ -7,18 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..errors import cut
-from ..events import (
-    Annotations,
-    Choice,
-    ContentDelta,
-    Logprobs,
-    MessageStop,
-    ReasoningDelta,
-    RefusalDelta,
-    StreamEvent,
-    ToolCall,
-    WarningEvent,
-)
+from ..events import TEXT_DELTAS, Annotations, Choice, Logprobs, MessageStop, StreamEvent, ToolCall, WarningEvent
 from .payloads import Json, as_list, dump, normal_reason
 from .text import SurrogateJoiner, ThinkSplitter
 from .tool_calls import ToolCalls
@@ -30,8 +19,6 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 _KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
 _ITEM_TEXTS = ("text", "summary", "thinking")  # The texts of an item of these lists, which arrive in pieces.
 _CUTS = ("length", "content_filter", "error")  # The finish reasons that say that the text is not complete.
-
-_DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
 
 class OpenChoice:
@@ -175,7 +162,7 @@ class OpenChoice:
         text = self._joiners[kind].feed(text, ended)
         if text:
             self.pieces[kind].append(text)
-            self._events.append(_DELTA_CLASSES[kind](text, self.index, self._chunk))
+            self._events.append(TEXT_DELTAS[kind](text, self.index, self._chunk))
 
     def _release(self) -> None:
         """Emit the text that may have been the beginning of a tag or of a surrogate pair."""
