@@ -192,8 +192,7 @@ class OpenChoice:
         return [*self._take_events(), *self._finished_calls]
 
     def _current_calls(self) -> list[ToolCall]:
-        cut_off = self.reason() in _CUTS
-        return (self._calls or self._legacy_calls).finish(cut_off)
+        return (self._calls or self._legacy_calls).finish(cut_off=self.reason() in _CUTS)
 
     def reason(self) -> str | None:
         """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""

@@ -229,9 +229,8 @@ class ExpectedValue:
 
     def _with_instruction(self, messages: list[Json]) -> list[Json]:
         """The messages with the schema in the system message."""
-        text = "Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: " + json.dumps(
-            self._object_schema(), ensure_ascii=False
-        )
+        schema = json.dumps(self._object_schema(), ensure_ascii=False)
+        text = f"Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: {schema}"
         first = messages[0] if messages else {}
         if first.get("role") == "system" and isinstance(first.get("content"), str):
             return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]

@@ -70,11 +70,9 @@ def document(shape: Shape) -> Json:
     return {**schema, "$defs": definitions.schemas} if definitions.schemas else schema
 
 
-def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] | None = None) -> Shape:
+def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] = lambda value: value) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
-    return Shape(
-        lambda definitions: dict(keywords), lambda value, path: value if make is None else _construct(make, value, path)
-    )
+    return Shape(lambda definitions: dict(keywords), lambda value, path: _construct(make, value, path))
 
 
 def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
@@ -173,10 +171,8 @@ _PLAIN: dict[Any, Shape] = {
     int: plain({"type": "integer"}, int),
     float: plain({"type": "number"}, float),
     bool: plain({"type": "boolean"}),
-    None: plain({"type": "null"}),
-    type(None): plain({"type": "null"}),
-    Any: ANYTHING,
-    object: ANYTHING,
+    **dict.fromkeys((None, type(None)), plain({"type": "null"})),
+    **dict.fromkeys((Any, object), ANYTHING),
     datetime.datetime: plain({"type": "string", "format": "date-time"}, parse_moment),
     datetime.date: plain({"type": "string", "format": "date"}, datetime.date.fromisoformat),
     datetime.time: plain({"type": "string", "format": "time"}, parse_time),

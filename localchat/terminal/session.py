@@ -123,9 +123,6 @@ def _read_schema(path: str) -> Json:
     return schema
 
 
-# Files that only their owner can read
-
-
 def state_file(name: str) -> Path:
     """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%."""
     is_windows = sys.platform == "win32"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LocalChatError, ProtocolError
+from ..errors import LocalChatError, ProtocolError, cut
 from .addresses import is_loopback, parse_base_url, parse_proxy, tls_context
 from .http1 import check_header
 from .timeouts import DEFAULT_TIMEOUT, Timeout
@@ -106,3 +106,7 @@ class Settings:
             return text
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text)
+
+    def shown(self, text: str) -> str:
+        """The beginning of a text for a message, with the key masked."""
+        return cut(self.mask(text))
