@@ -18,9 +18,6 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 DEFAULT_MAX_RETRIES = 2
 
-# The variables of the environment that a client reads when it is made.
-_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
-
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -28,7 +25,8 @@ class Settings:
     """The arguments of a client (ClientOptions), already checked by type, and the environment at that time."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, **given: Any) -> None:
-        self.environment = environment or {name: os.environ.get(name, "") for name in _VARIABLES}
+        names = "OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL"
+        self.environment = environment or {name: os.environ.get(name, "") for name in names}
         self.base_url = given.get("base_url") or self.environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
         key = given.get("api_key")
