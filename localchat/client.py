@@ -11,6 +11,7 @@ from .events import Reply, Value
 from .request.completion import Arguments, Completion, Prompt, TextPrompt
 from .request.models import Model, fetch_models
 from .request.options import (
+    OPTIONS_OF,
     ChatOptions,
     ClientOptions,
     CompletionOptions,
@@ -22,7 +23,6 @@ from .request.options import (
     StreamOptions,
     check_count,
     check_options,
-    describe_options,
 )
 from .streams import BaseStream, Stream
 from .transport.call import Call
@@ -46,7 +46,12 @@ class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
 
     def __init_subclass__(cls) -> None:
-        describe_options(vars(cls))
+        """Add the names and types of the options to the docstrings of the methods, which `help` shows."""
+        for name, known in OPTIONS_OF.items():
+            method = vars(cls).get(name)
+            if method and method.__doc__:  # Python was not started with -OO.
+                lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
+                method.__doc__ += f"\n\nOptions:{''.join(lines)}"
 
     def __init__(
         self,
@@ -98,15 +103,15 @@ class BaseClient:
         return Completion(self._settings, messages if prompt is None else prompt, given, what)
 
     async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
-        """The complete reply. If the text does not match the expected value, the request is repeated."""
+        """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
         request = self._chat_request(prompt, given, "chat")
         for _ in range(request.retries_on_mismatch):
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
-                from .schema.schema import corrected
-
-                request.prompt = corrected(request.prompt, error)
+                output = [] if error.partial is None else [error.partial.message]
+                correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
+                request.prompt = [*request.prompt, *output, correction]
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _complete(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
@@ -184,12 +189,10 @@ class Client(BaseClient):
     ) -> Reply[Any]: ...
 
     def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
-        """Send a prompt and return the complete reply.
+        """Send a prompt, which is text or a list of messages, and return the complete reply.
 
-        Args:
-            prompt: Text, or a list of messages.
-            options: Those of `stream`; `retries_on_mismatch` (0): how often to repeat the request if the text does
-                not match `response_format`, with the text and the mismatch added to the conversation.
+        The options are those of `stream`, and `retries_on_mismatch` (0): how often to repeat the request if the text
+        does not match `response_format`, with the text and the mismatch added to the conversation.
 
         Raises:
             IncompleteReply: A content filter cut the text, or a token limit although `max_tokens` is not set: an
@@ -211,16 +214,14 @@ class Client(BaseClient):
     ) -> Stream[Any]: ...
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
-        """Send a prompt and return the response as a stream of events.
+        """Send a prompt, which is text or a list of messages, and return the response as a stream of events.
 
-        Args:
-            prompt: Text, or a list of messages.
-            options: Fields of the request, and options of the client for this call. `system` is the text of a system
-                message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message.
-                `response_format` may also be a type, a schema or "name, age int": then the text is validated, and
-                `reply.parsed` is its value. `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the
-                content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
-                headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
+        The options are fields of the request, and options of the client for this call. `system` is the text of a system
+        message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message. `response_format`
+        may also be a type, a schema or "name, age int": then the text is validated, and `reply.parsed` is its value.
+        `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the content. `timeout` and `max_retries`
+        replace those of the client, `extra_headers` are added to its headers. `extra_body` has other fields.
+        `allow_truncated`: whether `finish` returns a cut reply.
         """
         request = self._chat_request(prompt, options, "stream")
         return Stream(self._call(Driver(), request), request)
@@ -238,10 +239,8 @@ class Client(BaseClient):
     def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
         """Send many prompts and return their replies in the same order. That of a failed request has its `error`.
 
-        Args:
-            prompts: Each is text or a list of messages.
-            options: Those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
-                `on_progress`: called after each reply with the number of finished prompts and of all prompts.
+        The options are those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
+        `on_progress`: called after each reply with the number of finished prompts and of all prompts.
         """
         from .many_prompts import ManyPrompts
 
@@ -264,13 +263,10 @@ class Client(BaseClient):
     ) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
 
-        Args:
-            prompt: Text, or a list of messages.
-            tools: Functions; their annotations and docstrings describe them to the model.
-            options: Those of `stream`, for every request; `max_rounds` (10): the limit of requests; `on_call`: called
-                with each ToolCall before it is run, and only True runs it; `parallel`: whether to run the calls of
-                one round in threads; `raise_errors`: whether to raise the exception of a tool in place of reporting
-                it to the model.
+        Tools are functions; their annotations and docstrings describe them to the model. The options are those of
+        `stream`, for every request; `max_rounds` (10): the limit of requests; `on_call`: called with each ToolCall
+        before it is run, and only True runs it; `parallel`: whether to run the calls of one round in threads;
+        `raise_errors`: whether to raise the exception of a tool in place of reporting it to the model.
 
         Raises:
             TooManyRounds: The model called tools in every round.

@@ -153,8 +153,10 @@ class Accumulator:
         return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings), raw=raw)
 
     def _choice(self, choice: Json, place: int) -> OpenChoice:
-        number = as_integer(choice.get("index"))
-        index = place if number is None else number
+        index = choice.get("index")
+        if type(index) is not int:
+            number = as_integer(index)
+            index = place if number is None else number
         if index not in self._choices:
             self._choices[index] = OpenChoice(index, self._think_tags, self._tool_names, self._warnings)
         return self._choices[index]

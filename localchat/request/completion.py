@@ -92,7 +92,13 @@ class Completion(Arguments):
             raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
         self.prompt: Any = as_messages(prompt, system) if self._is_chat else prompt
         fields.update(self.extra_body)
+        # The number of choices that the response has to contain: `n`, for each prompt of `complete`.
+        n, is_list = fields.get("n"), isinstance(prompt, (list, tuple))
+        several = is_list and all(isinstance(text, (str, list, tuple)) for text in prompt)
+        self.n_choices = (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
         self._tools = _definitions(fields.pop("tools", None) or ())
+        functions = (tool.get("function") for tool in self._tools)
+        self.tool_names = {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
         # The value that the completion has to contain (schema.ExpectedValue), None for any text.
         self.expected: Any = None
         target = fields.get("response_format")
@@ -105,18 +111,6 @@ class Completion(Arguments):
             from ..schema.schema import ExpectedValue  # Few programs need it.
 
             self.expected = ExpectedValue(target)
-
-    @property
-    def n_choices(self) -> int:
-        """The number of choices that the response has to contain: `n`, for each prompt of `complete`."""
-        n, prompt = self.fields.get("n"), self.prompt
-        several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
-        return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
-
-    @property
-    def tool_names(self) -> set[str]:
-        functions = (tool.get("function") for tool in self._tools)
-        return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
 
     def body(self, model: str | None) -> dict[str, Any]:
         """The body. A field that is None is not sent, nor an empty list of tools, which servers refuse.

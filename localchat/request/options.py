@@ -213,14 +213,6 @@ def check_count(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f"{name} is a whole number of at least {least}, not {value!r}")
 
 
-def describe_options(methods: Mapping[str, Any]) -> None:
-    """Add the names and types of the options to the docstrings of these methods, which `help` shows."""
-    for name, known in OPTIONS_OF.items():
-        if name in methods and methods[name].__doc__:  # Python was not started with -OO.
-            lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
-            methods[name].__doc__ += f"\n\nOptions:{''.join(lines)}"
-
-
 def _hint(name: str, known: Any) -> str:
     """What to do about an unknown name, as the end of the message."""
     import difflib  # Late: only an error needs it.

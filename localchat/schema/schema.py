@@ -237,14 +237,6 @@ class ExpectedValue:
         return [{"role": "system", "content": text}, *messages]
 
 
-def corrected(prompt: Any, error: DoesNotFit) -> list[Json]:
-    """The prompt of a repeated call: with the output that is not valid and a message with the errors."""
-    prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    output = [] if error.partial is None else [error.partial.message]
-    text = f"{error}. Answer again, with the corrected JSON alone."
-    return [*prompt, *output, {"role": "user", "content": text}]
-
-
 def _parse(text: str) -> Any:
     """Parse JSON, also in a fenced code block, which models often generate without a constraint and may not close."""
     fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)

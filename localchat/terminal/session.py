@@ -83,7 +83,10 @@ class Session(Conversation):
             reply = show(run, printer)
         self.unanswered = []
         if self.saves:
-            _save_last(self.messages)
+            with contextlib.suppress(OSError):  # If the file cannot be written, for example in a container.
+                path = state_file("last.json")
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_messages(path, self.messages)
         if arguments.usage:
             report(printer.usage(reply))
         return finish_code(reply.finish_reason)
@@ -131,14 +134,6 @@ def state_file(name: str) -> Path:
         return Path(os.environ.get(variable) or Path.home() / default) / "localchat" / name
     except RuntimeError:
         raise FileNotFoundError(f"this user has no home folder: set {variable}") from None
-
-
-def _save_last(messages: list[Json]) -> None:
-    """Save a conversation for --continue. If the file cannot be written, for example in a container, do nothing."""
-    with contextlib.suppress(OSError):
-        path = state_file("last.json")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_messages(path, messages)
 
 
 def _load_last() -> list[Json]:
