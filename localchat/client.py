@@ -21,7 +21,6 @@ from .request.options import (
     RequestOptions,
     RunOptions,
     StreamOptions,
-    check_count,
     check_options,
 )
 from .streams import BaseStream, Stream
@@ -61,7 +60,8 @@ class BaseClient:
         **options: Unpack[ConnectionOptions],
     ) -> None:
         self._given: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        self._settings = _settings(self._given)
+        check_options(self._given, "Client")
+        self._settings = Settings(**self._given)
         self._pool = Pool()
 
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
@@ -73,7 +73,7 @@ class BaseClient:
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
         client._given = {**self._given, **options, **added}
-        client._settings = new = _settings(client._given, old.environment)
+        client._settings = new = Settings(**client._given, environment=old.environment)
         new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
@@ -139,15 +139,6 @@ class BaseClient:
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
-
-
-def _settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a client for its arguments. Raises TypeError or ValueError if one is wrong."""
-    check_options(given, "Client")
-    for name, least in (("max_retries", 0), ("max_bytes", 1)):
-        if given.get(name) is not None:
-            check_count(name, given[name], least)
-    return Settings(**given, environment=environment)
 
 
 class Client(BaseClient):

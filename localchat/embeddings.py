@@ -10,7 +10,6 @@ from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
 from .request.completion import Arguments
 from .request.models import default_model
-from .request.options import check_count
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
@@ -27,9 +26,7 @@ class Embeddings(list[Item]):
 
 async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
-    texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None)
-    size = DEFAULT_BATCH_SIZE if size is None else size
-    check_count("batch_size", size)
+    texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
     model = arguments.model or await default_model(call, arguments.headers)
     fields = {"model": model, **arguments.fields, **arguments.extra_body}
     vectors, usages = Embeddings[Any](), []

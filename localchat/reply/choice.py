@@ -286,8 +286,7 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
         if isinstance(part, str):
             yield "content", part
         elif isinstance(part, dict) and part.get("type") == "thinking":
-            thinking = part.get("thinking")
-            for _, text in _content_parts(thinking if thinking is not None else []):
+            for _, text in _content_parts(part.get("thinking") or []):
                 yield "reasoning", text
         elif isinstance(part, dict) and isinstance(part.get("refusal"), str):
             yield "refusal", part["refusal"]

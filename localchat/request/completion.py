@@ -67,7 +67,6 @@ class Arguments:
         self.timeout = Timeout.of(fields.pop("timeout", settings.timeout))
         max_retries = fields.pop("max_retries", None)
         self.max_retries: int = settings.max_retries if max_retries is None else max_retries
-        check_count("max_retries", self.max_retries, 0)
         self.headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
         settings.request_headers(self.headers)  # Raises for wrong values.
         self.model: str | None = fields.pop("model", None)

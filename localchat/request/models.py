@@ -53,10 +53,8 @@ async def default_model(call: Call, headers: Mapping[str, str]) -> str | None:
     if settings.model is None and settings.found_model is None:
         try:
             settings.found_model = choose_model(await fetch_models(call, headers))
-        except ProtocolError:  # Many servers with one model have no list.
-            return None
-        except StatusError as error:
-            if error.status not in (404, 405, 501):
+        except (ProtocolError, StatusError) as error:  # Many servers with one model have no list.
+            if isinstance(error, StatusError) and error.status not in (404, 405, 501):
                 raise
     return settings.model or settings.found_model
 

@@ -191,10 +191,12 @@ _TYPES: dict[str, Any] = {
     "on_retry": (Callable,),
     "proxy": (str, bool),
 }
+# The least values of options that are whole numbers, or None for the default.
+_LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1}
 
 
 def check_options(given: Mapping[str, Any], what: str) -> None:
-    """Raise TypeError for an option that the method `what` does not have, and for a wrong type."""
+    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong number."""
     known = OPTIONS_OF[what]
     names = known.__annotations__
     for name, value in given.items():
@@ -205,6 +207,8 @@ def check_options(given: Mapping[str, Any], what: str) -> None:
         if value is not None and not isinstance(value, types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
+        if value is not None and name in _LEAST:
+            check_count(name, value, _LEAST[name])
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
