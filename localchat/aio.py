@@ -7,12 +7,12 @@ block, closes the connection at once. Use a client in one event loop at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from .client import BaseClient
 from .events import Reply, Value
-from .request.completion import Prompt, TextPrompt
+from .request.completion import Completion, Prompt, TextPrompt, Texts
 from .request.models import Model
 from .request.options import (
     ChatOptions,
@@ -61,7 +61,7 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply; see Client.chat."""
-        return await self._chat(AsyncDriver(), prompt, options)
+        return await self._reply(AsyncDriver(), Completion(self._settings, prompt, options, "chat"))
 
     @overload
     def stream(
@@ -75,7 +75,7 @@ class AsyncClient(BaseClient):
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        request = self._chat_request(prompt, options, "stream")
+        request = Completion(self._settings, prompt, options, "stream")
         return AsyncStream(self._call(AsyncDriver(), request), request)
 
     @overload
@@ -124,7 +124,7 @@ class AsyncClient(BaseClient):
 
     async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
-        return await self._complete(AsyncDriver(), prompt, options)
+        return await self._reply(AsyncDriver(), Completion(self._settings, prompt, options, "complete"))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -133,9 +133,7 @@ class AsyncClient(BaseClient):
     ) -> Embeddings[float]: ...
 
     @overload
-    async def embed(
-        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingOptions]
-    ) -> Embeddings[list[float]]: ...
+    async def embed(self, text: Texts, /, **options: Unpack[EmbeddingOptions]) -> Embeddings[list[float]]: ...
 
     async def embed(self, text: Any, /, **options: Unpack[EmbeddingOptions]) -> Any:
         """The vector of a text, or the vectors of several texts; see Client.embed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import Arguments, Completion, Prompt, TextPrompt
+from .request.completion import Arguments, Completion, Prompt, TextPrompt, Texts
 from .request.models import Model, fetch_models
 from .request.options import (
     OPTIONS_OF,
@@ -94,17 +94,8 @@ class BaseClient:
     def _call(self, driver: Any, arguments: Arguments) -> Call:
         return Call(self._settings, self._pool, driver, arguments.timeout, arguments.max_retries)
 
-    def _chat_request(self, prompt: Any, given: Mapping[str, Any], what: str) -> Completion:
-        """The request of a call with messages, which are `prompt` or the option `messages`."""
-        given = dict(given)
-        messages = given.pop("messages", None)
-        if messages is not None and prompt is not None:
-            raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
-        return Completion(self._settings, messages if prompt is None else prompt, given, what)
-
-    async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
+    async def _reply(self, driver: Any, request: Completion) -> Reply[Any]:
         """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
-        request = self._chat_request(prompt, given, "chat")
         for _ in range(request.retries_on_mismatch):
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
@@ -112,10 +103,6 @@ class BaseClient:
                 output = [] if error.partial is None else [error.partial.message]
                 correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
                 request.prompt = [*request.prompt, *output, correction]
-        return await BaseStream[Any](self._call(driver, request), request)._finish()
-
-    async def _complete(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
-        request = Completion(self._settings, prompt, given, "complete")
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: Any) -> list[Model]:
@@ -192,7 +179,7 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return run_blocking(self._chat(Driver(), prompt, options))
+        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "chat")))
 
     @overload
     def stream(
@@ -214,7 +201,7 @@ class Client(BaseClient):
         replace those of the client, `extra_headers` are added to its headers. `extra_body` has other fields.
         `allow_truncated`: whether `finish` returns a cut reply.
         """
-        request = self._chat_request(prompt, options, "stream")
+        request = Completion(self._settings, prompt, options, "stream")
         return Stream(self._call(Driver(), request), request)
 
     @overload
@@ -281,7 +268,7 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        return run_blocking(self._complete(Driver(), prompt, options))
+        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "complete")))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -290,9 +277,7 @@ class Client(BaseClient):
     ) -> Embeddings[float]: ...
 
     @overload
-    def embed(
-        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingOptions]
-    ) -> Embeddings[list[float]]: ...
+    def embed(self, text: Texts, /, **options: Unpack[EmbeddingOptions]) -> Embeddings[list[float]]: ...
 
     def embed(self, text: Any, /, **options: Unpack[EmbeddingOptions]) -> Any:
         """The vector of a text, or the vectors of several texts (/embeddings).

@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import LocalChatError
 from .events import Reply, changed
-from .request.completion import Prompt, as_messages, reusable
+from .request.completion import Completion, Prompt, as_messages, reusable
 from .request.models import default_model
 from .request.options import check_count, check_options
 from .transport.sockets import Driver, run_blocking
@@ -32,7 +32,7 @@ class ManyPrompts:
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        self._request = client._chat_request("", self._options, "map")  # Raises for wrong options.
+        self._request = Completion(client._settings, "", self._options, "map")  # Raises for wrong options.
         self._n_done = 0
 
     def map(self) -> list[Reply[Any]]:
@@ -91,7 +91,8 @@ class ManyPrompts:
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:
-            reply: Reply[Any] = await self._client._chat(driver, prompt, self._options)
+            request = Completion(self._client._settings, prompt, self._options, "chat")
+            reply: Reply[Any] = await self._client._reply(driver, request)
             return reply
         except LocalChatError as error:
             return changed(getattr(error, "partial", None) or Reply(), error=error)

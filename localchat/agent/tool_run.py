@@ -13,7 +13,7 @@ from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent, ToolCall
 from ..reply.assembly import check_complete
 from ..request import media
-from ..request.completion import Prompt, take_media
+from ..request.completion import Completion, Prompt, take_media
 from ..request.options import check_count
 from ..streams import AsyncEvents, BlockingEvents, Events
 from ..transport.sockets import run_blocking
@@ -65,7 +65,7 @@ class _BaseRun(Events[RunEvent, Any]):
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
         # The conversation so far. The request has no media, whose files are read later.
-        self._request = request = client._chat_request(prompt, options, "run")
+        self._request = request = Completion(client._settings, prompt, options, "run")
         self.messages: list[dict[str, Any]] = request.prompt
         self._media = take_media(options)
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}

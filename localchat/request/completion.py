@@ -18,8 +18,9 @@ from .options import check_count, check_options
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
-# The prompt of `complete`: a text or a list of tokens, or a list of these.
-TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
+# Several texts, also as lists of tokens; and the prompt of `complete`, which may be one or several.
+Texts = Union[Sequence[str], Sequence[Sequence[int]]]
+TextPrompt = Union[str, Sequence[int], Texts]
 
 
 def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
@@ -86,7 +87,10 @@ class Completion(Arguments):
         check_count("retries_on_mismatch", self.retries_on_mismatch, 0)
         # Whether a reply that a limit or a filter cut is returned, and not an error.
         self.allow_truncated: bool = fields.pop("allow_truncated", not self._is_chat)
-        system = fields.pop("system", None)
+        system, messages = fields.pop("system", None), fields.pop("messages", None)
+        if messages is not None and prompt is not None:
+            raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
+        prompt = messages if prompt is None else prompt
         if not self._is_chat and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
             raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
         self.prompt: Any = as_messages(prompt, system) if self._is_chat else prompt
