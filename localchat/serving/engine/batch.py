@@ -21,32 +21,19 @@ MIN_SAVED = 32
 TILE_ROWS = 64
 
 
-class PositionSection(NamedTuple):
-    """One of the positions that each cell of a chunk has with M-RoPE, such as its column."""
-
-    first: list[int]
-    """By cell: the position, if the chunk begins at position 0."""
-    growth: list[int]
-    """By cell: how much higher it is for each position before the chunk: 1 or 0."""
-
-
 @dataclass(eq=False)
 class MediaChunk:
     """The cells of an image or a sound, or of a part of one: what is encoded at a time."""
 
-    cell: int
-    """The number that stands for each of its cells in lists of tokens. It is negative, and made of the content."""
     n_cells: int
-    n_positions: int
-    """By how much the position of the next token is higher: less than `n_cells` for images of models with M-RoPE."""
-    is_causal: bool
-    """Whether its cells attend only to earlier ones. If not, all of them are computed in one pass."""
-    sections: tuple[PositionSection, ...]
-    """With M-RoPE: the sections of the positions of its cells; empty: the cells have consecutive positions."""
-    medium: Any
-    """The image or sound (media/encoder.py)."""
-    rows: Any = None
-    """What the text model computes in place of the vectors of tokens, by rows; None: it is not encoded."""
+    n_positions: int  # How many positions they take: fewer for images of models with M-RoPE.
+    is_causal: bool = True  # Whether its cells attend only to earlier ones. If not, one pass computes all of them.
+    # With M-RoPE: the positions of its cells, by section and cell, if the chunk begins at position 0, and how much
+    # higher each is for a position before the chunk, 1 or 0. None: the cells have consecutive positions.
+    sections: tuple[Any, Any] | None = None
+    cell: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
+    medium: Any = None  # The image or sound (media/encoder.py).
+    rows: Any = None  # What the text model computes in place of the vectors of tokens; None: it is not encoded.
 
 
 class Span(NamedTuple):

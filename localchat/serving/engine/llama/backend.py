@@ -199,13 +199,9 @@ class LlamaBackend:
         self._rows.add(self._ids[chunk.slot], span.position + offset, [0] * n_rows)
         given = self._rows.batch
         positions = given.pos
-        if span.chunk.sections:  # One after another, for all rows.
-            rows = slice(offset, offset + n_rows)
-            found = [
-                at + growth * span.position
-                for section in span.chunk.sections
-                for at, growth in zip(section.first[rows], section.growth[rows])
-            ]
+        if span.chunk.sections is not None:  # One after another, for all rows.
+            first, growth = span.chunk.sections
+            found = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
             positions = (L.llama_pos * len(found))(*found)
         batch = L.llama_batch(
             n_tokens=n_rows,

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
-from ..batch import PositionSection
+from ..batch import MediaChunk
 from ..llama.library import L, Model, last_errors, mtmd
 from ..values import EngineError
-from .encoder import Counted, Items
 
 # Placeholders of these sizes show the largest number of cells of an image.
 _SIZES = ((4096, 4096), (16384, 1024), (1024, 16384), (448, 448))
@@ -29,7 +30,7 @@ _TRIAL_SIDE = 64
 
 
 class LlamaProjector:
-    """A loaded projector. `count` runs on any thread, `encode` on one."""
+    """A loaded projector."""
 
     def __init__(self, path: str, model: Model, *, n_threads: int, use_gpu: bool) -> None:
         """Raises EngineError if the file is no projector for this model, or cannot encode an image and a sound."""
@@ -71,24 +72,25 @@ class LlamaProjector:
         most = 0
         for width, height in _SIZES:
             with self._chunks(self._library.mtmd_bitmap_init(width, height, None)) as chunks:
-                most = max([most, *(item.n_cells for _, item in self._items(chunks) if isinstance(item, Counted))])
+                most = max([most, *(item.n_cells for _, item in self._items(chunks) if isinstance(item, MediaChunk))])
         return most
 
-    def count(self, media: MediaFile) -> Items:
-        """See media/encoder.py."""
+    def count(self, media: MediaFile) -> list[int | MediaChunk]:
+        """What stands for an image or sound in a prompt: tokens that the model wants around it, and its chunks, which
+        are not encoded. Any thread. Raises BadRequest if it cannot be decoded."""
         with self._chunks(self._bitmap(media, is_counted=True)) as chunks:
             found = [item for _, item in self._items(chunks)]
         for item in found:
-            if isinstance(item, Counted) and not item.is_causal and item.n_cells > self.n_pass:
+            if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self.n_pass:
                 raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
         return found
 
     def encode(self, media: MediaFile) -> list[Any]:
-        """See media/encoder.py."""
+        """The rows of each chunk, in a buffer. Runs on one thread."""
         self.is_encoding = True
         try:
             with self._chunks(self._bitmap(media)) as chunks:
-                return [self._rows(chunk, item) for chunk, item in self._items(chunks) if isinstance(item, Counted)]
+                return [self._rows(chunk, item) for chunk, item in self._items(chunks) if isinstance(item, MediaChunk)]
         finally:
             self.is_encoding = False
 
@@ -117,7 +119,7 @@ class LlamaProjector:
             library.mtmd_input_chunks_free(chunks)
             library.mtmd_bitmap_free(bitmap)
 
-    def _items(self, chunks: Any) -> Iterator[tuple[Any, int | Counted]]:
+    def _items(self, chunks: Any) -> Iterator[tuple[Any, int | MediaChunk]]:
         """The tokens and the chunks of media, each with libmtmd's chunk."""
         library = self._library
         for i in range(library.mtmd_input_chunks_size(chunks)):
@@ -130,26 +132,26 @@ class LlamaProjector:
             n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
             n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
             is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
-            yield chunk, Counted(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))
+            yield chunk, MediaChunk(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))
 
-    def _sections(self, chunk: Any, n_cells: int) -> tuple[PositionSection, ...]:
+    def _sections(self, chunk: Any, n_cells: int) -> tuple[Any, Any] | None:
         if not self._is_mrope:
-            return ()
-        library = self._library
-        image = library.mtmd_input_chunk_get_tokens_image(chunk)
+            return None
+        image = self._library.mtmd_input_chunk_get_tokens_image(chunk)
         if image is None:  # Sound has one position for all sections.
-            return (PositionSection(list(range(n_cells)), [1] * n_cells),) * 4
-        positions = (library.mtmd_decoder_pos * n_cells)(), (library.mtmd_decoder_pos * n_cells)()
+            return np.tile(np.arange(n_cells), (4, 1)), np.ones((4, n_cells), int)
+        found = []
         for start in (0, 1):
-            library.mtmd_helper_image_get_decoder_pos(image, start, positions[start])
-        sections = (tuple([getattr(at, name) for at in start] for start in positions) for name in "tyxz")
-        return tuple(PositionSection(one, [b - a for a, b in zip(one, two)]) for one, two in sections)
+            positions = (self._library.mtmd_decoder_pos * n_cells)()
+            self._library.mtmd_helper_image_get_decoder_pos(image, start, positions)
+            found.append(np.array([[getattr(at, name) for at in positions] for name in "tyxz"]))
+        return found[0], found[1] - found[0]
 
-    def _rows(self, chunk: Any, counted: Counted) -> Any:
+    def _rows(self, chunk: Any, item: MediaChunk) -> Any:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
         if code != 0:
             raise EngineError(f"libmtmd could not encode it (code {code}): {last_errors()}")
-        rows = (ctypes.c_float * self._width * counted.n_cells)()
+        rows = (ctypes.c_float * self._width * item.n_cells)()
         found = self._library.mtmd_get_output_embd(self._context)  # valid until the next call
         ctypes.memmove(rows, found, ctypes.sizeof(rows))
         return rows
@@ -166,7 +168,7 @@ class LlamaProjector:
             try:
                 with self._chunks(bitmap) as chunks:
                     for chunk, item in self._items(chunks):
-                        if isinstance(item, Counted):
+                        if isinstance(item, MediaChunk):
                             self._rows(chunk, item)
                         elif item < 0:
                             raise EngineError("its special tokens are not in the vocabulary of the model")
