@@ -21,15 +21,9 @@ _BACKLOG = 512
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
-@contextlib.contextmanager
-def listening(options: Options) -> Iterator[socket.socket]:
+def listening(options: Options) -> contextlib.AbstractContextManager[socket.socket]:
     """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end."""
-    with listen_on(options.host, options.port) if options.uds is None else listen_at(options.uds) as listener:
-        try:
-            yield listener
-        finally:
-            if options.uds is not None:
-                options.uds.unlink(missing_ok=True)
+    return listen_on(options.host, options.port) if options.uds is None else listen_at(options.uds)
 
 
 def listen_on(host: str, port: int) -> socket.socket:
@@ -41,7 +35,8 @@ def listen_on(host: str, port: int) -> socket.socket:
     return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
 
 
-def listen_at(path: Path) -> socket.socket:
+@contextlib.contextmanager
+def listen_at(path: Path) -> Iterator[socket.socket]:
     """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
@@ -49,13 +44,14 @@ def listen_at(path: Path) -> socket.socket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
                 path.unlink(missing_ok=True)
-    with contextlib.ExitStack() as closing:
-        listener = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
-        os.chmod(path, 0o600)
-        listener.listen(_BACKLOG)
-        closing.pop_all()
-    return listener
+        try:
+            os.chmod(path, 0o600)
+            listener.listen(_BACKLOG)
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def why_not_listening(options: Options, error: OSError) -> str:
