@@ -199,10 +199,8 @@ class BatchChunk:
     sequence: Sequence
     first: int
     n_tokens: int
-    wants_output: bool
-    """Whether the chunk ends with the newest token and its draft, whose logits give the next tokens."""
-    draft: tuple[int, ...] = ()
-    """The draft tokens, in the last rows."""
+    wants_output: bool  # Whether the chunk ends with the newest token and its draft, whose logits give the next tokens.
+    draft: tuple[int, ...] = ()  # The draft tokens, in the last rows.
 
     @property
     def slot(self) -> int:
@@ -263,24 +261,18 @@ class Batch:
 class CacheLimits:
     """The capacity of a context, and the operations that its KV cache supports."""
 
-    n_cells: int
-    """Cells of all slots together."""
-    n_parallel: int
-    """The limit of running sequences."""
-    n_slots: int
-    """Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`."""
-    n_batch: int
-    """The limit of tokens in a step."""
+    n_cells: int  # Cells of all slots together.
+    n_parallel: int  # The limit of running sequences.
+    n_slots: int  # Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`.
+    n_batch: int  # The limit of tokens in a step.
+    # Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
+    # drafted, and a step ends before the last token of a prompt, so that a copy can be kept there.
     can_truncate: bool = True
-    """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
-    drafted, and a step ends before the last token of a prompt, so that a copy can be kept there."""
-    max_drafted: int = 0
-    """The limit of draft tokens in a step; 0 for no speculative decoding."""
+    max_drafted: int = 0  # The limit of draft tokens in a step; 0 for no speculative decoding.
+    # Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
+    # instead of shared, and the logits of a sequence must not depend on the other running sequences.
     is_unified: bool = True
-    """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
-    instead of shared, and the logits of a sequence must not depend on the other running sequences."""
-    tuning: Tuning = CPU
-    """The sizes of steps on this device."""
+    tuning: Tuning = CPU  # The sizes of steps on this device.
 
 
 def n_common_of(run: list[int], tokens: list[int]) -> int:
