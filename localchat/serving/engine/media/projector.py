@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -71,15 +71,15 @@ class LlamaProjector:
             return 0
         most = 0
         for width, height in _SIZES:
-            with self._chunks(self._library.mtmd_bitmap_init(width, height, None)) as chunks:
-                most = max([most, *(item.n_cells for _, item in self._items(chunks) if isinstance(item, MediaChunk))])
+            with self._items(self._library.mtmd_bitmap_init(width, height, None)) as items:
+                most = max([most, *(item.n_cells for _, item in items if isinstance(item, MediaChunk))])
         return most
 
     def count(self, media: MediaFile) -> list[int | MediaChunk]:
         """What stands for an image or sound in a prompt: tokens that the model wants around it, and its chunks, which
         are not encoded. Any thread. Raises BadRequest if it cannot be decoded."""
-        with self._chunks(self._bitmap(media, is_counted=True)) as chunks:
-            found = [item for _, item in self._items(chunks)]
+        with self._items(self._bitmap(media, is_counted=True)) as items:
+            found = [item for _, item in items]
         for item in found:
             if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self.n_pass:
                 raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
@@ -89,8 +89,8 @@ class LlamaProjector:
         """The rows of each chunk, in a buffer. Runs on one thread."""
         self.is_encoding = True
         try:
-            with self._chunks(self._bitmap(media)) as chunks:
-                return [self._rows(chunk, item) for chunk, item in self._items(chunks) if isinstance(item, MediaChunk)]
+            with self._items(self._bitmap(media)) as items:
+                return [self._rows(chunk, item) for chunk, item in items if isinstance(item, MediaChunk)]
         finally:
             self.is_encoding = False
 
@@ -105,8 +105,8 @@ class LlamaProjector:
         return bitmap
 
     @contextlib.contextmanager
-    def _chunks(self, bitmap: Any) -> Iterator[Any]:
-        """The chunks of a bitmap with the tokens around them. Frees both."""
+    def _items(self, bitmap: Any) -> Iterator[list[tuple[Any, int | MediaChunk]]]:
+        """The tokens and the chunks of a bitmap, each with libmtmd's chunk. Frees the bitmap and libmtmd's chunks."""
         library = self._library
         chunks = library.mtmd_input_chunks_init()
         try:
@@ -114,25 +114,23 @@ class LlamaProjector:
             parts = (ctypes.POINTER(library.mtmd_input_part) * 1)(ctypes.pointer(part))
             if library.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False):
                 raise BadRequest(f"the model cannot take it: {last_errors()}")
-            yield chunks
+            found = (library.mtmd_input_chunks_get(chunks, i) for i in range(library.mtmd_input_chunks_size(chunks)))
+            yield [(chunk, item) for chunk in found for item in self._read(chunk)]
         finally:
             library.mtmd_input_chunks_free(chunks)
             library.mtmd_bitmap_free(bitmap)
 
-    def _items(self, chunks: Any) -> Iterator[tuple[Any, int | MediaChunk]]:
-        """The tokens and the chunks of media, each with libmtmd's chunk."""
+    def _read(self, chunk: Any) -> Sequence[int | MediaChunk]:
+        """The tokens of a chunk of text, or a chunk of media."""
         library = self._library
-        for i in range(library.mtmd_input_chunks_size(chunks)):
-            chunk = library.mtmd_input_chunks_get(chunks, i)
-            if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
-                n = ctypes.c_size_t()
-                tokens = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
-                yield from ((chunk, tokens[j]) for j in range(n.value))
-                continue
-            n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
-            n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
-            is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
-            yield chunk, MediaChunk(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))
+        if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            n = ctypes.c_size_t()
+            tokens: Sequence[int] = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+            return tokens[: n.value]
+        n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
+        n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
+        is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
+        return [MediaChunk(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))]
 
     def _sections(self, chunk: Any, n_cells: int) -> tuple[Any, Any] | None:
         if not self._is_mrope:
@@ -166,8 +164,8 @@ class LlamaProjector:
             trials.append(library.mtmd_bitmap_init_from_audio(n_samples, (ctypes.c_float * n_samples)()))
         for bitmap in trials:
             try:
-                with self._chunks(bitmap) as chunks:
-                    for chunk, item in self._items(chunks):
+                with self._items(bitmap) as items:
+                    for chunk, item in items:
                         if isinstance(item, MediaChunk):
                             self._rows(chunk, item)
                         elif item < 0:
