@@ -72,36 +72,28 @@ class Sequence:
         index: int = 0,
         deliver: Callable[[StepOutput], None] = lambda output: None,
     ):
-        # Ids grow in order of arrival.
-        self.id = id
-        # The known tokens: the prompt, then the sampled ones.
-        self.tokens = prompt
-        # The images and sounds in the prompt.
-        self.spans = spans_of(prompt, chunks)
-        # The limit of prompt and output together.
-        self.max_length = max_length
+        self.id = id  # Ids grow in order of arrival.
+        self.tokens = prompt  # The known tokens: the prompt, then the sampled ones.
+        self.spans = spans_of(prompt, chunks)  # The images and sounds in the prompt.
+        self.max_length = max_length  # The limit of prompt and output together.
         self.n_prompt = len(prompt)
         # How many of the first tokens have cells in `slot`, which is None while the sequence waits.
         self.n_computed = 0
         self.slot: int | None = None
         # How many of the first tokens shared the cells of another running sequence when this one started.
         self.n_shared = 0
-        # Prompt tokens that were cached when the sequence first ran; None before that.
-        self.n_cached: int | None = None
-        # The text that prompt lookup searches: a character for each token, since str has a fast search.
-        self.lookup_text = ""
+        self.n_cached: int | None = None  # Prompt tokens that were cached when it first ran; None before that.
+        self.lookup_text = ""  # The text that prompt lookup searches: a character for each token, for a fast search.
         # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
         self.adapters = self.request.adapters
         self.sampler = sampler
         self._index = index
         self._deliver = deliver
-        # Whether no step has computed tokens of it.
-        self.is_new = True
+        self.is_new = True  # Whether no step has computed tokens of it.
         self.submitted_at = time.perf_counter()
         self.first_at: float | None = None
-        # The time limit ends an output only after a newline.
-        self._has_newline = False
+        self._has_newline = False  # The time limit ends an output only after a newline.
 
     @property
     def is_repeatable(self) -> bool:
