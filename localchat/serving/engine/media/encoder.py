@@ -65,12 +65,9 @@ class MediaEncoder:
     def __init__(self, projector: LlamaProjector, max_bytes: int = CACHE_BYTES) -> None:
         self._projector = projector
         self._max_bytes = max_bytes
-        # One file is decoded at a time, which bounds the memory for that.
-        self._counting = threading.Lock()
-        # Guards the rest.
-        self._lock = threading.Lock()
-        # By content, the least recently used first.
-        self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()
+        self._counting = threading.Lock()  # One file is decoded at a time, which bounds the memory for that.
+        self._lock = threading.Lock()  # Guards the rest.
+        self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
         self._current: PreparedMedia | None = None
         # It ends when the queue is empty: OpenMP keeps a team of threads for each thread that has computed, and

@@ -50,10 +50,8 @@ class LlamaProjector:
         self._width: int = L.llama_model_n_embd_inp(model.pointer)
         self._options = library.mtmd_helper_init_opt_default()
         self._options.video_params.ffmpeg_bin_dir = _NO_FOLDER
-        # Whether `encode` runs.
-        self.is_encoding = False
-        # The limit of the cells of a chunk that are computed in one pass, which the context sets.
-        self.n_pass = 1 << 30
+        self.is_encoding = False  # Whether `encode` runs.
+        self.n_pass = 1 << 30  # The limit of cells of a chunk that one pass computes, which the context sets.
         # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
         with ThreadPoolExecutor(1) as thread:
             error = thread.submit(self._try, path).exception()
