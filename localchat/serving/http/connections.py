@@ -23,12 +23,9 @@ _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 def listening(options: Options) -> contextlib.AbstractContextManager[socket.socket]:
     """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end."""
-    return listen_on(options.host, options.port) if options.uds is None else listen_at(options.uds)
-
-
-def listen_on(host: str, port: int) -> socket.socket:
-    """A TCP socket that listens at this address; port 0: any free port."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    if options.uds is not None:
+        return listen_at(options.uds)
+    found = socket.getaddrinfo(options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # IPv4 first: some clients try only 127.0.0.1 for localhost.
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
