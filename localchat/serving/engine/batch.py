@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
@@ -28,9 +29,9 @@ class MediaChunk:
     n_cells: int
     n_positions: int  # How many positions they take: fewer for images of models with M-RoPE.
     is_causal: bool = True  # Whether its cells attend only to earlier ones. If not, one pass computes all of them.
-    # With M-RoPE: the positions of its cells, by section and cell, if the chunk begins at position 0, and how much
-    # higher each is for a position before the chunk, 1 or 0. None: the cells have consecutive positions.
-    sections: tuple[Any, Any] | None = None
+    # With M-RoPE: the positions of all cells, section by section, if the chunk begins at position 0, and how much each
+    # grows with a position before the chunk, by 1 or 0. None: the cells have consecutive positions.
+    sections: tuple[array[int], array[int]] | None = None
     cell: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
     medium: Any = None  # The image or sound (media/encoder.py).
     rows: Any = None  # What the text model computes in place of the vectors of tokens; None: it is not encoded.

@@ -201,7 +201,7 @@ class LlamaBackend:
         batch.token = None
         batch.embd = ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float))
         if span.chunk.sections is not None:  # One after another, for all rows.
-            first, growth = span.chunk.sections
+            first, growth = (np.reshape(values, (4, -1)) for values in span.chunk.sections)
             found = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
             batch.pos = (L.llama_pos * len(found))(*found)
         if not span.chunk.is_causal:

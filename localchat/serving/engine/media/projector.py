@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import numpy as np
 
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
@@ -130,18 +130,18 @@ class LlamaProjector:
         is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
         return [MediaChunk(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))]
 
-    def _sections(self, chunk: Any, n_cells: int) -> tuple[Any, Any] | None:
+    def _sections(self, chunk: Any, n_cells: int) -> tuple[array[int], array[int]] | None:
         if not self._is_mrope:
             return None
         image = self._library.mtmd_input_chunk_get_tokens_image(chunk)
         if image is None:  # Sound has one position for all sections.
-            return np.tile(np.arange(n_cells), (4, 1)), np.ones((4, n_cells), int)
+            return array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells)
         found = []
         for start in (0, 1):
             positions = (self._library.mtmd_decoder_pos * n_cells)()
             self._library.mtmd_helper_image_get_decoder_pos(image, start, positions)
-            found.append(np.array([[getattr(at, name) for at in positions] for name in "tyxz"]))
-        return found[0], found[1] - found[0]
+            found.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
+        return found[0], array("i", map(operator.sub, found[1], found[0]))
 
     def _rows(self, chunk: Any, item: MediaChunk) -> Any:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
