@@ -165,9 +165,8 @@ def _png(data: bytes) -> bytes:
 
 def _png_data(data: bytes) -> Iterator[bytes]:
     """The compressed data of the pixels."""
-    at, parts = 8, _parts("PNG")
-    while True:
-        next(parts)
+    at = 8
+    for _ in _parts("PNG"):
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"IEND":
             return
@@ -248,12 +247,13 @@ _WAV_EXTENSIBLE = 0xFFFE
 
 
 def _wav(data: bytes) -> bytes:
-    at, form, parts = 12, None, _parts("WAV")
-    while True:
-        next(parts)
+    at, form = 12, None
+    for _ in _parts("WAV"):
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > len(data):
             raise ValueError(f"the WAV is cut: it has {len(data)} bytes, and needs {at + 8 + length}")
+        if kind == b"data":
+            break
         if kind == b"fmt ":
             tag, n_channels, rate, _, n_frame, n_bits = struct.unpack_from("<HHIIHH", data, at + 8)
             if tag == _WAV_EXTENSIBLE:
@@ -261,13 +261,12 @@ def _wav(data: bytes) -> bytes:
             if form is not None or n_bits not in _WAV_KINDS.get(tag, ()) or n_frame != n_channels * n_bits // 8:
                 raise ValueError(f"it is a WAV of a rare kind (tag {tag}, {n_bits} bits): save it with 16 bits")
             form = rate, n_channels, n_frame
-        elif kind == b"data":
-            if form is None:
-                raise ValueError("the WAV has no format before its data")
-            rate, n_channels, n_frame = form
-            _check_sound("WAV", length // n_frame if n_frame else 0, rate, n_channels)
-            return data
         at += 8 + length + length % 2
+    if form is None:
+        raise ValueError("the WAV has no format before its data")
+    rate, n_channels, n_frame = form
+    _check_sound("WAV", length // n_frame if n_frame else 0, rate, n_channels)
+    return data
 
 
 def _flac(data: bytes) -> bytes:

@@ -183,13 +183,14 @@ def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
 @unix
 def test_unix_socket_that_a_server_left_behind_is_replaced_and_others_stay(tmp_path):
     path, file = tmp_path / "chat", tmp_path / "notes"
-    listen_at(path).close()
-    assert path.is_socket()
-    with listen_at(path), pytest.raises(OSError, match="in use"):
-        listen_at(path)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
     file.write_text("mine")
-    with pytest.raises(OSError, match="in use"):
-        listen_at(file)
+    with listen_at(path):
+        for used in (path, file):
+            with pytest.raises(OSError, match="in use"), listen_at(used):
+                pass
+        assert path.is_socket()
     assert file.read_text() == "mine"
 
 
