@@ -1,7 +1,5 @@
 """Functions as tools: definitions, validation of calls, approval, errors, and parallel calls."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import enum

@@ -1,8 +1,6 @@
 """The choice of a GPU by `make`: stand-ins for the tools of drivers and compilers, in a PATH that has nothing else, and
 real installations by pip from indexes on this machine."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """docs/contract.md is up to date: every row occurs once, and the tests that it names exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

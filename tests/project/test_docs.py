@@ -1,7 +1,5 @@
 """Every code block of the README and of docs/ runs against a server with the built-in model, or is in a tested file."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import fields

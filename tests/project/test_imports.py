@@ -1,7 +1,5 @@
 """The imports of the package follow the tables below, and its public names exist."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import sys

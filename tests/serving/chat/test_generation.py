@@ -1,7 +1,5 @@
 """The output of one sequence, up to its end or a stop text, and runs with several sequences."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
