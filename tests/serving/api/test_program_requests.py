@@ -15,8 +15,7 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 
 from tests.support.exchanges import exchange
 from tests.support.live import running_process
-from tests.support.response_events import check_stream
-from tests.support.wire_schemas import validate
+from tests.support.wire_schemas import check_stream, validate
 
 REQUESTS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "program_requests.json").read_text())
 
