@@ -21,6 +21,7 @@ INTERFACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "completions": (completions.parse_completion, {"prompt": "a"}),
     "infill": (completions.parse_infill, {"input_prefix": "x"}),
     "embeddings": (embeddings.parse_embeddings, {"input": "a"}),
+    "ollama embeddings": (ollama.parse_old_embed, {"prompt": "a"}),
     "rerank": (embeddings.parse_rerank, {"query": "q", "documents": ["a"]}),
 }
 
@@ -207,6 +208,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"embd_normalize": -1}, "embd_normalize"),
     ],
+    "ollama embeddings": [({"prompt": ""}, "prompt")],
     "rerank": [
         ({"query": None}, "query"),
         ({"query": ""}, "query"),

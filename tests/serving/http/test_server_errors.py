@@ -30,9 +30,16 @@ TOO_LONG = (400, "context_length_exceeded", "messages")
 BAD = {
     "empty body": (POST, b"", 400, INVALID, "body"),
     "no body": (POST, None, 411, "length_required", None),
-    "not JSON": (POST, b"hi", 400, INVALID, "body"),
-    "no object": (POST, b"[]", 400, INVALID, "body"),
+    "another encoding": (
+        POST,
+        '{"messages": [{"role": "user", "content": "\u4f60"}]}'.encode("gbk"),
+        400,
+        INVALID,
+        "body",
+    ),
     "empty prompt": (POST, chat_body(messages=EMPTY), 400, INVALID, "messages"),
+    "empty text": ("POST /completion", b'{"prompt": ""}', 400, INVALID, "prompt"),
+    "empty text in a list": ("POST /v1/embeddings", b'{"input": ["a", ""]}', 400, INVALID, "input"),
     "unknown model": (POST, chat_body(model="gpt"), 404, "model_not_found", "model"),
     "too long": (POST, chat_body(messages=LONG), *TOO_LONG),
     "too long, stream": (POST, chat_body(messages=LONG, stream=True), *TOO_LONG),
