@@ -42,14 +42,9 @@ def test_request_contains_the_options(client_class):
         assert (request.headers["x-mine"], request.headers["x-other"]) == ("1", "2")
         assert request.headers["host"] == f"127.0.0.1:{server.port}"
         assert "text/event-stream" in request.headers["accept"]
-        assert request.json == {
-            "model": "m",
-            "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
-            "temperature": 0,
-            "top_k": 5,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        fields = {"temperature": 0, "top_k": 5, "stream": True, "stream_options": {"include_usage": True}}
+        messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+        assert request.json == {"model": "m", "messages": messages, **fields}
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method", "200 OK"])
