@@ -1,5 +1,5 @@
-"""Bodies and events of all interfaces are validated by schemas (tests/data/wire_schemas.json), those of the Responses
-API also by their order. Tokens and a tool call are the events that become them."""
+"""Bodies and events of all interfaces are validated by schemas (tests/data/wire_schemas.json), and streams of the
+Responses API also by the order of their events. `sampled` and `call` are events for encoders."""
 
 import json
 from pathlib import Path
