@@ -1,7 +1,5 @@
 """The output of one sequence, up to its end or a stop text, and runs with several sequences."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random
@@ -308,7 +306,7 @@ def test_failure_of_one_sequence_ends_the_run():
 def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
     gate = threading.Semaphore(0)
     with (
-        engines.running(FakeBackend(n_parallel=1, gate=gate)) as engine,
+        engines.started(FakeBackend(n_parallel=1, gate=gate)) as engine,
         engines.submit(engine, request("ab")) as first,
         engines.submit(engine, request("cd")) as second,
     ):
