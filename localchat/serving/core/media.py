@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import BadRequest
+from .errors import field_error
 
 IMAGE, AUDIO = "an image", "audio"
 
@@ -23,15 +23,11 @@ IMAGE, AUDIO = "an image", "audio"
 MAX_MEDIA = 20
 MAX_PIXELS, MAX_SIDE = 33_000_000, 16_384
 MIN_SECONDS, MAX_SECONDS = 0.1, 600
-# The scans of a JPEG, each of which takes a pass over all pixels. Progressive files have about ten.
-_MAX_SCANS = 100
-# The parts of a file, such as chunks, segments and frames, which bound the time of a check. Ten minutes of sound have
-# about 40,000 frames.
-_MAX_PARTS = 100_000
+_MAX_SCANS = 100  # Of a JPEG. Each takes a pass over all pixels. Progressive files have about ten.
+_MAX_PARTS = 100_000  # Chunks, segments or frames, which bound the time of a check. Ten minutes have 40,000 frames.
 _MIN_RATE, _MAX_RATE = 4000, 192_000
 _MAX_CHANNELS = 8
-# The bytes that are inflated at a time, to be counted.
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # The bytes that are inflated at a time, to be counted.
 
 # The formats by their first bytes.
 _MAGIC = {
@@ -79,7 +75,6 @@ def marker(index: int) -> str:
 
 def checked(attachment: Attachment) -> MediaFile:
     """Decode and check an attachment. Raises BadRequest with its path."""
-    path = attachment.path
     try:
         given, data = _decoded(attachment)
         format = next((name for name, magic in _MAGIC.items() if re.match(magic, data, re.DOTALL)), "")
@@ -95,8 +90,8 @@ def checked(attachment: Attachment) -> MediaFile:
         except (struct.error, IndexError):
             raise ValueError(f"the {format} is cut: it has {len(data)} bytes") from None
     except ValueError as error:
-        raise BadRequest(f"'{path}' cannot be read: {error}", path) from error
-    return MediaFile(attachment.kind, data, path)
+        raise field_error(attachment.path, f"cannot be read: {error}") from error
+    return MediaFile(attachment.kind, data, attachment.path)
 
 
 def _decoded(attachment: Attachment) -> tuple[str, bytes]:
@@ -134,8 +129,7 @@ def _check_size(format: str, width: int, height: int) -> None:
         raise ValueError(f"the {format} has {width} x {height} = {n_pixels} pixels, the limit is {MAX_PIXELS}")
 
 
-# By the type of colour: the samples of a pixel.
-_PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # By the type of colour: the samples of a pixel.
 # The passes of an interlaced PNG: the first column and row, and the steps to the next ones.
 _PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
