@@ -127,3 +127,11 @@ def test_openai_stream_helper_parses_reasoning_and_a_tool_call_and_usage():
     assert call.function.parsed_arguments == {"at": "Oslo"}
     assert (message.reasoning_content.strip(), message.content.strip()) == ("hm", "Let me see.")
     assert final.usage.completion_tokens_details.reasoning_tokens == len("<think>hm</think>")
+
+
+def test_openai_parse_helper_makes_an_object_of_the_response():
+    pydantic = pytest.importorskip("pydantic", reason="the package openai requires it")
+    kind = pydantic.create_model("Steps", answer=(int, ...))
+    with serving(generating('{"answer": 5}'), **BIG) as running, openai_client(running.port) as client:
+        whole = client.chat.completions.parse(model="Fake", messages=[USER], response_format=kind)
+    assert whole.choices[0].message.parsed == kind(answer=5)
