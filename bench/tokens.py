@@ -6,9 +6,8 @@ The engine process and the clients are other processes, whose time does not coun
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-from pathlib import Path
+import time
 
 from .measure import Round, first_model, run_load
 from .serve import PROMPTS
@@ -42,9 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process so far, in user and system mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """The processor time of a process so far, in user and system mode: Linux has a clock for each process."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 if __name__ == "__main__":
