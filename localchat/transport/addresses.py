@@ -168,16 +168,21 @@ def tls_context(verify: Any) -> ssl.SSLContext:
     return context
 
 
+def addresses(host: str, port: int) -> list[Any]:
+    """Look up a host. IPv4 comes first for localhost: on Windows a refused connection to ::1 takes 2 s."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if is_loopback(host):
+        found.sort(key=lambda info: info[0] != socket.AF_INET)
+    return found
+
+
 def look_up(host: str, port: int) -> list[Any]:
     """Look up a host: its addresses or the error become the only item of the list. A lookup by the system can hang."""
     found: list[Any] = []
 
     def run() -> None:
         try:
-            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            if is_loopback(host):  # IPv4 comes first: on Windows a refused connection to ::1 takes 2 s.
-                infos.sort(key=lambda info: info[0] != socket.AF_INET)
-            found.append(infos)
+            found.append(addresses(host, port))
         except (OSError, UnicodeError) as error:
             found.append(error)
 
