@@ -203,7 +203,7 @@ def write_projector(path: Path, *kinds: str, width: int, size: Size = SMALL) -> 
         values.update(_prefixed(f"clip.{part}", sizes))
         values["clip.projector_type" if len(kinds) == 1 else f"clip.{part}.projector_type"] = kind
         values[f"clip.has_{part}_encoder"] = True
-        block = {f"attn_{name}": (n, n) for name in ("q", "v", "out")}
+        block: dict[str, tuple[int, ...]] = {f"attn_{name}": (n, n) for name in ("q", "v", "out")}
         block.update(ln1=(n,), ln2=(n,), ffn_up=(n_ff, n), ffn_down=(n, n_ff))
         for i in range(size.n_layers):
             layers.update(_prefixed(f"{part[0]}.blk.{i}", block))
