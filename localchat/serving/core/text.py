@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 def to_json(value: Any) -> str:
     """A value as JSON on one line, whatever a reader takes for the end of a line."""
     text = _ENCODER.encode(value)
-    for character in _LINE_SEPARATORS:
+    for character in "" if text.isascii() else _LINE_SEPARATORS:
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
