@@ -10,7 +10,7 @@ GET :=
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
-CLIENT_TESTS := live/test_packages_live serving/api/test_ollama serving/api/test_program_requests serving/api/test_reported
+CLIENT_TESTS := live/test_packages_live serving/api/test_ollama serving/api/test_program_requests
 INSTALL := $(CHECKED) -m tools.install $(VENV)
 
 .PHONY: run gpu test check lint types bench soak client-tests formats wheelhouse install-tests clean

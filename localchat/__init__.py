@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # Type checkers treat the name as true. An import of typi
 
 if TYPE_CHECKING:  # For type checkers, and for programs that find modules by their imports.
     from .agent.conversation import *  # noqa: F403
+    from .agent.tool_run import *  # noqa: F403
     from .agent.tools import *  # noqa: F403
     from .aio import *  # noqa: F403
     from .client import *  # noqa: F403
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .events import *  # noqa: F403
     from .reply.assembly import *  # noqa: F403
     from .request.completion import *  # noqa: F403
+    from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
@@ -30,7 +32,8 @@ __version__ = "0.1.0"
 
 # The public names by their modules.
 _NAMES = {
-    "agent.conversation": "AsyncConversation AsyncToolRun Conversation ToolRun",
+    "agent.conversation": "AsyncConversation Conversation",
+    "agent.tool_run": "AsyncToolRun ToolRun",
     "agent.tools": "Tool ToolResult",
     "aio": "AsyncClient",
     "client": "Client chat",
@@ -41,7 +44,8 @@ _NAMES = {
     "events": "Annotations Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta "
     "RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "reply.assembly": "Accumulator",
-    "request.completion": "Model Prompt",
+    "request.completion": "Prompt",
+    "request.models": "Model",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
     "sse": "ServerSentEvent SSEDecoder SSEError",

@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from .terminal.session import Session, prompt_text, waiting  # Imported here: --help does not need it.
+    from .terminal.printer import waiting  # Imported here, like the session: --help needs neither.
+    from .terminal.session import Session, prompt_text
 
     try:
         client = Client(

@@ -7,12 +7,13 @@ block, closes the connection at once. Use a client in one event loop at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from .client import BaseClient
 from .events import Reply, Value
-from .request.completion import Model, Prompt, TextPrompt
+from .request.completion import Completion, Prompt, TextPrompt, Texts
+from .request.models import Model
 from .request.options import (
     ChatOptions,
     CompletionOptions,
@@ -24,12 +25,12 @@ from .request.options import (
 )
 from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver
-from .transport.sockets import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .agent.conversation import AsyncConversation, AsyncToolRun
+    from .agent.conversation import AsyncConversation
+    from .agent.tool_run import AsyncToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -60,7 +61,7 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply; see Client.chat."""
-        return await self._run(self._chat, prompt, options)
+        return await self._reply(AsyncDriver(), Completion(self._settings, prompt, options, "chat"))
 
     @overload
     def stream(
@@ -74,7 +75,7 @@ class AsyncClient(BaseClient):
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        request = self._chat_request(prompt, options, StreamOptions, "stream")
+        request = Completion(self._settings, prompt, options, "stream")
         return AsyncStream(self._call(AsyncDriver(), request), request)
 
     @overload
@@ -95,11 +96,11 @@ class AsyncClient(BaseClient):
 
     async def models(self) -> list[Model]:
         """The models that the server lists; see Client.models."""
-        return await self._run(self._list_models)
+        return await self._list_models(AsyncDriver())
 
     async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, such as POST /rerank; see Client.request."""
-        return await self._run(self._request, method, path, json, options)
+        return await self._request(AsyncDriver(), method, path, json, options)
 
     async def run(
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
@@ -111,7 +112,7 @@ class AsyncClient(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.conversation import AsyncToolRun
+        from .agent.tool_run import AsyncToolRun
 
         return AsyncToolRun(self, prompt, tools, **options)
 
@@ -123,7 +124,7 @@ class AsyncClient(BaseClient):
 
     async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
-        return await self._run(self._complete, prompt, options)
+        return await self._reply(AsyncDriver(), Completion(self._settings, prompt, options, "complete"))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -132,14 +133,8 @@ class AsyncClient(BaseClient):
     ) -> Embeddings[float]: ...
 
     @overload
-    async def embed(
-        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingOptions]
-    ) -> Embeddings[list[float]]: ...
+    async def embed(self, text: Texts, /, **options: Unpack[EmbeddingOptions]) -> Embeddings[list[float]]: ...
 
     async def embed(self, text: Any, /, **options: Unpack[EmbeddingOptions]) -> Any:
         """The vector of a text, or the vectors of several texts; see Client.embed."""
-        return await self._run(self._embed, text, options)
-
-    async def _run(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
-        """The result of this coroutine function, which gets a driver and the arguments."""
-        return await method(AsyncDriver(), *arguments)
+        return await self._embed(AsyncDriver(), text, options)

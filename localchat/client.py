@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import CHAT_PATH, Arguments, Completion, Model, Prompt, TextPrompt, fetch_models
+from .request.completion import Arguments, Completion, Prompt, TextPrompt, Texts
+from .request.models import Model, fetch_models
 from .request.options import (
+    OPTIONS_OF,
     ChatOptions,
     ClientOptions,
     CompletionOptions,
@@ -19,19 +21,18 @@ from .request.options import (
     RequestOptions,
     RunOptions,
     StreamOptions,
-    check_count,
     check_options,
-    describe_options,
 )
 from .streams import BaseStream, Stream
 from .transport.call import Call
 from .transport.settings import Settings
-from .transport.sockets import Driver, Pool, Result, run_blocking
+from .transport.sockets import Driver, Pool, run_blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from .agent.conversation import Conversation, ToolRun
+    from .agent.conversation import Conversation
+    from .agent.tool_run import ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
@@ -40,23 +41,16 @@ if TYPE_CHECKING:
         api_key: str | None
 
 
-# The options of each method, which `help` shows.
-_OPTIONS_OF: dict[str, Any] = {
-    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
-    "chat": ChatOptions,
-    "stream": StreamOptions,
-    "map": MapOptions,
-    "complete": CompletionOptions,
-    "embed": EmbeddingOptions,
-    "request": RequestOptions,
-}
-
-
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
 
     def __init_subclass__(cls) -> None:
-        describe_options({name: vars(cls)[name] for name in _OPTIONS_OF if name in vars(cls)}, _OPTIONS_OF)
+        """Add the names and types of the options to the docstrings of the methods, which `help` shows."""
+        for name, known in OPTIONS_OF.items():
+            method = vars(cls).get(name)
+            if method and method.__doc__:  # Python was not started with -OO.
+                lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
+                method.__doc__ += f"\n\nOptions:{''.join(lines)}"
 
     def __init__(
         self,
@@ -66,7 +60,8 @@ class BaseClient:
         **options: Unpack[ConnectionOptions],
     ) -> None:
         self._given: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        self._settings = _settings(self._given)
+        check_options(self._given, "Client")
+        self._settings = Settings(**self._given)
         self._pool = Pool()
 
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
@@ -74,11 +69,11 @@ class BaseClient:
 
         `headers` are added to those of this client. None for an option is as in `Client`: its default.
         """
-        check_options(options, ClientOptions, "Client")
+        check_options(options, "Client")
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
         client._given = {**self._given, **options, **added}
-        client._settings = new = _settings(client._given, old.environment)
+        client._settings = new = Settings(**client._given, environment=old.environment)
         new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
@@ -99,39 +94,26 @@ class BaseClient:
     def _call(self, driver: Any, arguments: Arguments) -> Call:
         return Call(self._settings, self._pool, driver, arguments.timeout, arguments.max_retries)
 
-    def _chat_request(self, prompt: Any, given: Mapping[str, Any], known: Any, what: str) -> Completion:
-        """The request of a call with messages, which are `prompt` or the option `messages`."""
-        given = dict(given)
-        messages = given.pop("messages", None)
-        if messages is not None and prompt is not None:
-            raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
-        return Completion(self._settings, CHAT_PATH, messages if prompt is None else prompt, given, known, what)
-
-    async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
-        """The complete reply. If the text does not match the expected value, the request is repeated."""
-        request = self._chat_request(prompt, given, ChatOptions, "chat")
+    async def _reply(self, driver: Any, request: Completion) -> Reply[Any]:
+        """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
         for _ in range(request.retries_on_mismatch):
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
-                from .schema.schema import corrected
-
-                request.prompt = corrected(request.prompt, error)
-        return await BaseStream[Any](self._call(driver, request), request)._finish()
-
-    async def _complete(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
-        request = Completion(self._settings, "completions", prompt, given, CompletionOptions, "complete")
+                output = [] if error.partial is None else [error.partial.message]
+                correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
+                request.prompt = [*request.prompt, *output, correction]
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: Any) -> list[Model]:
-        arguments = Arguments(self._settings, {}, RequestOptions, "models")
+        arguments = Arguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments), arguments.headers)
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        arguments = Arguments(self._settings, given, RequestOptions, "request")
+        arguments = Arguments(self._settings, given, "request")
         raw = await self._call(driver, arguments).fetch(method, path, json, arguments.headers)
         text = raw.decode("utf-8", "replace")
         try:
@@ -140,19 +122,10 @@ class BaseClient:
             return text
 
     async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
-        arguments = Arguments(self._settings, given, EmbeddingOptions, "embed")
+        arguments = Arguments(self._settings, given, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
-
-
-def _settings(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a client for its arguments. Raises TypeError or ValueError if one is wrong."""
-    check_options(given, ClientOptions, "Client")
-    for name, least in (("max_retries", 0), ("max_bytes", 1)):
-        if given.get(name) is not None:
-            check_count(name, given[name], least)
-    return Settings(**given, environment=environment)
 
 
 class Client(BaseClient):
@@ -194,12 +167,10 @@ class Client(BaseClient):
     ) -> Reply[Any]: ...
 
     def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
-        """Send a prompt and return the complete reply.
+        """Send a prompt, which is text or a list of messages, and return the complete reply.
 
-        Args:
-            prompt: Text, or a list of messages.
-            options: Those of `stream`; `retries_on_mismatch` (0): how often to repeat the request if the text does
-                not match `response_format`, with the text and the mismatch added to the conversation.
+        The options are those of `stream`, and `retries_on_mismatch` (0): how often to repeat the request if the text
+        does not match `response_format`, with the text and the mismatch added to the conversation.
 
         Raises:
             IncompleteReply: A content filter cut the text, or a token limit although `max_tokens` is not set: an
@@ -208,7 +179,7 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return self._run(self._chat, prompt, options)
+        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "chat")))
 
     @overload
     def stream(
@@ -221,18 +192,16 @@ class Client(BaseClient):
     ) -> Stream[Any]: ...
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
-        """Send a prompt and return the response as a stream of events.
+        """Send a prompt, which is text or a list of messages, and return the response as a stream of events.
 
-        Args:
-            prompt: Text, or a list of messages.
-            options: Fields of the request, and options of the client for this call. `system` is the text of a system
-                message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message.
-                `response_format` may also be a type, a schema or "name, age int": then the text is validated, and
-                `reply.parsed` is its value. `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the
-                content. `timeout` and `max_retries` replace those of the client, `extra_headers` are added to its
-                headers. `extra_body` has other fields. `allow_truncated`: whether `finish` returns a cut reply.
+        The options are fields of the request, and options of the client for this call. `system` is the text of a system
+        message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message. `response_format`
+        may also be a type, a schema or "name, age int": then the text is validated, and `reply.parsed` is its value.
+        `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the content. `timeout` and `max_retries`
+        replace those of the client, `extra_headers` are added to its headers. `extra_body` has other fields.
+        `allow_truncated`: whether `finish` returns a cut reply.
         """
-        request = self._chat_request(prompt, options, StreamOptions, "stream")
+        request = Completion(self._settings, prompt, options, "stream")
         return Stream(self._call(Driver(), request), request)
 
     @overload
@@ -248,10 +217,8 @@ class Client(BaseClient):
     def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
         """Send many prompts and return their replies in the same order. That of a failed request has its `error`.
 
-        Args:
-            prompts: Each is text or a list of messages.
-            options: Those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
-                `on_progress`: called after each reply with the number of finished prompts and of all prompts.
+        The options are those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
+        `on_progress`: called after each reply with the number of finished prompts and of all prompts.
         """
         from .many_prompts import ManyPrompts
 
@@ -259,7 +226,7 @@ class Client(BaseClient):
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
-        return self._run(self._list_models)
+        return run_blocking(self._list_models(Driver()))
 
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
@@ -267,20 +234,17 @@ class Client(BaseClient):
         The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is the body
         unless it is None. Returns the parsed JSON of the response, its text if it is not JSON, None if it is empty.
         """
-        return self._run(self._request, method, path, json, options)
+        return run_blocking(self._request(Driver(), method, path, json, options))
 
     def run(
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
 
-        Args:
-            prompt: Text, or a list of messages.
-            tools: Functions; their annotations and docstrings describe them to the model.
-            options: Those of `stream`, for every request; `max_rounds` (10): the limit of requests; `on_call`: called
-                with each ToolCall before it is run, and only True runs it; `parallel`: whether to run the calls of
-                one round in threads; `raise_errors`: whether to raise the exception of a tool in place of reporting
-                it to the model.
+        Tools are functions; their annotations and docstrings describe them to the model. The options are those of
+        `stream`, for every request; `max_rounds` (10): the limit of requests; `on_call`: called with each ToolCall
+        before it is run, and only True runs it; `parallel`: whether to run the calls of one round in threads;
+        `raise_errors`: whether to raise the exception of a tool in place of reporting it to the model.
 
         Raises:
             TooManyRounds: The model called tools in every round.
@@ -292,7 +256,7 @@ class Client(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        from .agent.conversation import ToolRun
+        from .agent.tool_run import ToolRun
 
         return ToolRun(self, prompt, tools, **options)
 
@@ -304,7 +268,7 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        return self._run(self._complete, prompt, options)
+        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "complete")))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -313,9 +277,7 @@ class Client(BaseClient):
     ) -> Embeddings[float]: ...
 
     @overload
-    def embed(
-        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingOptions]
-    ) -> Embeddings[list[float]]: ...
+    def embed(self, text: Texts, /, **options: Unpack[EmbeddingOptions]) -> Embeddings[list[float]]: ...
 
     def embed(self, text: Any, /, **options: Unpack[EmbeddingOptions]) -> Any:
         """The vector of a text, or the vectors of several texts (/embeddings).
@@ -326,11 +288,7 @@ class Client(BaseClient):
             ModelNotNamed: No model is named, and the server has several.
             ProtocolError: The response does not contain one vector for each text.
         """
-        return self._run(self._embed, text, options)
-
-    def _run(self, method: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
-        """The result of this coroutine function, which gets a driver and the arguments."""
-        return run_blocking(method(Driver(), *arguments))
+        return run_blocking(self._embed(Driver(), text, options))
 
 
 @overload

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from .errors import ProtocolError
 from .events import Usage
-from .reply.payloads import as_integer, as_list, find_usage, parse_usage
-from .request.completion import Arguments, default_model
-from .request.options import check_count
+from .reply.payloads import as_integer, as_list, find_usage
+from .request.completion import Arguments
+from .request.models import default_model
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
@@ -26,9 +26,7 @@ class Embeddings(list[Item]):
 
 async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
-    texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None)
-    size = DEFAULT_BATCH_SIZE if size is None else size
-    check_count("batch_size", size)
+    texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
     model = arguments.model or await default_model(call, arguments.headers)
     fields = {"model": model, **arguments.fields, **arguments.extra_body}
     vectors, usages = Embeddings[Any](), []
@@ -75,8 +73,7 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
     if vectors.keys() != set(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
     embeddings = Embeddings(vectors[i] for i in range(n))
-    usage, model = find_usage(body), body.get("model")
-    embeddings.usage = None if usage is None else parse_usage(usage)
+    embeddings.usage, model = find_usage(body), body.get("model")
     embeddings.model = model if isinstance(model, str) else None
     return embeddings
 

@@ -162,6 +162,9 @@ class RefusalDelta(_TextDelta):
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
 
 
+TEXT_DELTAS: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
+
+
 class ToolCallDelta(Frozen):
     """A piece of the arguments of a tool call."""
 

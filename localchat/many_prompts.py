@@ -9,8 +9,9 @@ from typing import Any
 
 from .errors import LocalChatError
 from .events import Reply, changed
-from .request.completion import Prompt, as_messages, default_model, reusable
-from .request.options import ChatOptions, MapOptions, check_count, check_options
+from .request.completion import Completion, Prompt, as_messages, reusable
+from .request.models import default_model
+from .request.options import check_count, check_options
 from .transport.sockets import Driver, run_blocking
 
 
@@ -18,7 +19,7 @@ class ManyPrompts:
     """The arguments of a call of `map`. Raises TypeError or ValueError if one is wrong."""
 
     def __init__(self, client: Any, prompts: Iterable[Prompt], options: Mapping[str, Any]) -> None:
-        check_options(options, MapOptions, "map")
+        check_options(options, "map")
         if isinstance(prompts, (str, bytes, Mapping)):
             raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
         self._client = client
@@ -31,7 +32,7 @@ class ManyPrompts:
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        self._request = client._chat_request("", self._options, ChatOptions, "map")  # Raises for wrong options.
+        self._request = Completion(client._settings, "", self._options, "map")  # Raises for wrong options.
         self._n_done = 0
 
     def map(self) -> list[Reply[Any]]:
@@ -90,7 +91,8 @@ class ManyPrompts:
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:
-            reply: Reply[Any] = await self._client._chat(driver, prompt, self._options)
+            request = Completion(self._client._settings, prompt, self._options, "chat")
+            reply: Reply[Any] = await self._client._reply(driver, request)
             return reply
         except LocalChatError as error:
             return changed(getattr(error, "partial", None) or Reply(), error=error)

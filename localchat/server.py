@@ -137,10 +137,8 @@ def _list_text(models: Iterable[ModelFile]) -> str:
         taken = ", ".join(("text", *modalities))
         rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
         for one in model.adapters:
-            size = gigabytes(ModelFile(Path(one.path), "").n_bytes)
-            rows.append(
-                (one.name, size, "LoRA", context, taken, printable_name(f"adapter of {model.name}: {one.path}"))
-            )
+            size, place = gigabytes(ModelFile(Path(one.path), "").n_bytes), f"adapter of {model.name}: {one.path}"
+            rows.append((one.name, size, "LoRA", context, taken, printable_name(place)))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 

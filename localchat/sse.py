@@ -117,14 +117,12 @@ class SSEDecoder:
             self._fail("line", len(line))
         if self._at_start:
             self._at_start = False
-            if line.startswith(BOM):
-                line = line[len(BOM) :]
+            line = line.removeprefix(BOM)
         if not line:
             self._dispatch()
             return
         name, _, value = line.partition(b":")
-        if value.startswith(b" "):
-            value = value[1:]
+        value = value.removeprefix(b" ")
         if self._in_json or (name != b"data" and self._takes_json and line.startswith((b"{", b"["))):
             is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
             if self._data and (is_field or not self._in_json):

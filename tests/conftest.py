@@ -26,8 +26,8 @@ for _name in list(os.environ):
 _home = tempfile.TemporaryDirectory(prefix="localchat-home-", ignore_cleanup_errors=True)
 os.environ["HOME"] = os.environ["USERPROFILE"] = _home.name
 
-# Where Python writes no bytecode, the processes of a run and the programs that they start would compile every module for
-# themselves. They share the bytecode in this folder, which is removed after the run.
+# Where Python writes no bytecode, each process of the run and each program that it starts would compile its modules.
+# They share the bytecode in this folder instead, which is removed after the run.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = _home.name
 

@@ -10,18 +10,7 @@ from typing import Any
 from ..errors import IncompleteReply, IncompleteStream, ProtocolError, StreamError, cut
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent, changed
 from .choice import OpenChoice
-from .payloads import (
-    Json,
-    as_integer,
-    dump,
-    find_error,
-    find_usage,
-    is_chunk,
-    is_keep_alive,
-    non_blank,
-    parse_error,
-    parse_usage,
-)
+from .payloads import Json, as_integer, dump, find_error, find_usage, is_chunk, is_keep_alive, non_blank, parse_error
 from .text import ThinkSplitter
 
 
@@ -97,8 +86,10 @@ class Accumulator:
                 if state.reason_raw is not None and state.has_finished and state.reason() == "error":
                     failed = state
         usage = find_usage(chunk)
-        if usage is not None:
-            events += self._take_usage(usage, chunk)
+        if usage is not None and usage.total_tokens and usage != self._usage:  # Some servers send zeros in every chunk.
+            self._usage = usage
+            events.append(UsageEvent(usage, 0, chunk))
+        self._usage = self._usage or usage
         if self.error is None and (error is not None or failed is not None):
             self.error = _error_event(chunk, error, failed)
             events.append(self.error)
@@ -172,15 +163,6 @@ class Accumulator:
 
     def _sorted(self) -> list[OpenChoice]:
         return [self._choices[index] for index in sorted(self._choices)]
-
-    def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
-        """Store a usage and return its event, if it is new and not of zeros, which some servers send in every chunk."""
-        usage = parse_usage(raw)
-        if usage == self._usage or not usage.total_tokens:
-            self._usage = self._usage or usage
-            return []
-        self._usage = usage
-        return [UsageEvent(usage, 0, chunk)]
 
     def _cut_message(self) -> str:
         if not self._choices:

@@ -7,18 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..errors import cut
-from ..events import (
-    Annotations,
-    Choice,
-    ContentDelta,
-    Logprobs,
-    MessageStop,
-    ReasoningDelta,
-    RefusalDelta,
-    StreamEvent,
-    ToolCall,
-    WarningEvent,
-)
+from ..events import TEXT_DELTAS, Annotations, Choice, Logprobs, MessageStop, StreamEvent, ToolCall, WarningEvent
 from .payloads import Json, as_list, dump, normal_reason
 from .text import SurrogateJoiner, ThinkSplitter
 from .tool_calls import ToolCalls
@@ -30,8 +19,6 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 _KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
 _ITEM_TEXTS = ("text", "summary", "thinking")  # The texts of an item of these lists, which arrive in pieces.
 _CUTS = ("length", "content_filter", "error")  # The finish reasons that say that the text is not complete.
-
-_DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
 
 class OpenChoice:
@@ -175,7 +162,7 @@ class OpenChoice:
         text = self._joiners[kind].feed(text, ended)
         if text:
             self.pieces[kind].append(text)
-            self._events.append(_DELTA_CLASSES[kind](text, self.index, self._chunk))
+            self._events.append(TEXT_DELTAS[kind](text, self.index, self._chunk))
 
     def _release(self) -> None:
         """Emit the text that may have been the beginning of a tag or of a surrogate pair."""
@@ -205,8 +192,7 @@ class OpenChoice:
         return [*self._take_events(), *self._finished_calls]
 
     def _current_calls(self) -> list[ToolCall]:
-        cut_off = self.reason() in _CUTS
-        return (self._calls or self._legacy_calls).finish(cut_off)
+        return (self._calls or self._legacy_calls).finish(cut_off=self.reason() in _CUTS)
 
     def reason(self) -> str | None:
         """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""
@@ -300,8 +286,7 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
         if isinstance(part, str):
             yield "content", part
         elif isinstance(part, dict) and part.get("type") == "thinking":
-            thinking = part.get("thinking")
-            for _, text in _content_parts(thinking if thinking is not None else []):
+            for _, text in _content_parts(part.get("thinking") or []):
                 yield "reasoning", text
         elif isinstance(part, dict) and isinstance(part.get("refusal"), str):
             yield "refusal", part["refusal"]

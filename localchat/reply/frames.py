@@ -58,8 +58,7 @@ class Frames:
             raise self._unknown_format()
         if self._kind == "sse":
             yield from (frame for frame in self._sse.flush() if _is_complete(frame.data))
-            return
-        if _is_complete(self._held.decode("utf-8", "replace")):
+        elif _is_complete(self._held.decode("utf-8", "replace")):
             yield self._document(bytes(self._held))
 
     def _detect(self, head: bytes) -> str | None:

@@ -121,7 +121,21 @@ def normal_reason(raw: str) -> str | None:
     return _REASONS.get(letters) or next(cuts, None)
 
 
-def parse_usage(raw: Json) -> Usage:
+def find_usage(chunk: Json) -> Usage | None:
+    """The usage of a payload: at the top, in `x_groq` (Groq), in a choice (Moonshot), or the whole payload (Ollama)."""
+    found: Usage | None = None
+    places = as_list(chunk.get("choices"))
+    if "usage" in chunk or "x_groq" in chunk:
+        places = [chunk, chunk.get("x_groq"), *places]
+    for place in places:
+        usage = place.get("usage") if isinstance(place, dict) else None
+        if usage and isinstance(usage, dict) and (found is None or not found.total_tokens):
+            found = _parse_usage(usage)
+    is_usage = found is None and ("eval_count" in chunk or "prompt_eval_count" in chunk)
+    return _parse_usage(chunk) if is_usage else found
+
+
+def _parse_usage(raw: Json) -> Usage:
     n_input, n_output = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
     n_cached, n_reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
     return Usage(n_input, n_output, _count(raw, "total_tokens") or n_input + n_output, n_cached, n_reasoning, raw)
@@ -149,19 +163,6 @@ def as_integer(value: Any) -> int | None:
         return int(value)
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def find_usage(chunk: Json) -> Json | None:
-    """The usage of a payload: at the top, in `x_groq` (Groq), in a choice (Moonshot), or the whole payload (Ollama)."""
-    found: Json | None = None
-    places = as_list(chunk.get("choices"))
-    if "usage" in chunk or "x_groq" in chunk:
-        places = [chunk, chunk.get("x_groq"), *places]
-    for place in places:
-        usage = place.get("usage") if isinstance(place, dict) else None
-        if usage and isinstance(usage, dict) and (found is None or not parse_usage(found).total_tokens):
-            found = usage
-    return chunk if found is None and ("eval_count" in chunk or "prompt_eval_count" in chunk) else found
 
 
 def as_list(value: Any) -> list[Any]:

@@ -1,5 +1,4 @@
-"""A request for a completion: prompt and options become the body, sent again without what the server refuses; and the
-models of the server, of which a request without a model uses the only one."""
+"""A request for a completion: prompt and options become the body, sent again without what the server refuses."""
 
 from __future__ import annotations
 
@@ -8,26 +7,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
-from ..errors import BadRequestError, ModelNotNamed, NotFoundError, ProtocolError, StatusError, UnprocessableError
+from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
 from ..reply.text import ThinkSplitter
 from ..transport.call import Call
 from ..transport.settings import Settings
 from ..transport.timeouts import Timeout
+from .models import default_model
 from .options import check_count, check_options
-
-CHAT_PATH = "chat/completions"
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
-# The fields with the context length, by precedence, of an entry of the list, then of its `meta` (llama.cpp).
-_LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
-_META_LENGTH_FIELDS = "n_ctx n_ctx_train"
-
-_SHOWN_NAMES = 20
-
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
-# The prompt of `complete`: a text or a list of tokens, or a list of these.
-TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
+# Several texts, also as lists of tokens; and the prompt of `complete`, which may be one or several.
+Texts = Union[Sequence[str], Sequence[Sequence[int]]]
+TextPrompt = Union[str, Sequence[int], Texts]
 
 
 def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
@@ -63,10 +56,10 @@ def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Arguments:
-    """The options that all calls have. Raises TypeError for an unknown one, and ValueError for a wrong value."""
+    """The options of a call of the method `what`. Raises TypeError for an unknown one, ValueError for a wrong value."""
 
-    def __init__(self, settings: Settings, given: Mapping[str, Any], known: Any, what: str) -> None:
-        check_options(given, known, what)
+    def __init__(self, settings: Settings, given: Mapping[str, Any], what: str) -> None:
+        check_options(given, what)
         for name, value in given.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} is {value}, which is not a finite number")
@@ -75,7 +68,6 @@ class Arguments:
         self.timeout = Timeout.of(fields.pop("timeout", settings.timeout))
         max_retries = fields.pop("max_retries", None)
         self.max_retries: int = settings.max_retries if max_retries is None else max_retries
-        check_count("max_retries", self.max_retries, 0)
         self.headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
         settings.request_headers(self.headers)  # Raises for wrong values.
         self.model: str | None = fields.pop("model", None)
@@ -84,25 +76,32 @@ class Arguments:
 
 
 class Completion(Arguments):
-    """A request to `path`, which is CHAT_PATH or /completions. The prompt of a chat is text or a list of messages."""
+    """A request of `complete`, or of a method whose prompt is text or a list of messages."""
 
-    def __init__(
-        self, settings: Settings, path: str, prompt: Any, given: Mapping[str, Any], known: Any, what: str
-    ) -> None:
-        super().__init__(settings, given, known, what)
-        self._settings, self.path, fields = settings, path, self.fields
+    def __init__(self, settings: Settings, prompt: Any, given: Mapping[str, Any], what: str) -> None:
+        super().__init__(settings, given, what)
+        self._settings, self._is_chat, fields = settings, what != "complete", self.fields
         self._media = take_media(fields)  # `images` and `audio`, which are added to the prompt.
-        self.think_tags: str = fields.pop("think_tags", "auto" if path == CHAT_PATH else "off")
+        self.think_tags: str = fields.pop("think_tags", "auto" if self._is_chat else "off")
         self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", 0)
         check_count("retries_on_mismatch", self.retries_on_mismatch, 0)
         # Whether a reply that a limit or a filter cut is returned, and not an error.
-        self.allow_truncated: bool = fields.pop("allow_truncated", path != CHAT_PATH)
-        system = fields.pop("system", None)
-        if path != CHAT_PATH and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
+        self.allow_truncated: bool = fields.pop("allow_truncated", not self._is_chat)
+        system, messages = fields.pop("system", None), fields.pop("messages", None)
+        if messages is not None and prompt is not None:
+            raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
+        prompt = messages if prompt is None else prompt
+        if not self._is_chat and (isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence)):
             raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
-        self.prompt: Any = as_messages(prompt, system) if path == CHAT_PATH else prompt
+        self.prompt: Any = as_messages(prompt, system) if self._is_chat else prompt
         fields.update(self.extra_body)
+        # The number of choices that the response has to contain: `n`, for each prompt of `complete`.
+        n, is_list = fields.get("n"), isinstance(prompt, (list, tuple))
+        several = is_list and all(isinstance(text, (str, list, tuple)) for text in prompt)
+        self.n_choices = (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
         self._tools = _definitions(fields.pop("tools", None) or ())
+        functions = (tool.get("function") for tool in self._tools)
+        self.tool_names = {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
         # The value that the completion has to contain (schema.ExpectedValue), None for any text.
         self.expected: Any = None
         target = fields.get("response_format")
@@ -116,18 +115,6 @@ class Completion(Arguments):
 
             self.expected = ExpectedValue(target)
 
-    @property
-    def n_choices(self) -> int:
-        """The number of choices that the response has to contain: `n`, for each prompt of `complete`."""
-        n, prompt = self.fields.get("n"), self.prompt
-        several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
-        return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
-
-    @property
-    def tool_names(self) -> set[str]:
-        functions = (tool.get("function") for tool in self._tools)
-        return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
-
     def body(self, model: str | None) -> dict[str, Any]:
         """The body. A field that is None is not sent, nor an empty list of tools, which servers refuse.
 
@@ -138,9 +125,9 @@ class Completion(Arguments):
             fields["tools"] = self._tools
         elif fields.get("tool_choice") in ("auto", "none"):
             del fields["tool_choice"]
-        if self.path == CHAT_PATH and "messages" in fields:
+        if self._is_chat and "messages" in fields:
             raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
-        prompt = {"messages": list(map(dict, self.prompt))} if self.path == CHAT_PATH else {"prompt": self.prompt}
+        prompt = {"messages": list(map(dict, self.prompt))} if self._is_chat else {"prompt": self.prompt}
         body = {**({} if model is None else {"model": model}), **prompt, **fields}
         body.setdefault("stream", True)
         stream_options = body.pop("stream_options", {"include_usage": True})
@@ -162,7 +149,7 @@ class Completion(Arguments):
         while True:
             try:
                 sent = body if expected is None else expected.apply(body)
-                await call.send("POST", self.path, sent, self.headers)
+                await call.send("POST", "chat/completions" if self._is_chat else "completions", sent, self.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
                 field = _drop_refused(body, error)
@@ -204,75 +191,3 @@ def _definitions(tools: Any) -> list[Any]:
         if not isinstance(tool, Mapping):
             raise TypeError(f"a tool is a dict, as in OpenAI's API, or a Tool, not {tool!r:.100}")
     return found
-
-
-class Model(str):
-    """The name of a model that a server lists; `raw` is the entry of the list, an object or only a name."""
-
-    raw: Any
-
-    def __new__(cls, name: str, raw: Any = None) -> Model:
-        model = super().__new__(cls, name)
-        model.raw = raw
-        return model
-
-    @property
-    def context_length(self) -> int | None:
-        """The limit of tokens of a request, prompt and output together; None if the server does not report it."""
-        entry = self.raw if isinstance(self.raw, dict) else {}
-        meta = entry.get("meta")
-        found = [entry.get(name) for name in _LENGTH_FIELDS.split()]
-        found += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
-        return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
-
-    @property
-    def state(self) -> str | None:
-        """ "loaded", "loading", "unloaded" or "failed"; None if the server does not report it."""
-        entry = self.raw if isinstance(self.raw, dict) else {}
-        status = entry.get("status")  # llama.cpp's field; that of LM Studio is `state`.
-        found = status.get("value") if isinstance(status, dict) else entry.get("state")
-        return found if isinstance(found, str) else None
-
-
-async def fetch_models(call: Call, headers: Mapping[str, str]) -> list[Model]:
-    return parse_models(await call.fetch_json("list of models is", "GET", "models", None, headers))
-
-
-async def default_model(call: Call, headers: Mapping[str, str]) -> str | None:
-    """The model of the client, or the only one of the server; None if the server lists none."""
-    settings = call.settings
-    if settings.model is None and settings.found_model is None:
-        try:
-            settings.found_model = choose_model(await fetch_models(call, headers))
-        except ProtocolError:  # Many servers with one model have no list.
-            return None
-        except StatusError as error:
-            if error.status not in (404, 405, 501):
-                raise
-    return settings.model or settings.found_model
-
-
-def parse_models(body: Any) -> list[Model]:
-    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array."""
-    if isinstance(body, dict) and body.keys() & {"data", "models"}:
-        body = body.get("data") or body.get("models") or []
-    if not isinstance(body, list):
-        raise ProtocolError("the list of models has neither data nor models")
-    found = []
-    for item in body:
-        named = item if isinstance(item, dict) else {"id": item}
-        name = named.get("id") or named.get("name") or named.get("model")
-        if isinstance(name, str) and name:
-            found.append(Model(name, item))
-    return found
-
-
-def choose_model(models: Sequence[str]) -> str | None:
-    """The only model, or the only loaded one; None if there is none. Raises ModelNotNamed if there are several."""
-    names = list(dict.fromkeys(models))
-    loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
-    if len(names) > 1 and len(loaded) != 1:
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        shown = ", ".join(names[:_SHOWN_NAMES]) + more
-        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
-    return (loaded or names or [None])[0]

@@ -172,6 +172,18 @@ class RunOptions(MessageOptions, total=False):
     raise_errors: bool
 
 
+# The options of each method that has some, and of a client.
+OPTIONS_OF: dict[str, Any] = {
+    **dict.fromkeys(("run", "run_stream", "conversation"), RunOptions),
+    "chat": ChatOptions,
+    "stream": StreamOptions,
+    "map": MapOptions,
+    "complete": CompletionOptions,
+    "embed": EmbeddingOptions,
+    "request": RequestOptions,
+    "Client": ClientOptions,
+}
+
 # The types of options that nothing else checks.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("base_url", "api_key", "model"), (str,)),
@@ -179,10 +191,13 @@ _TYPES: dict[str, Any] = {
     "on_retry": (Callable,),
     "proxy": (str, bool),
 }
+# The least values of options that are whole numbers, or None for the default.
+_LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1}
 
 
-def check_options(given: Mapping[str, Any], known: Any, what: str) -> None:
-    """Raise TypeError for a name that is not in the TypedDict `known` of the method `what`, and for a wrong type."""
+def check_options(given: Mapping[str, Any], what: str) -> None:
+    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong number."""
+    known = OPTIONS_OF[what]
     names = known.__annotations__
     for name, value in given.items():
         # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
@@ -192,20 +207,14 @@ def check_options(given: Mapping[str, Any], known: Any, what: str) -> None:
         if value is not None and not isinstance(value, types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
+        if value is not None and name in _LEAST:
+            check_count(name, value, _LEAST[name])
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raise ValueError if the value of an option is not a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} is a whole number of at least {least}, not {value!r}")
-
-
-def describe_options(methods: Mapping[str, Any], described: Mapping[str, Any]) -> None:
-    """Add the names and types of the options to the docstrings of these methods."""
-    for name, known in described.items():
-        if methods[name].__doc__:  # Python was not started with -OO.
-            lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
-            methods[name].__doc__ += f"\n\nOptions:{''.join(lines)}"
 
 
 def _hint(name: str, known: Any) -> str:

@@ -229,21 +229,12 @@ class ExpectedValue:
 
     def _with_instruction(self, messages: list[Json]) -> list[Json]:
         """The messages with the schema in the system message."""
-        text = "Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: " + json.dumps(
-            self._object_schema(), ensure_ascii=False
-        )
+        schema = json.dumps(self._object_schema(), ensure_ascii=False)
+        text = f"Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: {schema}"
         first = messages[0] if messages else {}
         if first.get("role") == "system" and isinstance(first.get("content"), str):
             return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
         return [{"role": "system", "content": text}, *messages]
-
-
-def corrected(prompt: Any, error: DoesNotFit) -> list[Json]:
-    """The prompt of a repeated call: with the output that is not valid and a message with the errors."""
-    prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    output = [] if error.partial is None else [error.partial.message]
-    text = f"{error}. Answer again, with the corrected JSON alone."
-    return [*prompt, *output, {"role": "user", "content": text}]
 
 
 def _parse(text: str) -> Any:

@@ -70,11 +70,9 @@ def document(shape: Shape) -> Json:
     return {**schema, "$defs": definitions.schemas} if definitions.schemas else schema
 
 
-def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] | None = None) -> Shape:
+def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] = lambda value: value) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
-    return Shape(
-        lambda definitions: dict(keywords), lambda value, path: value if make is None else _construct(make, value, path)
-    )
+    return Shape(lambda definitions: dict(keywords), lambda value, path: _construct(make, value, path))
 
 
 def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
@@ -173,10 +171,8 @@ _PLAIN: dict[Any, Shape] = {
     int: plain({"type": "integer"}, int),
     float: plain({"type": "number"}, float),
     bool: plain({"type": "boolean"}),
-    None: plain({"type": "null"}),
-    type(None): plain({"type": "null"}),
-    Any: ANYTHING,
-    object: ANYTHING,
+    **dict.fromkeys((None, type(None)), plain({"type": "null"})),
+    **dict.fromkeys((Any, object), ANYTHING),
     datetime.datetime: plain({"type": "string", "format": "date-time"}, parse_moment),
     datetime.date: plain({"type": "string", "format": "date"}, datetime.date.fromisoformat),
     datetime.time: plain({"type": "string", "format": "time"}, parse_time),
@@ -231,25 +227,22 @@ def _self_describing(model: Any) -> Shape:
     return Shape(schema, lambda value, path: _construct(make, value, path))
 
 
-def _array(make: Callable[[Iterable[Any]], Any], unique: bool = False) -> Callable[[Args], Shape]:
-    def of(args: Args) -> Shape:
-        item = shape_of(args[0]) if args else ANYTHING
+def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool = False) -> Shape:
+    item = shape_of(args[0]) if args else ANYTHING
 
-        def schema(definitions: Definitions) -> Json:
-            items = item.schema(definitions)  # OpenAI refuses arrays without `items`.
-            return {"type": "array", "items": items, **({"uniqueItems": True} if unique else {})}
+    def schema(definitions: Definitions) -> Json:
+        items = item.schema(definitions)  # OpenAI refuses arrays without `items`.
+        return {"type": "array", "items": items, **({"uniqueItems": True} if unique else {})}
 
-        def build(value: Any, path: str) -> Any:
-            return _construct(make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
+    def build(value: Any, path: str) -> Any:
+        return _construct(make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
 
-        return Shape(schema, build)
-
-    return of
+    return Shape(schema, build)
 
 
 def _tuple(args: Args) -> Shape:
     if not args or args[-1] is Ellipsis:
-        return _array(tuple)(args)
+        return _array(args, tuple)
     shapes = [shape_of(arg) for arg in args]
 
     def schema(definitions: Definitions) -> Json:
@@ -304,9 +297,9 @@ def _constants(options: list[tuple[Any, Any]]) -> Shape:
 
 
 _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
-    **dict.fromkeys((list, collections.abc.Sequence, collections.abc.Iterable), _array(list)),
-    set: _array(set, unique=True),
-    frozenset: _array(frozenset, unique=True),
+    **dict.fromkeys((list, collections.abc.Sequence, collections.abc.Iterable), _array),
+    set: lambda args: _array(args, set, unique=True),
+    frozenset: lambda args: _array(args, frozenset, unique=True),
     tuple: _tuple,
     **dict.fromkeys((dict, collections.abc.Mapping), _map),
     Union: _union,

@@ -103,13 +103,11 @@ class _Validator:
         base, _, pointer = limit.partition("#")
         target = self._root
         try:
-            if base:
-                raise LookupError(base)
+            if base or (pointer and not pointer.startswith("/")):
+                raise LookupError(limit)
             for step in unquote(pointer).split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
                 target = target[int(step) if isinstance(target, list) else step]
-            if pointer and not pointer.startswith("/"):
-                raise LookupError(pointer)
         except (LookupError, TypeError, ValueError):
             raise ValueError(f"the schema refers to {limit!r}, which it does not have") from None
         yield from self.check(value, target, path)

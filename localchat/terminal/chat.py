@@ -11,7 +11,8 @@ from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
 from .ask import OK, report
-from .session import Session, state_file, waiting
+from .printer import waiting
+from .session import Session, state_file
 
 _PROMPT, _MORE = "> ", "... "
 _QUOTES = '"""'
@@ -57,11 +58,9 @@ def _read_message() -> str:
 
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
-    try:
-        with waiting(client):
-            names = [str(name) for name in client.models()]
-    except (ProtocolError, StatusError):  # Some servers have no list of models.
-        names = []
+    names: list[str] = []
+    with contextlib.suppress(ProtocolError, StatusError), waiting(client):  # Some servers have no list of models.
+        names = list(map(str, client.models()))
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
     if model is None and len(names) > 1:
         chosen = f"{len(names)} models (/model NAME selects one)"

@@ -14,19 +14,10 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ..errors import (
-    Cancelled,
-    ConnectError,
-    IncompleteStream,
-    LocalChatError,
-    ProtocolError,
-    StreamError,
-    TimedOut,
-    cut,
-)
+from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
 from ..reply.payloads import find_error, parse_error
 from .addresses import Proxy, find_proxy, look_up, tls_context
-from .failures import connect_message, no_response_message, retry_delay, status_error
+from .failures import connect_message, retry_delay, status_error
 from .http1 import Inflate, ResponseReader, request_head
 from .settings import Settings
 from .sockets import Pool
@@ -108,7 +99,7 @@ class Call:
             is_error = isinstance(parsed, dict) and "data" not in parsed and find_error(parsed) is not None
             reported = parse_error(self.settings.mask_payload(parsed)) if is_error else None
         except (ValueError, RecursionError) as error:
-            head = self.settings.mask(cut(raw.decode("utf-8", "replace")))
+            head = self.settings.shown(raw.decode("utf-8", "replace"))
             raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
         if reported is not None:
             raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
@@ -290,11 +281,10 @@ class Call:
             return await self._exchange(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body)
         except TimedOut:  # It is an OSError too.
             raise
-        except OSError as error:
-            raise ConnectError(no_response_message(self.settings, error)) from error
-        except ProtocolError as error:
-            # Not `from error`: its message may quote the key.
-            raise ConnectError(no_response_message(self.settings, error)) from None
+        except (OSError, ProtocolError) as error:
+            cause = None if isinstance(error, ProtocolError) else error  # Its message may quote the key.
+            shown = self.settings.shown(str(error) or type(error).__name__)
+            raise ConnectError(f"no response from {self.settings.address.shown}: {shown}") from cause
 
     async def _exchange(self, request: bytes) -> int:
         """Send bytes, receive the head of the response to them, and return the status."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urljoin
 
-from ..errors import ConnectError, IncompleteStream, LocalChatError, StatusError, TimedOut, cut
+from ..errors import ConnectError, IncompleteStream, LocalChatError, StatusError, TimedOut
 from ..reply.payloads import parse_error
 from .addresses import Proxy
 from .settings import Settings
@@ -44,10 +44,7 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
     after = None
     if isinstance(error, StatusError):
         is_retried = error.status in _RETRIED_STATUSES or (error.status >= 500 and error.status != 501)
-        should_retry = error.headers.get("x-should-retry")
-        if should_retry in ("true", "false"):
-            is_retried = should_retry == "true"
-        if not is_retried:
+        if not {"true": True, "false": False}.get(error.headers.get("x-should-retry", ""), is_retried):
             return None
         after = error.retry_after
     elif not isinstance(error, (ConnectError, TimedOut, IncompleteStream)) or getattr(error, "kind", "") == "total":
@@ -74,11 +71,6 @@ def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -
     if "WRONG_VERSION_NUMBER" in str(error):
         return f"{shown} does not use TLS: use http:// ({error})"
     return f"no connection to {shown}: {error}"
-
-
-def no_response_message(settings: Settings, error: Exception) -> str:
-    """The message of an error of a connection that no response came over."""
-    return f"no response from {settings.address.shown}: {cut(settings.mask(str(error) or type(error).__name__))}"
 
 
 def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:

@@ -26,8 +26,6 @@ _EMPTY_LINE = re.compile(rb"\n\r?\n")
 _CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
 
-_ZLIB_ENCODINGS = ("gzip", "x-gzip", "deflate")
-
 
 def check_header(name: str, value: str) -> None:
     """Raise ValueError for a name or a value that HTTP does not allow, and for a header of the framing."""
@@ -182,7 +180,7 @@ class Inflate:
     """Decompresses a body, also one of several members. `feed` drops what exceeds the limit by more than one byte."""
 
     def __init__(self, encoding: str, limit: int) -> None:
-        if encoding not in _ZLIB_ENCODINGS:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
             raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
         import zlib  # Few responses are compressed.
 

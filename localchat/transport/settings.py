@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import LocalChatError, ProtocolError
+from ..errors import LocalChatError, ProtocolError, cut
 from .addresses import is_loopback, parse_base_url, parse_proxy, tls_context
 from .http1 import check_header
 from .timeouts import DEFAULT_TIMEOUT, Timeout
@@ -18,9 +18,6 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 DEFAULT_MAX_RETRIES = 2
 
-# The variables of the environment that a client reads when it is made.
-_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
-
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -28,7 +25,8 @@ class Settings:
     """The arguments of a client (ClientOptions), already checked by type, and the environment at that time."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, **given: Any) -> None:
-        self.environment = environment or {name: os.environ.get(name, "") for name in _VARIABLES}
+        names = "OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL"
+        self.environment = environment or {name: os.environ.get(name, "") for name in names}
         self.base_url = given.get("base_url") or self.environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
         key = given.get("api_key")
@@ -106,3 +104,7 @@ class Settings:
             return text
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text)
+
+    def shown(self, text: str) -> str:
+        """The beginning of a text for a message, with the key masked."""
+        return cut(self.mask(text))

@@ -92,10 +92,7 @@ class Pool:
         self._idle: list[tuple[Any, float]] = []  # Each with the time at which it was given, by time.monotonic.
 
     def take(self) -> Any:
-        """Remove and return a connection that can be reused; None if there is none.
-
-        If the server closes it later, `Call` tries again.
-        """
+        """Remove and return a connection to reuse; None if there is none. If it is closed later, `Call` tries again."""
         while True:
             try:
                 connection, idle_since = self._idle.pop()

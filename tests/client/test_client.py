@@ -10,20 +10,9 @@ import localchat.sse
 import localchat.streams
 from localchat import IncompleteStream, ProtocolError, StatusError, StreamError
 from localchat.transport.settings import Settings
+from tests.support import raw_responses
 from tests.support.clients import failure, make_client
-from tests.support.raw_responses import (
-    DONE,
-    HELLO,
-    HELLO_EVENTS,
-    HELLO_JSON,
-    STOP,
-    USAGE,
-    chunked,
-    piece,
-    sse,
-    until_close,
-    with_length,
-)
+from tests.support.raw_responses import DONE, HELLO, HELLO_EVENTS, HELLO_JSON, STOP, chunked, piece, sse, with_length
 from tests.support.raw_server import KEY, Peer, Request, Server, always, ends_the_connection, serving
 from tests.support.scripted import playing
 from tests.support.slow_servers import pinging, responding_once, waiting
@@ -53,14 +42,9 @@ def test_request_contains_the_options(client_class):
         assert (request.headers["x-mine"], request.headers["x-other"]) == ("1", "2")
         assert request.headers["host"] == f"127.0.0.1:{server.port}"
         assert "text/event-stream" in request.headers["accept"]
-        assert request.json == {
-            "model": "m",
-            "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
-            "temperature": 0,
-            "top_k": 5,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
+        fields = {"temperature": 0, "top_k": 5, "stream": True, "stream_options": {"include_usage": True}}
+        messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+        assert request.json == {"model": "m", "messages": messages, **fields}
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method", "200 OK"])
@@ -133,7 +117,7 @@ PRETTY_JSON = json.dumps(json.loads(HELLO_JSON), indent=2).encode()
 FORMATS = {
     "chunked": HELLO,
     "length": with_length(EVENTS, headers="Content-Type: text/event-stream\r\n"),
-    "until-close": until_close(*HELLO_EVENTS),
+    "until-close": raw_responses.until_close(*HELLO_EVENTS),
     "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENTS,
     "body-after-the-end": chunked(*HELLO_EVENTS, piece("more")),
     "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
@@ -179,7 +163,7 @@ def test_response_that_is_cut_is_incomplete_unless_it_has_its_finish_reason(fram
     raw = FORMATS[framing]
     error = failure(responding_once(raw[: raw.index(b'"lo"')]), IncompleteStream, client_class=client_class)
     assert error.partial.text == "Hel"
-    for end in (raw.index(USAGE) - 2, len(raw) - 1):
+    for end in (raw.index(raw_responses.USAGE) - 2, len(raw) - 1):
         with responding_once(raw[:end]) as server, make_client(server, client_class) as client:
             assert client.chat("hi").text == "Hello"
 
@@ -192,7 +176,7 @@ BARE = {"one line": '{"error": "bad luck"}', "indented": json.dumps([{"error": {
 def test_error_without_data_is_an_error(bare, end, client_class):
     """Also directly after an event without its empty line, and after the finish reason."""
     for begin in (piece("a"), piece("a").strip() + b"\n", piece("a", "stop")):
-        raw = until_close(begin, bare.encode(), end.encode())
+        raw = raw_responses.until_close(begin, bare.encode(), end.encode())
         assert failure(responding_once(raw), StreamError, "bad luck", client_class).partial.text == "a"
 
 
@@ -212,7 +196,7 @@ AFTER_FINISH = {
 @pytest.mark.parametrize("after", AFTER_FINISH.values(), ids=AFTER_FINISH)
 def test_only_an_explicit_error_counts_after_the_finish_reason(after, client_class, monkeypatch):
     monkeypatch.setattr(localchat.sse.SSEDecoder.__init__, "__defaults__", (2_000_000,))
-    for rest in (b"", USAGE + DONE):
+    for rest in (b"", raw_responses.USAGE + DONE):
         raw = chunked(piece("Hello", "stop"), after, rest or b" ")
         with always(raw) as server, make_client(server, client_class) as client:
             reply = client.chat("hi")

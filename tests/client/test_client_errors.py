@@ -49,10 +49,6 @@ def test_status_becomes_its_error(status, body, words):
         assert server.connections == 1
 
 
-def test_nothing_listens(client_class):
-    failure_at("http://127.0.0.1:1/v1", ConnectError, "nothing listens on 127.0.0.1:1: start a server", client_class)
-
-
 def test_upload_refused_early_still_gives_the_status(client_class):
     def handle(peer: Peer, server: Server) -> None:
         peer.send(with_length(b'{"error": "too big"}', "413 Too Large", "Connection: close\r\n"))
@@ -97,12 +93,14 @@ def test_retry_by_status(status, headers, retried, no_delay, client_class):
         assert reports == ([1, 2] if retried else [])
 
 
-def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
+def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait(client_class):
     """No timeout has expired, and the error of the server is more useful than a timeout."""
     busy = with_length(b"slow down", "429 Many", "Retry-After: 60\r\n")
     error = failure(always(busy), RateLimitError, "slow down", max_retries=2, timeout=Timeout(total=10))
     assert error.retry_after == 60
-    failure_at("http://127.0.0.1:1/v1", ConnectError, "nothing listens", max_retries=2, timeout=Timeout(total=0.2))
+    options = {"max_retries": 2, "timeout": Timeout(total=0.2)}
+    words = "nothing listens on 127.0.0.1:1: start a server"
+    failure_at("http://127.0.0.1:1/v1", ConnectError, words, client_class, **options)
 
 
 DELAYS = {

@@ -12,7 +12,7 @@ import pytest
 import localchat.streams
 from localchat import AsyncClient, Client, Timeout
 from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
-from localchat.terminal import ask, session
+from localchat.terminal import ask, printer
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines
 from tests.support.clients import failure, failure_at, make_client, run_async, until
@@ -202,7 +202,7 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         (failures, "_MAX_DELAY_S", 2, 20),
         (sockets, "_MAX_IDLE_S", 5, 60),
         (ask, "_NOTICE_S", 1, 5),
-        (session, "_NOTICE_S", 5, 20),
+        (printer, "_NOTICE_S", 5, 20),
     ],
 )
 def test_waits_are_neither_too_short_nor_too_long(module: Any, name: str, least: float, most: float):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localchat.__main__ import main
-from localchat.terminal import ask, session
+from localchat.terminal import ask, printer
 from tests.support import documents
 from tests.support.documents import ROOT
 from tests.support.raw_responses import DONE, HELLO, HELLO_EVENTS, OPEN, chunked, chunks, delta, piece, sse, with_length
@@ -170,7 +170,7 @@ def test_input_that_is_no_utf8_is_reported(errors):
 
 def test_long_waits_are_reported(monkeypatch, capsys):
     waited = threading.Event()
-    for module in (ask, session):
+    for module in (ask, printer):
         monkeypatch.setattr(module, "_NOTICE_S", 0.01)
     monkeypatch.setattr(ask, "report", lambda text: (print(text), waited.set()))
 

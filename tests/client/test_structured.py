@@ -1,7 +1,5 @@
 """Structured output: the modes for different servers, validation, and repeated requests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple, Union
 

@@ -13,14 +13,6 @@ USER = ROOT / "tests" / "typing" / "user.py"
 MARKED = {n for n, line in enumerate(USER.read_text(encoding="utf-8").splitlines(), 1) if line.endswith("# refused")}
 
 
-def errors_of_mypy(*files: Path) -> list[str]:
-    """The lines of errors that `mypy --strict` reports in these files."""
-    # With the settings of this project, which are strict, and its cache: `make types` has checked the package.
-    done = run([sys.executable, "-m", "mypy", "--no-pretty", *files])
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return [line.replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
-
-
 def test_only_marked_lines_of_a_program_are_refused(tmp_path):
     """The programs of README.md and docs/client.md are checked in the same run, since a run checks the package too."""
     pytest.importorskip("mypy")
@@ -31,7 +23,10 @@ def test_only_marked_lines_of_a_program_are_refused(tmp_path):
             path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"
             path.write_text(re.sub(r"^async def main\(\):", "async def main() -> None:", block, flags=re.MULTILINE))
             pages.append(path)
-    found = errors_of_mypy(USER, *pages)
+    # With the settings of this project, which are strict, and its cache: `make types` has checked the package.
+    done = run([sys.executable, "-m", "mypy", "--no-pretty", USER, *pages])
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = [line.replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
     refused = {int(line.split(":")[1]) for line in found if line.startswith("tests/typing/user.py:")}
     assert refused == MARKED, found
     assert [line for line in found if not line.startswith("tests/typing/user.py:")] == []

@@ -14,8 +14,8 @@ from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import normal_reason, parse_error
-from localchat.request.completion import CHAT_PATH, Completion, parse_models
-from localchat.request.options import StreamOptions
+from localchat.request.completion import Completion
+from localchat.request.models import parse_models
 from localchat.streams import Stream
 from localchat.transport.call import Call
 from localchat.transport.settings import Settings
@@ -49,7 +49,7 @@ def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulat
     options = recorded(name)[1].get("options", {})
     call = Recorded(pieces, options.get("content_type", "text/event-stream"))
     given = {name: options[name] for name in ("n", "think_tags") if name in options}
-    stream = Stream(call, Completion(call.settings, CHAT_PATH, "hi", given, StreamOptions, "stream"))
+    stream = Stream(call, Completion(call.settings, "hi", given, "stream"))
     shown = []
     try:
         shown.extend(map(show, stream))
@@ -189,13 +189,13 @@ def test_damaged_recordings_end_with_a_stop_or_an_error():
 
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
-    request = Completion(Settings(api_key=""), CHAT_PATH, prompt, given, StreamOptions, "stream")
+    request = Completion(Settings(api_key=""), prompt, given, "stream")
     return request.body(request.model)
 
 
 def test_tools_from_a_generator_are_in_every_request():
     tools = [{"type": "function"}]
-    request = Completion(Settings(api_key=""), CHAT_PATH, "hi", {"tools": iter(tools)}, StreamOptions, "stream")
+    request = Completion(Settings(api_key=""), "hi", {"tools": iter(tools)}, "stream")
     assert [request.body(None)["tools"] for _ in range(2)] == [tools] * 2
 
 

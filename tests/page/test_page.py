@@ -1,7 +1,5 @@
 """The chat page in a headless Chromium, with the real HTTP server and engine, on fake models with given outputs."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import functools

@@ -1,8 +1,6 @@
 """The choice of a GPU by `make`: stand-ins for the tools of drivers and compilers, in a PATH that has nothing else, and
 real installations by pip from indexes on this machine."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess
@@ -17,7 +15,7 @@ import pytest
 
 from tests.support.documents import ROOT
 from tests.support.raw_responses import with_length
-from tests.support.raw_server import Request, Server, serving
+from tests.support.raw_server import Request, serving
 from tests.support.slow_servers import silent
 from tests.support.wheels import write_sources, write_wheel
 from tools.accelerator import COMPILERS, GPU, backend_for, find_gpu, wheel_index
@@ -48,19 +46,6 @@ def stand_ins(folder: Path, **texts: str | None) -> str:
         path.write_text("#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\n/bin/cat <<'END'\n{text}\nEND\n")
         path.chmod(0o755)
     return str(folder)
-
-
-def index_of(folder: Path) -> Server:
-    """Serves the files of a folder, which is an index of packages."""
-
-    def respond(request: Request, number: int) -> bytes:
-        path = folder / request.path.strip("/")
-        if path.is_dir():
-            links = "".join(f'<a href="{file.name}">{file.name}</a>' for file in path.iterdir())
-            return with_length(links.encode(), headers="Content-Type: text/html\r\n")
-        return with_length(path.read_bytes()) if path.exists() else with_length(b"", "404 Not Found")
-
-    return serving(respond)
 
 
 def pci(root: Path, *devices: tuple[str, str, bool]) -> Path:
@@ -178,7 +163,15 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    with index_of(tmp_path / "indexes") as server:
+    def respond(request: Request, number: int) -> bytes:
+        """A file of an index of packages, or the list of files in a folder."""
+        path = tmp_path / "indexes" / request.path.strip("/")
+        if path.is_dir():
+            links = "".join(f'<a href="{file.name}">{file.name}</a>' for file in path.iterdir())
+            return with_length(links.encode(), headers="Content-Type: text/html\r\n")
+        return with_length(path.read_bytes()) if path.exists() else with_length(b"", "404 Not Found")
+
+    with serving(respond) as server:
         yield Machine(tmp_path, server.url.removesuffix("/v1"))
 
 

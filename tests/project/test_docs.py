@@ -1,6 +1,4 @@
-"""Every code block of the README and of docs/ runs against a server with the built-in model, or is in a tested file."""
-
-from __future__ import annotations
+"""The docs are right: code blocks run against the built-in model, tables are those of the code, named tests exist."""
 
 import re
 import sys
@@ -13,8 +11,9 @@ import pytest
 import localchat
 from localchat.__main__ import make_parser
 from localchat.request import options
+from localchat.serving.api import embeddings
 from localchat.serving.core.model_options import SETTINGS
-from localchat.serving.core.params import NUMBERS, SamplingParams
+from localchat.serving.core.params import NUMBERS, UNSUPPORTED, SamplingParams
 from localchat.serving.http.endpoints import chat_page
 from localchat.serving.loading.options import GROUPS
 from tests.support.documents import ROOT, code_blocks, run_program, with_address
@@ -140,3 +139,31 @@ def test_sampling_fields_in_the_docs_are_those_of_the_server():
 def test_index_of_the_docs_names_every_page():
     named = re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
     assert sorted([*named, "README.md"]) == sorted(page.name for page in DOCS.glob("*.md"))
+
+
+# --- docs/contract.md ---
+
+CONTRACT = (DOCS / "contract.md").read_text(encoding="utf-8")
+# The number of rows in each group.
+ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42, "H": 21, "M": 14, "A": 12}
+
+# The rows with their tests.
+TABLE = re.findall(r"^\| ([A-Z]\d+) \| \S.*? \| (.+?) \|$", CONTRACT, re.MULTILINE)
+
+
+def test_every_row_occurs_once_and_names_its_tests_or_a_reason():
+    assert [row for row, _ in TABLE] == [f"{group}{i}" for group, n in ROWS.items() for i in range(1, n + 1)]
+    tests = r"(client: `test_\w+`|`test_\w+::test_\w+`(, `test_\w+::test_\w+`)*)"
+    assert [row for row, shown_by in TABLE if not re.fullmatch(rf"{tests}|no: \S.{{10,}}", shown_by)] == []
+
+
+def test_named_tests_exist():
+    named = {name for _, shown_by in TABLE for name in re.findall(r"`(test_\w+)(?:::(test_\w+))?`", shown_by)}
+    assert named
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [(file, name) for file, name in named if not re.search(f"^def {name or 'test_'}", texts[file], re.M)] == []
+
+
+def test_page_lists_the_fields_that_are_refused():
+    paragraph = CONTRACT.partition("A field of a feature")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *embeddings.UNSUPPORTED}

@@ -1,7 +1,5 @@
 """Every example runs against the real server with the built-in model, and prints the expected output."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The installer of `make`: its messages about what is missing, and its progress reports."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Short runs of the reliability programs. `make soak` runs them at full length."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

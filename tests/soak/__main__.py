@@ -1,7 +1,5 @@
 """Runs one reliability program, or all: `python -m tests.soak http --n 1000`, `python -m tests.soak all`."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

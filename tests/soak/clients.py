@@ -1,7 +1,5 @@
 """Many clients at once, of which some disconnect or do not read, or whose engine process is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.client

@@ -1,7 +1,5 @@
 """Damaged requests and model files, wrong values, hostile constraints: each is served, or refused as documented."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

@@ -1,7 +1,5 @@
 """The server under test: requests to it, the resources of its process, and checks with ordinary requests."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import io

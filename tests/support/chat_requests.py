@@ -3,11 +3,8 @@
 import json
 from functools import partial
 
-import pytest
-
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.responses import ResponseStore, parse_response
-from localchat.serving.core import errors
 from localchat.serving.core.fields import Fields, parse_body
 
 parse_responses = partial(parse_response, ResponseStore())
@@ -56,11 +53,3 @@ def values_of(request, names):
 
 def parse(*, strict=False, **fields):
     return read(parse_chat, {"messages": HI, **fields}, strict=strict)
-
-
-def refused(parser, fields):
-    """The path of the field that a parser of any interface refuses."""
-    with pytest.raises(errors.BadRequest) as caught:
-        read(parser, fields)
-    assert f"'{caught.value.param}'" in caught.value.message
-    return caught.value.param

@@ -81,9 +81,7 @@ def client_class(request: pytest.FixtureRequest) -> Any:
 
 
 def make_client(server: Server, client_class: Any = Client, **options: Any) -> Any:
-    options.setdefault("max_retries", 0)
-    options.setdefault("model", "m")
-    return client_class(server.url, **options)
+    return client_class(server.url, **{"max_retries": 0, "model": "m", **options})
 
 
 def failure(server: Server, kind: type[Exception], words: str = ".", client_class: Any = Client, **options: Any) -> Any:

@@ -1,7 +1,5 @@
 """Constraints for tests: requests, the texts that match them, and the calls that the parser reads in a text."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -8,22 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Union, cast
+from typing import Any, NamedTuple, cast
 
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import GenerationRun, Output, PlainText
 from localchat.serving.core.errors import ApiError
-from localchat.serving.core.events import (
-    ContentDelta,
-    Event,
-    OutputEnd,
-    OutputEvent,
-    OutputToken,
-    PromptProgress,
-    SampledTokens,
-    Usage,
-)
+from localchat.serving.core.events import ContentDelta, Event, OutputEnd, OutputEvent, OutputToken, SampledTokens, Usage
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.process import AnyEngine
@@ -53,9 +44,6 @@ class Finish(NamedTuple):
     usage: Usage
 
 
-Item = Union[PromptProgress, SampledTokens, Finish]
-
-
 def output_of(
     pieces: Sequence[bytes], parser: OutputParser | None = None, echo: Sequence[Event] = (), **options: Any
 ) -> Output:
@@ -77,7 +65,7 @@ def run_of(engine: AnyEngine, requests: Sequence[GenerationRequest]) -> Generati
 
 
 class Generation:
-    """An iterator of the items of a run with one sequence. Leaving the `with` cancels it."""
+    """An iterator of the events of a run with one sequence, with a Finish as its end. Leaving the `with` cancels it."""
 
     def __init__(self, run: GenerationRun) -> None:
         self.run = run
@@ -89,10 +77,10 @@ class Generation:
     def __exit__(self, *exception: object) -> None:
         self.cancel()
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Item:
+    def __next__(self) -> Any:
         self.wait(DEADLINE_S)
         if not self._items:
             assert not self.run.is_running, "the deadline passed"
@@ -102,7 +90,6 @@ class Generation:
             raise item
         if isinstance(item, OutputEnd):
             return Finish(item.reason, item.stop, item.last, self.run.usage())
-        assert isinstance(item, (PromptProgress, SampledTokens))
         return item
 
     def wait(self, timeout_s: float) -> bool:
@@ -167,10 +154,3 @@ def started(backend: FakeBackend, **options: Any) -> Engine:
     threading.Thread(target=engine.run, args=(has_started.set,), name="localchat-engine").start()
     assert has_started.wait(DEADLINE_S)
     return engine
-
-
-@contextmanager
-def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with started(backend, **options) as engine:
-        yield engine
-    assert backend.is_closed

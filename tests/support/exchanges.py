@@ -23,9 +23,9 @@ def exchange(address: str, path: str, body: Any = None, method="", headers: Any 
 
 @contextlib.contextmanager
 def opened(address: str, path: str, body: Any = None, method="", headers: Any = None) -> Iterator[HTTPResponse]:
-    """A response whose head has arrived."""
+    """A response whose head has arrived. Bytes and text are sent as they are, other bodies as JSON."""
     with contextlib.closing(HTTPConnection(address, timeout=DEADLINE_S)) as connection:
-        raw = None if body is None else json.dumps(body)
+        raw = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
         connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers or {})
         yield connection.getresponse()
 

@@ -18,8 +18,7 @@ from typing import Any
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
-from localchat.serving.engine.media.encoder import Counted
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
 from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
 from localchat.serving.engine.values import EngineError, GenerationRequest, ModelFacts, TokenTexts, text_too_long
 
@@ -146,12 +145,13 @@ class FakeProjector:
         self.broken: set[str] = set()  # The names of what cannot be encoded.
         self.is_closed = False
 
-    def count(self, media: MediaFile) -> list[int | Counted]:
+    def count(self, media: MediaFile) -> list[int | MediaChunk]:
         name, n_cells, n_positions, is_causal, n_chunks = self._read(media)
         if name == "bad":
             raise BadRequest("it cannot be decoded")
         begin, end = self.around
-        return [begin, *[Counted(n_cells, n_positions, bool(is_causal)), end] * n_chunks]
+        chunks = [MediaChunk(n_cells, n_positions, bool(is_causal)) for _ in range(n_chunks)]
+        return [begin, *(item for chunk in chunks for item in (chunk, end))]
 
     def encode(self, media: MediaFile) -> list[bytes]:
         name, *_, n_chunks = self._read(media)

@@ -43,14 +43,13 @@ class Script:
     """The responses of the server, and the requests that it received."""
 
     responses: list[Response]
-    base_url: str = ""
     requests: list[Json] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 
 
 @contextlib.contextmanager
-def scripted(*responses: Response) -> Iterator[Script]:
-    """A server on a free port that sends these responses one after another."""
+def playing(*responses: Response, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
+    """A client of a server that sends these responses one after another, and the script."""
     script = Script(list(responses))
 
     def respond(request: Request, number: int) -> bytes:
@@ -67,13 +66,5 @@ def scripted(*responses: Response) -> Iterator[Script]:
         whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
         return until_close(*map(sse, payloads), *([DONE] if whole else []))
 
-    with serving(respond) as server:
-        script.base_url = server.url
-        yield script
-
-
-@contextlib.contextmanager
-def playing(*responses: Response, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
-    """A client of such a server, and the script."""
-    with scripted(*responses) as script, client_class(script.base_url, model="m", **options) as client:
+    with serving(respond) as server, client_class(server.url, model="m", **options) as client:
         yield client, script

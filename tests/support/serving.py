@@ -24,6 +24,7 @@ from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import ServedModel, Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
+from tests.support import exchanges
 from tests.support.engines import started
 from tests.support.exchanges import events_of, read
 from tests.support.fakes import END, FakeBackend, echo
@@ -73,10 +74,8 @@ class Serving:
             return ask(client, content, **fields)
 
     def request(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, Any]:
-        """Send a request, whose body is bytes or text, on a new connection; return the status and the body."""
-        with contextlib.closing(self.client()) as client:
-            client.request(method, path, body, headers or {})
-            return read_response(client)
+        """Send a request on a new connection; return the status and the body."""
+        return exchanges.ask(self.port, path, body, method, headers)
 
     def wait_until_idle(self) -> None:
         wait_until_idle(self.engine)

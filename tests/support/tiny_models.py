@@ -54,10 +54,12 @@ def _random(shapes: Shapes) -> dict[str, Any]:
     for name, shape in shapes.items():
         if name.endswith("ssm_a"):  # Negative values, else the state would grow without limit.
             tensors[name] = -np.tile(np.arange(1, shape[1] + 1, dtype=np.float32), (shape[0], 1))
-        elif "norm" in name or name.endswith("ssm_d"):
+        elif "norm" in name or "ln" in name or name.endswith("ssm_d"):
             tensors[name] = np.full(shape, not name.endswith("bias"), np.float32)
         else:
-            tensors[name] = (chance.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+            is_half = name.startswith("a.conv1d") and name.endswith("weight")
+            weights = chance.standard_normal(shape) / np.sqrt(shape[-1])
+            tensors[name] = weights.astype(np.float16 if is_half else np.float32)
     return tensors
 
 
@@ -180,75 +182,56 @@ class Size(NamedTuple):
 
 
 SMALL, LARGE = Size(32, 48, 2, 2, 56), Size(768, 3072, 8, 12, 224)
-# Each cell of a sound has so many rows of the encoder.
+# A sound has a cell for each `_STACKED` rows of its encoder.
 _PATCH, _N_MEL, _STACKED = 14, 80, 10
 
 
-def write_projector(path: Path, *kinds: str, width: int, seed: int = 0, size: Size = SMALL) -> None:
+def write_projector(path: Path, *kinds: str, width: int, size: Size = SMALL) -> None:
     """A projector with random weights for models of a width: of gemma3 (not causal), qwen2vl_merger (for M-RoPE) or
     ultravox (audio), or of an image and a sound."""
-    chance = np.random.default_rng(seed)
-    tensors: dict[str, Any] = {}
-
-    def random_weights(*shape: int) -> Any:
-        return (chance.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
-
-    def add(name: str, *shape: int, bias: int | None = None) -> None:
-        tensors[f"{name}.weight"] = random_weights(*shape)
-        if bias is not None:
-            tensors[f"{name}.bias"] = np.zeros(bias, np.float32)
-
-    def add_norm(name: str, n: int, has_bias: bool = True) -> None:
-        tensors[f"{name}.weight"] = np.ones(n, np.float32)
-        if has_bias:
-            tensors[f"{name}.bias"] = np.zeros(n, np.float32)
-
+    n, n_ff = size.width, size.n_ff
     values: dict[str, Any] = {"clip.use_gelu": True, "general.type": "mmproj", "general.file_type": 0}
+    # The matrices, those of them that have no bias, and tensors that are named as a whole.
+    layers: dict[str, tuple[int, ...]] = {}
+    without_bias: dict[str, tuple[int, ...]] = {}
+    tensors: dict[str, tuple[int, ...]] = {}
     for kind in kinds:
         part = "audio" if kind == "ultravox" else "vision"
-        letter = part[0]
+        sizes = {
+            "embedding_length": n, "feed_forward_length": n_ff, "block_count": size.n_layers, "projection_dim": width,
+            "attention.head_count": size.n_heads, "attention.layer_norm_epsilon": 1e-6,
+        }  # fmt: skip
+        values.update(_prefixed(f"clip.{part}", sizes))
         values["clip.projector_type" if len(kinds) == 1 else f"clip.{part}.projector_type"] = kind
         values[f"clip.has_{part}_encoder"] = True
-        sizes = {
-            "embedding_length": size.width, "feed_forward_length": size.n_ff, "block_count": size.n_layers,
-            "projection_dim": width, "attention.head_count": size.n_heads, "attention.layer_norm_epsilon": 1e-6,
-        }  # fmt: skip
-        values.update({f"clip.{part}.{name}": value for name, value in sizes.items()})
+        block: dict[str, tuple[int, ...]] = {f"attn_{name}": (n, n) for name in ("q", "v", "out")}
+        block.update(ln1=(n,), ln2=(n,), ffn_up=(n_ff, n), ffn_down=(n, n_ff))
         for i in range(size.n_layers):
-            block = f"{letter}.blk.{i}"
-            for name in ("q", "k", "v", "out"):
-                has_bias = not (name == "k" and part == "audio")
-                add(f"{block}.attn_{name}", size.width, size.width, bias=size.width if has_bias else None)
-            for name in ("ln1", "ln2"):
-                add_norm(f"{block}.{name}", size.width)
-            add(f"{block}.ffn_up", size.n_ff, size.width, bias=size.n_ff)
-            add(f"{block}.ffn_down", size.width, size.n_ff, bias=size.width)
-        add_norm(f"{letter}.post_ln", size.width)
+            layers.update(_prefixed(f"{part[0]}.blk.{i}", block))
+            (without_bias if part == "audio" else layers)[f"{part[0]}.blk.{i}.attn_k"] = (n, n)
+        layers[f"{part[0]}.post_ln"] = (n,)
         if part == "audio":
             values.update({"clip.audio.num_mel_bins": _N_MEL, "clip.audio.projector.stack_factor": _STACKED})
-            for i, n in ((1, _N_MEL), (2, size.width)):
-                tensors[f"a.conv1d.{i}.weight"] = random_weights(size.width, n, 3).astype(np.float16)
-                tensors[f"a.conv1d.{i}.bias"] = np.zeros((size.width, 1), np.float32)
-            add("a.position_embd", 1500, size.width)
-            add_norm("mm.a.norm_pre", _STACKED * size.width, has_bias=False)
-            add_norm("mm.a.norm_mid", size.n_ff, has_bias=False)
-            add("mm.a.mlp.1", 2 * size.n_ff, _STACKED * size.width)
-            add("mm.a.mlp.2", width, size.n_ff)
+            n_stacked = _STACKED * n
+            without_bias.update({"a.position_embd": (1500, n), "mm.a.norm_pre": (n_stacked,), "mm.a.norm_mid": (n_ff,)})
+            without_bias.update({"mm.a.mlp.1": (2 * n_ff, n_stacked), "mm.a.mlp.2": (width, n_ff)})
+            for i, n_in in ((1, _N_MEL), (2, n)):
+                tensors.update({f"a.conv1d.{i}.weight": (n, n_in, 3), f"a.conv1d.{i}.bias": (n, 1)})
             continue
         values.update({"clip.vision.image_size": size.image, "clip.vision.patch_size": _PATCH})
         values.update({f"clip.vision.image_{name}": [0.5, 0.5, 0.5] for name in ("mean", "std")})
-        add("v.patch_embd", size.width, 3, _PATCH, _PATCH)
+        patch = (n, 3, _PATCH, _PATCH)
         if kind == "gemma3":
             values["clip.vision.projector.scale_factor"] = 2
-            tensors["v.patch_embd.bias"] = np.zeros(size.width, np.float32)
-            add("v.position_embd", (size.image // _PATCH) ** 2, size.width)
-            add("mm.input_projection", size.width, width)
-            add_norm("mm.soft_emb_norm", size.width, has_bias=False)
+            layers["v.patch_embd"] = patch
+            without_bias["v.position_embd"] = ((size.image // _PATCH) ** 2, n)
+            without_bias.update({"mm.input_projection": (n, width), "mm.soft_emb_norm": (n,)})
         else:
-            tensors["v.patch_embd.weight.1"] = random_weights(size.width, 3, _PATCH, _PATCH)
-            add("mm.0", 4 * size.width, 4 * size.width, bias=4 * size.width)
-            add("mm.2", width, 4 * size.width, bias=width)
-    write_gguf(path, "clip", values, tensors)
+            tensors.update({"v.patch_embd.weight": patch, "v.patch_embd.weight.1": patch})
+            layers.update({"mm.0": (4 * n, 4 * n), "mm.2": (width, 4 * n)})
+    tensors.update({f"{name}.weight": shape for name, shape in (*layers.items(), *without_bias.items())})
+    tensors.update({f"{name}.bias": shape[:1] for name, shape in layers.items()})
+    write_gguf(path, "clip", values, _random(tensors))
 
 
 # --- adapters ---

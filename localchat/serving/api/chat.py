@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.errors import BadRequest
+from ..core.errors import field_error
 from ..core.events import OutputToken
 from ..core.fields import Fields, first_given
 from ..core.media import AUDIO, Attachment
@@ -32,8 +32,7 @@ _REASONING_BUDGETS = (
 class ChatRequest(TextRequest):
     """A validated chat request. A field is None if the request leaves it out."""
 
-    # Messages as chat templates expect them: `content` is text or absent, and no field is null.
-    messages: tuple[dict[str, Any], ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()  # `content` is text or absent, and no field is null.
     attachments: tuple[Attachment, ...] = ()  # The images and sounds for which markers stand in the messages.
     tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
     tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.
@@ -46,11 +45,9 @@ class ChatRequest(TextRequest):
     # Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning.
     continue_final_message: bool | str = False
     prefix: str = ""  # More text of the assistant prefill, after the last message (`response_prefix`).
-    # Return reasoning in a separate field. False: reasoning and its tags are part of the content.
-    splits_reasoning: bool = True
+    splits_reasoning: bool = True  # Return reasoning in a separate field. False: it and its tags are content.
     reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
-    # The text that is appended to reasoning at the limit; None: the server's default.
-    reasoning_budget_message: str | None = None
+    reasoning_budget_message: str | None = None  # Appended to reasoning at the limit; None: the server's default.
     thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
 
     @property
@@ -78,7 +75,7 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     template = body.text("chat_template") or None
     if template and not allow_template:
-        raise BadRequest("'chat_template' is not allowed: start the server with --allow-chat-template", "chat_template")
+        raise field_error("chat_template", "is not allowed: start the server with --allow-chat-template")
     return ChatRequest(
         messages=messages,
         attachments=tuple(body.attachments),
@@ -102,7 +99,7 @@ def _top_logprobs(body: Fields) -> int | None:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     older = read_n_probs(body)
     if top and not is_on:
-        raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
+        raise field_error("top_logprobs", f"is {top}, which needs 'logprobs' to be true")
     return (top or older or 0) if is_on else older
 
 
@@ -120,9 +117,9 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
     elif continued == "reasoning_content" and (prefix or messages[-1].get("content")):
         problem = "is \"reasoning_content\", so the last message can have no content, and there is no 'response_prefix'"
     if problem:
-        raise BadRequest(f"'continue_final_message' {problem}", "continue_final_message")
+        raise field_error("continue_final_message", problem)
     if prefix and adds_prompt is False:
-        raise BadRequest("'response_prefix' cannot be combined with 'add_generation_prompt': false", "response_prefix")
+        raise field_error("response_prefix", "cannot be combined with 'add_generation_prompt': false")
     return {
         "add_generation_prompt": adds_prompt is not False,
         "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
@@ -220,16 +217,17 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         counts = self.counts(replace(self.usage(), n_completion=0, n_reasoning=0))
         for choice in self.choices:
             prompt_ids = self._prompt_ids() if choice.index == 0 else {}
-            self._emit(choice, {"role": self.request.role, "content": ""}, **prompt_ids, **counts)
+            self.emit_choice(choice, {"delta": {"role": self.request.role, "content": ""}}, **prompt_ids, **counts)
 
     def opened(self, choice: Choice, block: Block) -> None:
         if block.kind == CALL:
             # The first chunk of a call has the name and empty arguments. Later chunks have pieces of the arguments.
-            self._emit(choice, {"tool_calls": [{"index": block.call.index, **_call(block)}]})
+            self.emit_choice(choice, {"delta": {"tool_calls": [{"index": block.call.index, **_call(block)}]}})
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind == CALL:
-            self._emit(choice, {"tool_calls": [{"index": block.call.index, "function": {"arguments": text}}]})
+            call = {"index": block.call.index, "function": {"arguments": text}}
+            self.emit_choice(choice, {"delta": {"tool_calls": [call]}})
         elif block.kind == REASONING:
             thought = {"thought": text} if self.request.thought_field and choice.index == 0 else {}
             self.emit_text(choice, REASONING, text, lambda text: {"delta": {"reasoning_content": text}}, **thought)
@@ -240,7 +238,7 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         # As in OpenAI's API, a separate chunk with an empty delta has the finish reason.
         # The last chunk of the stream has the timings.
         is_last = not self.request.include_usage and all(choice.end for choice in self.choices)
-        self._emit(choice, {}, **({"timings": self.usage().timings()} if is_last else {}))
+        self.emit_choice(choice, self.empty, **({"timings": self.usage().timings()} if is_last else {}))
 
     def body(self) -> dict[str, Any]:
         first = self.choices[0]
@@ -263,9 +261,6 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         as_ids, after_sampling = self.request.tokens_as_ids, self.request.params.post_sampling_probs
         entries = [logprob_entry(token, as_ids=as_ids, after_sampling=after_sampling) for token in sampled]
         return {"content": entries} if entries else None
-
-    def _emit(self, choice: Choice, delta: dict[str, Any], **extra: Any) -> None:
-        self.emit_choice(choice, {"delta": delta}, **extra)
 
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": self.head.prompts[0]} if self.request.return_token_ids else {}

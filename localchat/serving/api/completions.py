@@ -1,7 +1,6 @@
 """Text completions: POST /v1/completions (OpenAI), /completion and /infill (llama.cpp).
 
-Prompts are plain text or token ids, not messages. A request may have several prompts; the index of a choice counts
-over all of them.
+Prompts are plain text or token ids, not messages. The index of a choice counts over all prompts of a request.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..core.errors import BadRequest
+from ..core.errors import BadRequest, field_error
 from ..core.events import OutputEnd, OutputToken, ResponseHead
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
@@ -23,21 +22,13 @@ from .parts import read_inputs
 MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
 
 
-class SourceFile(NamedTuple):
-    """Another file of the project, as context for fill-in-the-middle."""
-
-    name: str
-    text: str
-
-
 @dataclass(frozen=True)
 class CompletionRequest(TextRequest):
     prompts: tuple[Input, ...] = ()
-    # The text after the gap that the output fills (fill-in-the-middle, FIM). None: the output follows the prompt.
-    suffix: str | None = None
+    suffix: str | None = None  # The text after the gap that the output fills (fill-in-the-middle); None: no gap.
     suffix_field: str = "suffix"  # The field of the request that has the suffix, for errors.
-    # Files that the prompt shows before the prefix. If the context is too small, their beginning is cut.
-    files: tuple[SourceFile, ...] = ()
+    # The names and texts of files shown before the prefix. If the context is too small, their beginning is cut.
+    files: tuple[tuple[str, str], ...] = ()
     begun: str = ""  # Text at the start of the gap, which the output continues.
     adds_special: bool = True  # Whether text prompts begin with the model's BOS.
 
@@ -61,7 +52,7 @@ def parse_completion(body: Fields) -> CompletionRequest:
         message = "log probabilities of the prompt are not supported: leave out 'echo' or 'logprobs'"
         raise BadRequest(message, "logprobs")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
-        raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")
+        raise field_error("suffix", "needs a 'prompt' that is text, not token ids")
     return request
 
 
@@ -80,7 +71,7 @@ def parse_infill(body: Fields) -> CompletionRequest:
         prompts=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
-        files=tuple(SourceFile(one.text("filename") or "file", one.given_text("text")) for one in files),
+        files=tuple((one.text("filename") or "file", one.given_text("text")) for one in files),
         begun=body.text("prompt") or "",
         **_read_native(body, 1),
     )

@@ -1,7 +1,4 @@
-"""The endpoints that generate no text: parses the requests, and encodes vectors, scores and tokens.
-
-They are /v1/embeddings, /v1/rerank, and llama.cpp's /tokenize and /detokenize.
-"""
+"""The endpoints without generated text: /v1/embeddings, /v1/rerank, and llama.cpp's /tokenize and /detokenize."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import BadRequest
+from ..core.errors import field_error
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import is_token
 from ..core.request import Input
@@ -47,7 +44,7 @@ def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, *
     """The request with the inputs in a field: at most `most`, and none of them empty."""
     inputs = read_inputs(body, name, most)
     if "" in inputs:
-        raise BadRequest(f"'{name}' has an empty text, which has no embedding", name)
+        raise field_error(name, "has an empty text, which has no embedding")
     return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **more)
 
 

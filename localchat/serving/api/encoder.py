@@ -72,7 +72,6 @@ class Encoder(Generic[R]):
     id_prefix: str  # The beginning of the ids of responses.
 
     def __init__(self, head: events.ResponseHead, request: R, usage: UsageOf) -> None:
-        """`usage` returns the counts so far."""
         self.head = head
         self.request = request
         self.usage = usage

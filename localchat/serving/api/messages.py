@@ -1,8 +1,4 @@
-"""POST /v1/messages (Anthropic's Messages API): parses a JSON body into a ChatRequest, and encodes the response.
-
-A message becomes one or more chat messages. An assistant message with blocks of thinking, text and tool calls becomes
-one chat message; each tool result becomes a separate one.
-"""
+"""POST /v1/messages (Anthropic's Messages API): parses a JSON body into a ChatRequest, and encodes the response."""
 
 from __future__ import annotations
 
@@ -135,8 +131,7 @@ _ERROR_TYPES = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 503: "overloaded_error",
 }  # fmt: skip
-# The signature of thinking, which clients require and send back. This server does not verify it.
-_SIGNATURE = "localchat"
+_SIGNATURE = "localchat"  # Of thinking. Clients require it and send it back; this server does not verify it.
 
 PING = '{"type":"ping"}'
 

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, item_path
+from ..core.errors import ApiError, ContextLengthExceeded, field_error, item_path
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.media import IMAGE, Attachment
@@ -50,13 +50,13 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     system, is_raw = body.text("system"), body.boolean("raw") or False
     images = _images(body)
     if body.items("context", "tokens"):
-        raise BadRequest("'context' is not supported: send the whole conversation to /api/chat", "context")
+        raise field_error("context", "is not supported: send the whole conversation to /api/chat")
     if body.text("template") and not is_raw:
-        message = "'template' is a Go template, which this server does not support: send the prompt with 'raw': true"
-        raise BadRequest(message, "template")
+        problem = "is a Go template, which this server does not support: send the prompt with 'raw': true"
+        raise field_error("template", problem)
     if prompt and (is_raw or suffix):
         if images:
-            raise BadRequest("'images' is not supported with 'raw' or 'suffix': send a plain prompt", "images")
+            raise field_error("images", "is not supported with 'raw' or 'suffix': send a plain prompt")
         return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **_common(body))
     messages = {"system": system, "user": images + prompt} if images + prompt else {}
     return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
@@ -141,7 +141,6 @@ def _images(holder: Fields, *, is_replayed: bool = False) -> str:
     sources = holder.items("images", "images")
     if not all(isinstance(source, str) for source in sources):
         holder.refuse("images", "a list of images in base64")
-    # One image has the path of the field.
     paths = (item_path(holder.at("images"), sources, i) for i in range(len(sources)))
     attachments = [Attachment(IMAGE, path, source, "", is_replayed) for path, source in zip(paths, sources)]
     return "".join(map(holder.attach, attachments))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-from ..core.errors import BadRequest
+from ..core.errors import BadRequest, field_error
 from ..core.fields import Fields, refuse_unsupported, show
 from ..core.media import AUDIO, IMAGE, Attachment
 from ..core.params import is_token
@@ -58,7 +58,7 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
         return note_of("a file") if is_replayed else refuse_media(part.path, "a file")
     if kind != "search_result":
         if not is_replayed:
-            raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)
+            raise field_error(part.path, f"is of type {show(kind)}; this server supports only text")
         part.skip()
     return "\n".join(texts_in(part.raw))
 
@@ -75,7 +75,7 @@ def _media_source(part: Fields, kind: str) -> tuple[str, str]:
 def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:
     """Refuse the image, audio or file (`kind`) at `path` of the request. `modalities` are those of the model."""
     supported = " and ".join(("text", *modalities)) if modalities else "only text"
-    raise BadRequest(f"'{path}' is {kind}; this model supports {supported}: leave it out, or send text about it", path)
+    raise field_error(path, f"is {kind}; this model supports {supported}: leave it out, or send text about it")
 
 
 def note_of(kind: str, reason: str = "this model supports only text") -> str:
@@ -114,11 +114,10 @@ def read_inputs(body: Fields, name: str, most: int) -> tuple[Input, ...]:
     if not isinstance(inputs, list) or not inputs:
         body.refuse(name, "a string, a list of token ids, or a list of these")
     if len(inputs) > most:
-        raise BadRequest(f"'{name}' has {len(inputs)} items, and the limit is {most}", name)
+        raise field_error(name, f"has {len(inputs)} items, and the limit is {most}")
     for i, item in enumerate(inputs):
         if not _is_input(item):
-            path = f"{body.at(name)}[{i}]"
-            raise BadRequest(f"'{path}' must be a string or a list of token ids, got {show(item)}", path)
+            raise field_error(f"{name}[{i}]", f"must be a string or a list of token ids, got {show(item)}")
     return tuple(item if isinstance(item, str) else tuple(item) for item in inputs)
 
 
@@ -180,10 +179,10 @@ def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tool
     """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
     offered = [tool["function"]["name"] for tool, _ in tools]
     if mode == "required" and not offered:
-        raise BadRequest(f"'{field}' is {show(body.raw[field])}, which needs 'tools'", field)
+        raise field_error(field, f"is {show(body.raw[field])}, which needs 'tools'")
     for name in names:
         if name not in offered:
-            raise BadRequest(f"'{field}' names {show(name)}; 'tools' offers {show(offered)}", field)
+            raise field_error(field, f"names {show(name)}; 'tools' offers {show(offered)}")
     return {
         "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
         "tool_choice": mode if offered else "none", "allowed": tuple(names),
@@ -194,7 +193,7 @@ def _chosen_name(choice: Fields, field: str) -> str:
     function = choice.object("function") or choice.object("custom") or choice
     name = function.text("name")
     if not name:
-        raise BadRequest(f"'{field}' must be a mode or name a function, got {show(choice.raw)}", field)
+        raise field_error(field, f"must be a mode or name a function, got {show(choice.raw)}")
     return qualified(function.text("namespace"), name)
 
 
@@ -278,12 +277,12 @@ def read_schema(holder: Fields, name: str) -> Any:
         has_ids = has_ids or (bool(pointer) and isinstance(part, dict) and "$id" in part)
         for keyword, expected in _malformed(part):
             path = f"{holder.at(name)}#{pointer}" + (f"/{keyword}" if keyword else "")
-            raise BadRequest(f"'{path}' must be {expected}, got {show(part[keyword] if keyword else part)}", path)
+            raise field_error(path, f"must be {expected}, got {show(part[keyword] if keyword else part)}")
     for pointer, part, _ in () if has_ids else reachable(value):
         reference = part.get("$ref", "") if isinstance(part, dict) else ""
         if f"{reference}/".startswith("#/") and target_of(reference, value) is None:
-            path = f"{holder.at(name)}#{pointer}/$ref"
-            raise BadRequest(f"'{path}' leads to no part of the schema: {show(reference)}", path)
+            problem = f"leads to no part of the schema: {show(reference)}"
+            raise field_error(f"{holder.at(name)}#{pointer}/$ref", problem)
     return value
 
 

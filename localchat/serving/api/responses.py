@@ -30,7 +30,6 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation"
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
-_SUMMARIES = ("auto", "concise", "detailed")
 _WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation", "stream_options")
 _SYSTEM = ("system", "developer")
 
@@ -45,8 +44,7 @@ class ResponsesRequest(ChatRequest):
 
     # For each name of a tool for the model, the fields of items that call it: `type`, and the names in the request.
     calls: Mapping[str, Item] = field(default_factory=dict)
-    # The fields of the response that repeat fields of the request.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Fields of the response that repeat the request's.
     items: tuple[Item, ...] = ()  # The items of the earlier response and of `input`.
     includes_encrypted: bool = False  # Add `encrypted_content` to reasoning items.
     summarises: bool = False  # Return reasoning as a summary, for clients that show only summaries.
@@ -85,7 +83,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         items=tuple(dict(item.raw) for item in given),
         store=None if body.boolean("store") is False else store,
         includes_encrypted=_ENCRYPTED in include,
-        summarises=reasoning.choice("summary", _SUMMARIES) is not None,
+        summarises=reasoning.choice("summary", ("auto", "concise", "detailed")) is not None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 
-# The number of cached templates from requests (`chat_template`). Compiling and testing one takes some milliseconds.
-MAX_TEMPLATES = 8
+MAX_TEMPLATES = 8  # Cached templates of requests (`chat_template`). Compiling and testing one takes milliseconds.
+
+Check = Callable[[], None]  # Called at times while the engine works for a request. May raise an error to end it.
 
 
 class Model:
@@ -35,8 +36,7 @@ class Model:
         """`defaults` are sampling values that override those of the model file."""
         self.name = name
         self.engine = engine
-        # The set of adapters of requests without `lora`.
-        self.adapters: Adapters = ()
+        self.adapters: Adapters = ()  # Those of requests without `lora`.
         self.keep_tools = keep_tools  # Whether the prompt shows the tools even if `tool_choice` is "none".
         # For requests that set none: the limit of reasoning tokens, the text that is appended to it, and the length
         # limit. None: no limit.
@@ -61,7 +61,7 @@ class Model:
         adapters = self.engine.facts.adapters
         for id, _ in given:
             if id >= len(adapters):
-                raise errors.BadRequest(f"'{field}' has the id {id}, and the model has {len(adapters)} adapters", field)
+                raise errors.field_error(field, f"has the id {id}, and the model has {len(adapters)} adapters")
             if problem := adapters[id].problem:
                 raise errors.NotSupported(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
         return tuple(sorted((id, scale) for id, scale in given if scale))
@@ -70,9 +70,9 @@ class Model:
         """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
         max_open = self.engine.max_open
         if n_sequences > max_open:
-            message = f"'{field}' requests {n_sequences} sequences, and this server accepts {max_open} at once, running"
+            problem = f"requests {n_sequences} sequences, and this server accepts {max_open} at once, running or queued"
             hint = "request fewer, or start the server with a larger --queue"
-            raise errors.BadRequest(f"{message} or queued: {hint}", field)
+            raise errors.field_error(field, f"{problem}: {hint}")
         check_queue(n_sequences, self.engine.n_open, max_open)
 
     def template_for(self, chat_template: str | None) -> ChatTemplate:
@@ -123,5 +123,5 @@ def check_listed(tokens: Iterable[int], n_vocab: int, name: str) -> None:
     """Raise BadRequest for the field `name` if any token id is not in the vocabulary."""
     highest = max(tokens, default=0)
     if highest >= n_vocab:
-        message = f"'{name}' has the token id {highest}; the token ids of this model are 0 to {n_vocab - 1}"
-        raise errors.BadRequest(message, name)
+        problem = f"has the token id {highest}; the token ids of this model are 0 to {n_vocab - 1}"
+        raise errors.field_error(name, problem)

@@ -18,10 +18,8 @@ _BY_ERRNO = {
     errno.ENOMEM: NO_MEMORY, errno.EMFILE: NO_FILES, errno.ENFILE: NO_FILES, errno.EAGAIN: NO_THREADS,
 }  # fmt: skip
 
-# Retry-After of QueueFull and TooManyConnections in seconds. It is short, since every request that ends frees a place.
-RETRY_QUEUE_S = 2
-# Retry-After of ShuttingDown (a restart may follow) in seconds, and the upper limit for ModelLoading.
-RETRY_LOADING_S = 10
+RETRY_QUEUE_S = 2  # Retry-After of QueueFull. It is short, since every request that ends frees a place.
+RETRY_LOADING_S = 10  # Retry-After of ShuttingDown (a restart may follow), and the upper limit for ModelLoading.
 
 
 class ApiError(Exception):
@@ -131,6 +129,11 @@ class ModelLoading(ApiError, status=503, type="model_loading"):
 class ShuttingDown(ApiError, status=503, type="inference_error", code="shutting_down", retry_after_s=RETRY_LOADING_S):
     def __init__(self, message: str = "the server is shutting down") -> None:
         super().__init__(message)
+
+
+def field_error(path: str, problem: str) -> BadRequest:
+    """The error of the field at this path of the request."""
+    return BadRequest(f"'{path}' {problem}", path)
 
 
 def item_path(name: str, items: Sequence[object], i: int) -> str:

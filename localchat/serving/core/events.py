@@ -25,8 +25,7 @@ class OutputToken:
 
     id: int
     piece: bytes  # The bytes of the token.
-    # The natural logarithm of the probability, if the request asks for it: before all sampling steps, or after them
-    # (`post_sampling_probs`).
+    # The logarithm of the probability before all samplers, or after them (`post_sampling_probs`); None: not requested.
     logprob: float | None = None
     top: tuple[OutputToken, ...] = ()  # The likeliest tokens at this position, if the request asks for them.
 
@@ -85,8 +84,7 @@ class OutputEnd:
 
     reason: str  # The finish reason: "stop", "length" or "tool_calls".
     stop: str | int | None = None  # The stop text or stop token id that ended the output, if any.
-    # The token that ended the output, if any. It counts as sampled, but no SampledTokens has it.
-    last: OutputToken | None = None
+    last: OutputToken | None = None  # The token that ended it, if any. It counts, but no SampledTokens has it.
 
 
 OutputEvent = Union[Event, PromptProgress, SampledTokens, OutputEnd]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from .errors import BadRequest
+from .errors import BadRequest, field_error
 from .media import Attachment, marker
 from .text import decode_json, to_json
 
@@ -21,8 +21,7 @@ _SHOWN_CHARS = 60  # Error messages show this many characters of a value, so tha
 # llguidance compiles all of it in one call, which cannot be interrupted.
 MAX_CONSTRAINT_CHARS = 1 << 20
 
-# The limit of nesting in a body: deeper than any real request, and well below Python's recursion limit.
-MAX_DEPTH = 200
+MAX_DEPTH = 200  # The limit of nesting in a body: above any real request, and well below Python's recursion limit.
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -36,8 +35,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_body(raw: bytes) -> Fields:
-    """Decode the JSON object of a request body. Unlike Python's json, this refuses NaN, infinities and numbers beyond a
-    double. A lone surrogate, which clients send if they cut a string inside a pair, becomes U+FFFD."""
+    """Decode the JSON object of a body. A lone surrogate, which clients send if they cut a pair, becomes U+FFFD."""
     try:
         value = decode_json(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
@@ -67,8 +65,7 @@ def show(value: object) -> str:
 class Fields:
     """The fields of one JSON object, read by name and type. `path` is the name of the object in error messages, such as
     "messages[2]"; empty for the body itself. A method that reads a field returns None (or an empty list or object) if
-    the field is absent, or refuses that if its name begins with `required_`. It raises BadRequest if the value has the
-    wrong type or is out of range."""
+    the field is absent, or refuses that if its name begins with `required_`."""
 
     def __init__(self, raw: Mapping[str, Any], path: str = "", parent: Fields | None = None) -> None:
         self.raw = raw
@@ -84,8 +81,8 @@ class Fields:
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise BadRequest for the value of a field that must be `expected`, such as "a string"."""
-        path, got = self.at(name), show(self.raw[name]) if name in self.raw else "nothing"
-        raise BadRequest(f"'{path}' must be {expected}, got {got}", path)
+        got = show(self.raw[name]) if name in self.raw else "nothing"
+        raise field_error(self.at(name), f"must be {expected}, got {got}")
 
     def get(self, name: str) -> Any:
         self._read.add(name)
@@ -156,7 +153,7 @@ class Fields:
         for i, value in enumerate(self.items(name, "objects")):
             path = f"{self.at(name)}[{i}]"
             if not isinstance(value, dict):
-                raise BadRequest(f"'{path}' must be an object, got {show(value)}", path)
+                raise field_error(path, f"must be an object, got {show(value)}")
             yield self.child(value, path)
 
     def child(self, raw: Mapping[str, Any], path: str) -> Fields:
@@ -172,8 +169,7 @@ class Fields:
         value = self.get(name)
         n_chars = len(value if isinstance(value, str) else to_json(value))
         if n_chars > MAX_CONSTRAINT_CHARS:
-            path = self.at(name)
-            raise BadRequest(f"'{path}' has {n_chars} characters, the limit is {MAX_CONSTRAINT_CHARS}", path)
+            raise field_error(self.at(name), f"has {n_chars} characters, the limit is {MAX_CONSTRAINT_CHARS}")
 
     def ignore(self, names: Iterable[str]) -> None:
         """Count fields that have no effect on this server as read."""
@@ -181,15 +177,15 @@ class Fields:
 
     def skip(self) -> None:
         """Note that this object of a list is ignored, because this server does not know its `type`."""
-        kind, path = self.raw.get("type"), self.at("type")
-        error = BadRequest(f"'{path}' is {show(kind)}, which --strict refuses", path)
+        kind = self.raw.get("type")
+        error = field_error(self.at("type"), f"is {show(kind)}, which --strict refuses")
         self._ignored.append((f"{_INDEX.sub('', self.path)} of type {kind}", error))
 
     def report_unknown(self) -> None:
         """Note that the fields that have not been read are ignored. For objects inside a body, this is optional."""
         for name in [name for name in self.raw if name not in self._read]:
             path = self.at(name)
-            self._ignored.append((path, BadRequest(f"'{path}' is an unknown field, which --strict refuses", path)))
+            self._ignored.append((path, field_error(path, "is an unknown field, which --strict refuses")))
 
     def ignored(self, *, strict: bool) -> tuple[str, ...]:
         """What the parser ignored: the paths of fields, and the types of objects in lists. `strict` refuses it."""
@@ -203,8 +199,7 @@ def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) ->
     for name, values in accepted.items():
         value = body.get(name)
         if value is not None and not any(value == other and type(value) is type(other) for other in values):
-            path = body.at(name)
-            raise BadRequest(f"'{path}' is not supported by this server: leave it out (got {show(value)})", path)
+            raise field_error(body.at(name), f"is not supported by this server: leave it out (got {show(value)})")
 
 
 def first_given(values: Iterable[T | None]) -> T | None:

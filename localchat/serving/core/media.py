@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import BadRequest
+from .errors import field_error
 
 IMAGE, AUDIO = "an image", "audio"
 
@@ -23,15 +23,11 @@ IMAGE, AUDIO = "an image", "audio"
 MAX_MEDIA = 20
 MAX_PIXELS, MAX_SIDE = 33_000_000, 16_384
 MIN_SECONDS, MAX_SECONDS = 0.1, 600
-# The scans of a JPEG, each of which takes a pass over all pixels. Progressive files have about ten.
-_MAX_SCANS = 100
-# The parts of a file, such as chunks, segments and frames, which bound the time of a check. Ten minutes of sound have
-# about 40,000 frames.
-_MAX_PARTS = 100_000
+_MAX_SCANS = 100  # Of a JPEG. Each takes a pass over all pixels. Progressive files have about ten.
+_MAX_PARTS = 100_000  # Chunks, segments or frames, which bound the time of a check. Ten minutes have 40,000 frames.
 _MIN_RATE, _MAX_RATE = 4000, 192_000
 _MAX_CHANNELS = 8
-# The bytes that are inflated at a time, to be counted.
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # The bytes that are inflated at a time, to be counted.
 
 # The formats by their first bytes.
 _MAGIC = {
@@ -79,7 +75,6 @@ def marker(index: int) -> str:
 
 def checked(attachment: Attachment) -> MediaFile:
     """Decode and check an attachment. Raises BadRequest with its path."""
-    path = attachment.path
     try:
         given, data = _decoded(attachment)
         format = next((name for name, magic in _MAGIC.items() if re.match(magic, data, re.DOTALL)), "")
@@ -95,8 +90,8 @@ def checked(attachment: Attachment) -> MediaFile:
         except (struct.error, IndexError):
             raise ValueError(f"the {format} is cut: it has {len(data)} bytes") from None
     except ValueError as error:
-        raise BadRequest(f"'{path}' cannot be read: {error}", path) from error
-    return MediaFile(attachment.kind, data, path)
+        raise field_error(attachment.path, f"cannot be read: {error}") from error
+    return MediaFile(attachment.kind, data, attachment.path)
 
 
 def _decoded(attachment: Attachment) -> tuple[str, bytes]:
@@ -134,8 +129,7 @@ def _check_size(format: str, width: int, height: int) -> None:
         raise ValueError(f"the {format} has {width} x {height} = {n_pixels} pixels, the limit is {MAX_PIXELS}")
 
 
-# By the type of colour: the samples of a pixel.
-_PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # By the type of colour: the samples of a pixel.
 # The passes of an interlaced PNG: the first column and row, and the steps to the next ones.
 _PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
@@ -165,9 +159,8 @@ def _png(data: bytes) -> bytes:
 
 def _png_data(data: bytes) -> Iterator[bytes]:
     """The compressed data of the pixels."""
-    at, parts = 8, _parts("PNG")
-    while True:
-        next(parts)
+    at = 8
+    for _ in _parts("PNG"):
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"IEND":
             return
@@ -248,12 +241,13 @@ _WAV_EXTENSIBLE = 0xFFFE
 
 
 def _wav(data: bytes) -> bytes:
-    at, form, parts = 12, None, _parts("WAV")
-    while True:
-        next(parts)
+    at, form = 12, None
+    for _ in _parts("WAV"):
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > len(data):
             raise ValueError(f"the WAV is cut: it has {len(data)} bytes, and needs {at + 8 + length}")
+        if kind == b"data":
+            break
         if kind == b"fmt ":
             tag, n_channels, rate, _, n_frame, n_bits = struct.unpack_from("<HHIIHH", data, at + 8)
             if tag == _WAV_EXTENSIBLE:
@@ -261,13 +255,12 @@ def _wav(data: bytes) -> bytes:
             if form is not None or n_bits not in _WAV_KINDS.get(tag, ()) or n_frame != n_channels * n_bits // 8:
                 raise ValueError(f"it is a WAV of a rare kind (tag {tag}, {n_bits} bits): save it with 16 bits")
             form = rate, n_channels, n_frame
-        elif kind == b"data":
-            if form is None:
-                raise ValueError("the WAV has no format before its data")
-            rate, n_channels, n_frame = form
-            _check_sound("WAV", length // n_frame if n_frame else 0, rate, n_channels)
-            return data
         at += 8 + length + length % 2
+    if form is None:
+        raise ValueError("the WAV has no format before its data")
+    rate, n_channels, n_frame = form
+    _check_sound("WAV", length // n_frame if n_frame else 0, rate, n_channels)
+    return data
 
 
 def _flac(data: bytes) -> bytes:

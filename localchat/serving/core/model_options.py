@@ -22,8 +22,7 @@ from .fields import Fields
 MIN_CONTEXT = 256  # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
-# The port of a worker, and the limit of workers of a model, as in llama.cpp.
-WORKER_PORT, MAX_WORKERS = 50052, 16
+WORKER_PORT, MAX_WORKERS = 50052, 16  # The port of a worker, and the limit of workers of a model, as in llama.cpp.
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
-from .errors import BadRequest
+from .errors import BadRequest, field_error
 from .fields import Fields, first_given, refuse_unsupported, show
 from .text import decode_json
 
 MAX_STOPS = 64  # The limit of stop texts: each is searched for after every token.
-# The limit of token ids in a list, and of biases: each is searched for at every token.
-MAX_LISTED_TOKENS = 4096
+MAX_LISTED_TOKENS = 4096  # The limit of token ids in a list, and of biases: each is searched for at every token.
 MAX_TOKEN_ID_DIGITS = 10
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit.
 
@@ -100,7 +99,7 @@ def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
     """OpenAI's map from token ids to biases, the same with texts, or a list of pairs. `false` bans a token."""
     value = body.get(name)
     if isinstance(value, (dict, list)) and len(value) > MAX_LISTED_TOKENS:
-        raise BadRequest(f"'{name}' has {len(value)} biases, the limit is {MAX_LISTED_TOKENS}", name)
+        raise field_error(name, f"has {len(value)} biases, the limit is {MAX_LISTED_TOKENS}")
     if isinstance(value, dict):
         return tuple(_bias([_token_or_text(key), bias], f"{name}.{key}") for key, bias in value.items())
     return tuple(_bias(pair, f"{name}[{i}]") for i, pair in enumerate(body.items(name, "pairs")))
@@ -118,12 +117,12 @@ def _bias(pair: Any, path: str) -> Bias:
     if not (
         isinstance(pair, list) and len(pair) == 2 and (is_token(pair[0]) or (pair[0] and isinstance(pair[0], str)))
     ):
-        raise BadRequest(f"'{path}' must be a token id or a text, and its bias, got {show(pair)}", path)
+        raise field_error(path, f"must be a token id or a text, and its bias, got {show(pair)}")
     token, bias = pair
     if bias is False:
         return token, -math.inf
     if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
-        raise BadRequest(f"'{path}' must be a number from -100 to 100, or false for never, got {show(bias)}", path)
+        raise field_error(path, f"must be a number from -100 to 100, or false for never, got {show(bias)}")
     return token, float(bias)
 
 
@@ -180,10 +179,8 @@ class SamplingParams:
     dry_multiplier: float = _float(0.0, 0, 100)  # The strength of DRY, which penalises repeated sequences; 0 is off.
     dry_base: float = _float(1.75, 1, 100)  # How fast the penalty of DRY grows with the length of a repetition.
     dry_allowed_length: int = _int(2, 0, _INT32)  # Repetitions of up to this many tokens have no penalty.
-    # How many tokens DRY searches; -1 is the whole context, 0 is off.
-    dry_penalty_last_n: int = _int(-1, -1, _INT32, "dry_range")
-    # Texts at which DRY ends a repetition.
-    dry_sequence_breakers: tuple[str, ...] = _read_by(_breakers, ("\n", ":", '"', "*"))
+    dry_penalty_last_n: int = _int(-1, -1, _INT32, "dry_range")  # The tokens that DRY searches; -1: all, 0 is off.
+    dry_sequence_breakers: tuple[str, ...] = _read_by(_breakers, ("\n", ":", '"', "*"))  # Texts that end repetitions.
     mirostat: int = _int(0, 0, 2, "mirostat_mode")  # Mirostat 1 or 2 in place of the truncation samplers; 0 is off.
     mirostat_tau: float = _float(5.0, 0, 100)  # The target entropy of Mirostat.
     mirostat_eta: float = _float(0.1, 0, 100)  # The learning rate of Mirostat.
@@ -215,19 +212,15 @@ WITHOUT_EFFECT = (
 class GenerationParams:
     """The generation parameters of a request: the number of sequences, limits, stop texts, and log probabilities."""
 
-    # The sampling values in the request, by their names in SamplingParams. They override all defaults.
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # By the names in SamplingParams. Overrides defaults.
     logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())  # Values added to the logits of token ids or of texts.
     n: int = 1  # The number of sequences for each prompt.
-    # The length limit of the output in tokens. None: the rest of the context; 0: only prefill the prompt.
-    max_tokens: int | None = None
-    # End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off.
-    min_tokens: int = _int(0, 0, None)
+    max_tokens: int | None = None  # The length limit. None: the rest of the context; 0: only prefill the prompt.
+    min_tokens: int = _int(0, 0, None)  # No end-of-generation token or `stop_token_ids` before so many; 0 is off.
     stop: tuple[str, ...] = ()  # Texts that end the output. The output does not include them.
     stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())  # Tokens that do the same.
     ignore_eos: bool = _read_by(Fields.boolean, False)  # Whether the output continues after end-of-generation tokens.
-    # Return log probabilities of each token and of this many likeliest tokens at its position; None is off.
-    top_logprobs: int | None = None
+    top_logprobs: int | None = None  # Return log probabilities of each token and so many likeliest; None is off.
     # Compute log probabilities after all samplers of the chain. False: from the logits of the model.
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
     # Seconds after the first token, after which the output ends at the next new line; None is off.
@@ -253,8 +246,7 @@ def read_params(
     stop: str = "stop",
 ) -> GenerationParams:
     """The parameters in a body. Each interface reads `n` and `top_logprobs` itself. With `least_tokens=0` requests may
-    only prefill the prompt. `lengths` and `stop` are the names of the length limit (the first one in the request
-    applies) and of the stop texts."""
+    only prefill the prompt. `lengths` are the names of the length limit, the first counts; `stop` that of the stops."""
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)
@@ -267,8 +259,7 @@ def read_params(
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:
-        message = f"'min_tokens' is {params.min_tokens} and must not exceed the length limit, {max_tokens}"
-        raise BadRequest(message, "min_tokens")
+        raise field_error("min_tokens", f"is {params.min_tokens} and must not exceed the length limit, {max_tokens}")
     return params
 
 
@@ -306,7 +297,7 @@ def parse_default(text: str) -> dict[str, Any]:
     body.report_unknown()
     if body.ignored(strict=False):
         known = ", ".join((*NUMBERS, "samplers", "dry_sequence_breakers"))
-        raise BadRequest(f"'{name}' is not a sampling parameter; the parameters are {known}", name)
+        raise field_error(name, f"is not a sampling parameter; the parameters are {known}")
     return values
 
 

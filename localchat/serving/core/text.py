@@ -13,16 +13,13 @@ from typing import Any
 # A shared encoder, since json.dumps with options would build one for each call. It refuses NaN.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
-# The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory.
-MAX_CONTAINERS = 500_000
-# The limit of digits in an integer, which take quadratic time. The largest double has 309 digits.
-_MAX_INTEGER_DIGITS = 300
+MAX_CONTAINERS = 500_000  # Lists and objects in a text. An empty one takes two characters, and 60 bytes of memory.
+_MAX_INTEGER_DIGITS = 300  # They take quadratic time. The largest double has 309 digits.
 # Line separators that JSON does not escape. Programs that read a stream with `str.splitlines` would cut a line there.
 _LINE_SEPARATORS = "\x85\u2028\u2029"
 # Control characters, which could forge a line of the log or control a terminal, and their escapes.
 _CONTROL_CHARACTERS = {
-    **{c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))},
-    **{c: f"\\u{c:04x}" for c in (0x2028, 0x2029)},
+    c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
 }
 
 
@@ -34,7 +31,7 @@ def printable(text: str) -> str:
 def to_json(value: Any) -> str:
     """A value as JSON on one line, whatever a reader takes for the end of a line."""
     text = _ENCODER.encode(value)
-    for character in _LINE_SEPARATORS:
+    for character in "" if text.isascii() else _LINE_SEPARATORS:
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 

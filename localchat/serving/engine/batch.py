@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
@@ -21,32 +22,19 @@ MIN_SAVED = 32
 TILE_ROWS = 64
 
 
-class PositionSection(NamedTuple):
-    """One of the positions that each cell of a chunk has with M-RoPE, such as its column."""
-
-    first: list[int]
-    """By cell: the position, if the chunk begins at position 0."""
-    growth: list[int]
-    """By cell: how much higher it is for each position before the chunk: 1 or 0."""
-
-
 @dataclass(eq=False)
 class MediaChunk:
     """The cells of an image or a sound, or of a part of one: what is encoded at a time."""
 
-    cell: int
-    """The number that stands for each of its cells in lists of tokens. It is negative, and made of the content."""
     n_cells: int
-    n_positions: int
-    """By how much the position of the next token is higher: less than `n_cells` for images of models with M-RoPE."""
-    is_causal: bool
-    """Whether its cells attend only to earlier ones. If not, all of them are computed in one pass."""
-    sections: tuple[PositionSection, ...]
-    """With M-RoPE: the sections of the positions of its cells; empty: the cells have consecutive positions."""
-    medium: Any
-    """The image or sound (media/encoder.py)."""
-    rows: Any = None
-    """What the text model computes in place of the vectors of tokens, by rows; None: it is not encoded."""
+    n_positions: int  # How many positions they take: fewer for images of models with M-RoPE.
+    is_causal: bool = True  # Whether its cells attend only to earlier ones. If not, one pass computes all of them.
+    # With M-RoPE: the positions of all cells, section by section, if the chunk begins at position 0, and how much each
+    # grows with a position before the chunk, by 1 or 0. None: the cells have consecutive positions.
+    sections: tuple[array[int], array[int]] | None = None
+    cell: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
+    medium: Any = None  # The image or sound (media/encoder.py).
+    rows: Any = None  # What the text model computes in place of the vectors of tokens; None: it is not encoded.
 
 
 class Span(NamedTuple):
@@ -85,36 +73,28 @@ class Sequence:
         index: int = 0,
         deliver: Callable[[StepOutput], None] = lambda output: None,
     ):
-        # Ids grow in order of arrival.
-        self.id = id
-        # The known tokens: the prompt, then the sampled ones.
-        self.tokens = prompt
-        # The images and sounds in the prompt.
-        self.spans = spans_of(prompt, chunks)
-        # The limit of prompt and output together.
-        self.max_length = max_length
+        self.id = id  # Ids grow in order of arrival.
+        self.tokens = prompt  # The known tokens: the prompt, then the sampled ones.
+        self.spans = spans_of(prompt, chunks)  # The images and sounds in the prompt.
+        self.max_length = max_length  # The limit of prompt and output together.
         self.n_prompt = len(prompt)
         # How many of the first tokens have cells in `slot`, which is None while the sequence waits.
         self.n_computed = 0
         self.slot: int | None = None
         # How many of the first tokens shared the cells of another running sequence when this one started.
         self.n_shared = 0
-        # Prompt tokens that were cached when the sequence first ran; None before that.
-        self.n_cached: int | None = None
-        # The text that prompt lookup searches: a character for each token, since str has a fast search.
-        self.lookup_text = ""
+        self.n_cached: int | None = None  # Prompt tokens that were cached when it first ran; None before that.
+        self.lookup_text = ""  # The text that prompt lookup searches: a character for each token, for a fast search.
         # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
         self.adapters = self.request.adapters
         self.sampler = sampler
         self._index = index
         self._deliver = deliver
-        # Whether no step has computed tokens of it.
-        self.is_new = True
+        self.is_new = True  # Whether no step has computed tokens of it.
         self.submitted_at = time.perf_counter()
         self.first_at: float | None = None
-        # The time limit ends an output only after a newline.
-        self._has_newline = False
+        self._has_newline = False  # The time limit ends an output only after a newline.
 
     @property
     def is_repeatable(self) -> bool:
@@ -212,10 +192,8 @@ class BatchChunk:
     sequence: Sequence
     first: int
     n_tokens: int
-    wants_output: bool
-    """Whether the chunk ends with the newest token and its draft, whose logits give the next tokens."""
-    draft: tuple[int, ...] = ()
-    """The draft tokens, in the last rows."""
+    wants_output: bool  # Whether the chunk ends with the newest token and its draft, whose logits give the next tokens.
+    draft: tuple[int, ...] = ()  # The draft tokens, in the last rows.
 
     @property
     def slot(self) -> int:
@@ -276,24 +254,18 @@ class Batch:
 class CacheLimits:
     """The capacity of a context, and the operations that its KV cache supports."""
 
-    n_cells: int
-    """Cells of all slots together."""
-    n_parallel: int
-    """The limit of running sequences."""
-    n_slots: int
-    """Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`."""
-    n_batch: int
-    """The limit of tokens in a step."""
+    n_cells: int  # Cells of all slots together.
+    n_parallel: int  # The limit of running sequences.
+    n_slots: int  # Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`.
+    n_batch: int  # The limit of tokens in a step.
+    # Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
+    # drafted, and a step ends before the last token of a prompt, so that a copy can be kept there.
     can_truncate: bool = True
-    """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
-    drafted, and a step ends before the last token of a prompt, so that a copy can be kept there."""
-    max_drafted: int = 0
-    """The limit of draft tokens in a step; 0 for no speculative decoding."""
+    max_drafted: int = 0  # The limit of draft tokens in a step; 0 for no speculative decoding.
+    # Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
+    # instead of shared, and the logits of a sequence must not depend on the other running sequences.
     is_unified: bool = True
-    """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
-    instead of shared, and the logits of a sequence must not depend on the other running sequences."""
-    tuning: Tuning = CPU
-    """The sizes of steps on this device."""
+    tuning: Tuning = CPU  # The sizes of steps on this device.
 
 
 def n_common_of(run: list[int], tokens: list[int]) -> int:

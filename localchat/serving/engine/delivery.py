@@ -8,7 +8,7 @@ from typing import Any
 
 from .values import StepOutput
 
-# Each message wakes the server's process, a thread for each sequence, and the clients, on the cores that compute the
+# Each message wakes the server's process, which writes to all clients, and the clients, on the cores that compute the
 # next step. So a sequence gets its tokens at most this often, and all sequences together get at most so many events a
 # second. Measured with a model of 10M parameters on 2 cores. A model with slower steps sends each token.
 _MIN_INTERVAL_S = 0.008

@@ -92,7 +92,8 @@ class Engine:
         encode = () if encoder is None else (encoder.encode,)
         self._scheduler = Scheduler(backend.limits, self._cache, *encode)
         if encoder is not None:
-            encoder.start(self._wants, lambda medium: self.post(partial(self._after_encoding, medium)))
+            encoder.wants = self._wants
+            encoder.on_end = lambda medium, error: self.post(partial(self._after_encoding, medium, error))
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
@@ -332,11 +333,11 @@ class Engine:
             sequences = list(self._open.values())
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
-    def _after_encoding(self, medium: PreparedMedia) -> None:
+    def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
         """Ends the sequences that wait for an image or a sound that could not be encoded."""
-        if medium.error is not None:
+        if error is not None:
             for sequence in [one for one in self._scheduler.waiting if medium in one.missing_media(0)]:
-                self._end(sequence.id, medium.error)
+                self._end(sequence.id, error)
 
     def _stop(self, error: BaseException) -> None:
         """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of

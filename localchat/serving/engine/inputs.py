@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from .protocols import Backend
 from .values import GenerationRequest, PromptPart, check_tokens
 
 if TYPE_CHECKING:
-    from .media.encoder import MediaEncoder, PreparedMedia
+    from .media.encoder import MediaEncoder
 
 # The tokens of a text that does not fit are counted up to this number, which takes less than a second.
 _COUNTED_TOKENS = 100_000
@@ -34,17 +34,26 @@ class Inputs:
         self._backend = backend
         self._encoder = encoder
 
-    def tokenize_prompt(
-        self, parts: Iterable[PromptPart | PreparedMedia], *, add_bos: bool = False, limit: int | None = None
-    ) -> list[int]:
-        """The tokens of a prompt that is given as token ids, texts and media. Raises ContextLengthExceeded if the texts
+    def tokenize_prompt(self, parts: Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
+        """The tokens of a prompt that is given as token ids, texts and media."""
+        return self._tokenized(parts, add_bos)[0]
+
+    def _tokenized(
+        self, parts: Iterable[PromptPart], add_bos: bool, limit: int | None = None
+    ) -> tuple[list[int], list[MediaChunk]]:
+        """The tokens of a prompt, and the chunks of its images and sounds. Raises ContextLengthExceeded if the texts
         have more than `limit` tokens; the rest is not counted."""
         tokens: list[int] = []
-        for part in self._prepared(parts):
+        chunks: list[MediaChunk] = []
+        for part in parts:
             if isinstance(part, int):
                 tokens.append(part)
-            elif not isinstance(part, tuple):
-                tokens += part.cells
+            elif isinstance(part, MediaFile):
+                if self._encoder is None:
+                    raise NotSupported("this model supports only text: it has no projector", part.path)
+                medium = self._encoder.prepared(part)
+                tokens += medium.cells
+                chunks += medium.chunks
             else:
                 text, parse_special = part
                 n_left = None if limit is None else limit - len(tokens)
@@ -53,19 +62,7 @@ class Inputs:
                 except ContextLengthExceeded as error:
                     raise _too_long(len(tokens) + error.n_tokens, self._backend.facts.n_ctx, "at least ") from error
                 add_bos = False
-        return tokens
-
-    def _prepared(
-        self, parts: Iterable[PromptPart | PreparedMedia]
-    ) -> Iterator[int | tuple[str, bool] | PreparedMedia]:
-        """The parts of a prompt, with media prepared for the model."""
-        for part in parts:
-            if not isinstance(part, MediaFile):
-                yield part
-            elif self._encoder is None:
-                raise NotSupported("this model supports only text: it has no projector", part.path)
-            else:
-                yield self._encoder.prepared(part)
+        return tokens, chunks
 
     def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
@@ -77,9 +74,8 @@ class Inputs:
         try:
             # There is no limit if only the end of the prompt is kept.
             limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
-            parts = list(self._prepared(request.prompt))
-            chunks = [chunk for part in parts if not isinstance(part, (int, tuple)) for chunk in part.chunks]
-            tokens = self.tokenize_prompt(parts, add_bos=request.add_bos, limit=limit)[-n_kept:]
+            tokens, chunks = self._tokenized(request.prompt, request.add_bos, limit)
+            tokens = tokens[-n_kept:]
             if chunks and n_kept:
                 message = "'truncate_prompt_tokens' is not supported for a prompt with images or audio"
                 raise BadRequest(message, "truncate_prompt_tokens")

@@ -87,7 +87,7 @@ class KVCache:
         one that has no further tokens; then an active one if the cells are shared, or the slot that has the fewest
         tokens if they are copied."""
         known = [
-            (slot, n_held, self._n_usable(sequence, slot, n_common))
+            (slot, n_held, self._n_usable(sequence, n_common, self._n_tiled[slot]))
             for slot, n_held, n_common in self._slots_with(sequence.tokens[:-1], sequence.adapters)
         ]
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
@@ -103,11 +103,10 @@ class KVCache:
         known = [(slot, n_held, min(n_common_of(own, tokens), n_held)) for slot, own, n_held in held]
         return [each for each in known if self._limits.can_truncate or each[1] == each[2]]
 
-    def _n_usable(self, sequence: Sequence, slot: int, n_common: int) -> int:
-        """How many of the common tokens with a slot a sequence can reuse."""
-        if self._must_repeat(sequence):
-            return sequence.tiled(min(n_common, self._n_tiled[slot]))
-        return sequence.whole(n_common)
+    def _n_usable(self, sequence: Sequence, n_common: int, n_tiled: int) -> int:
+        """How many of the common tokens with a slot, of which so many are tiled, a sequence can reuse."""
+        must_repeat = sequence.is_repeatable and not self._limits.is_unified
+        return sequence.tiled(min(n_common, n_tiled)) if must_repeat else sequence.whole(n_common)
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         """How many tokens `sequence` can reuse when a running one has computed its prompt."""
@@ -116,12 +115,8 @@ class KVCache:
         n_common, n_checkpoint = n_common_of(running.tokens, sequence.tokens[:-1]), running.n_prompt - 1
         if not self._limits.can_truncate:
             return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
-        if not self._must_repeat(sequence):
-            return sequence.whole(n_common)
-        return sequence.tiled(n_common) if self._n_tiled[running.slot or 0] == running.n_computed else 0
-
-    def _must_repeat(self, sequence: Sequence) -> bool:
-        return sequence.is_repeatable and not self._limits.is_unified
+        n_tiled = n_common if self._n_tiled[running.slot or 0] == running.n_computed else 0
+        return self._n_usable(sequence, n_common, n_tiled)
 
     def _rank(self, slot: int, n_held: int, n_common: int) -> tuple[int, int]:
         is_active = slot in self.active

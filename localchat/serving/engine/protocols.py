@@ -39,17 +39,6 @@ class CacheBackend(Protocol):
         """Computes a batch. Raises NoFreeCells or DecodeFailed."""
 
 
-class Sampler(Protocol):
-    """Samples the tokens of one sequence, for one thread at a time."""
-
-    def sample_forced(self) -> int | None:
-        """The next token, which the sampler accepts as in `Backend.sample`, if a constraint forces it; else None."""
-
-    def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability of `token`, which was sampled last, among the candidates from which it was chosen, and
-        the `n_top` likeliest ones with theirs. For requests with `post_sampling_probs`."""
-
-
 class Backend(CacheBackend, Protocol):
     """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
@@ -64,8 +53,9 @@ class Backend(CacheBackend, Protocol):
     def prepare_constraints(self) -> None:
         """Reads the vocabulary for constraints before the first request needs it; any thread."""
 
-    def new_sampler(self, request: GenerationRequest) -> Sampler:
-        """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed."""
+    def new_sampler(self, request: GenerationRequest) -> Any:
+        """The sampler of one sequence, with the methods `sample_forced` and `sampled_logprobs` of llama/sampler.py; any
+        thread. Raises BadRequest if the grammar of the request cannot be parsed."""
 
     def sample(self, sampler: Any, row: int) -> int:
         """Samples from a row with logits of the last batch. Several threads may call it for different samplers."""

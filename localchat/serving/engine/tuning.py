@@ -24,12 +24,11 @@ SPIN_COUNT = 20_000
 class Tuning:
     """The sizes of a step on one kind of device."""
 
+    # Prompt tokens of a step that running sequences wait for. It bounds the gap between two of their tokens.
     n_prompt_beside: int
-    """Prompt tokens of a step that running sequences wait for. It bounds the gap between two of their tokens."""
+    # Prompt tokens of a step that no running sequence waits for. Cancels and new requests wait for its end.
     n_prompt_alone: int
-    """Prompt tokens of a step that no running sequence waits for. Cancels and new requests wait for its end."""
-    max_drafted: int
-    """Draft tokens of a step, for all sequences together."""
+    max_drafted: int  # Draft tokens of a step, for all sequences together.
 
 
 # Measured on 2 cores with models of 0.2B and 0.5B parameters: 64 prompt rows take as long as 9 steps that decode one

@@ -32,16 +32,12 @@ LIKELY_TOKENS = 4096
 class Constraint:
     """A grammar that the output must follow."""
 
-    grammar: str
-    """In the notation of llguidance, with the rule `start`."""
-    origin: str = "grammar"
-    """The field of the request from which the grammar was made, for errors."""
+    grammar: str  # In the notation of llguidance, with the rule `start`.
+    origin: str = "grammar"  # The field of the request from which the grammar was made, for errors.
 
 
 TextPart = tuple[str, bool]
 """A text of a prompt, and whether the texts of control tokens in it become control tokens."""
-
-
 PromptPart = Union[int, TextPart, MediaFile]
 Adapters = tuple[tuple[int, float], ...]
 """A set of adapters: the index of each in `ModelFacts.adapters`, in order, and its scale, which is not 0."""
@@ -54,53 +50,37 @@ class ReasoningBudget:
     """The limit of reasoning tokens of a sequence."""
 
     n_tokens: int
-    start: str
-    """The start tag of reasoning."""
-    ends: tuple[str, ...]
-    """The texts that end reasoning: its end tag, and the markers of text and calls."""
-    closing: tuple[TextPart, ...]
-    """The texts that end reasoning at the limit."""
-    is_open: bool = False
-    """Whether reasoning is open at the end of the prompt."""
-    opens_anywhere: bool = False
-    """Whether reasoning may begin after other text, and again after its end."""
+    start: str  # The start tag of reasoning.
+    ends: tuple[str, ...]  # The texts that end reasoning: its end tag, and the markers of text and calls.
+    closing: tuple[TextPart, ...]  # The texts that end reasoning at the limit.
+    is_open: bool = False  # Whether reasoning is open at the end of the prompt.
+    opens_anywhere: bool = False  # Whether reasoning may begin after other text, and again after its end.
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
     """What the engine needs to generate one sequence."""
 
-    prompt: Prompt
-    """One token at least."""
+    prompt: Prompt  # One token at least.
+    # Limits and extra outputs. The sampling values in it are not used. The context limits `max_tokens` as well.
     params: GenerationParams = field(default_factory=GenerationParams)
-    """Limits and extra outputs. The sampling values in it are not used. The context limits `max_tokens` as well."""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    """How tokens are sampled, with all defaults applied."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # With all defaults applied.
     constraint: Constraint | None = None
-    visible_tokens: frozenset[int] = frozenset()
-    """Control tokens that are part of the text, such as the markers of tool calls."""
-    reasoning_budget: ReasoningBudget | None = None
-    """The limit of reasoning; None: there is none."""
-    adapters: Adapters = ()
-    """The adapters with which all of its tokens are computed."""
-    add_bos: bool = False
-    """Whether the first text begins with the tokens that the tokenizer adds, such as BOS."""
-    prompt_field: str = "prompt"
-    """The field of the request that has the prompt, for errors."""
-    returns_ids: bool = False
-    """Whether the response has token ids, and `Submitted` those of the prompt."""
-    reports_progress: bool = False
-    """Whether the reader of the output gets the progress while the prompt is computed."""
+    visible_tokens: frozenset[int] = frozenset()  # Control tokens that belong to the text, such as markers of calls.
+    reasoning_budget: ReasoningBudget | None = None  # The limit of reasoning; None: there is none.
+    adapters: Adapters = ()  # The adapters with which all of its tokens are computed.
+    add_bos: bool = False  # Whether the first text begins with the tokens that the tokenizer adds, such as BOS.
+    prompt_field: str = "prompt"  # The field of the request that has the prompt, for errors.
+    returns_ids: bool = False  # Whether the response has token ids, and `Submitted` those of the prompt.
+    reports_progress: bool = False  # Whether the reader of the output gets the progress while the prompt is computed.
 
 
 class Submitted(NamedTuple):
     """The sequences of a request, which the engine has queued."""
 
     ids: Sequence[int]
-    n_prompts: Sequence[int]
-    """The number of prompt tokens of each sequence."""
-    prompts: Sequence[Sequence[int]]
-    """The prompt tokens of each sequence; empty without `returns_ids`."""
+    n_prompts: Sequence[int]  # The number of prompt tokens of each sequence.
+    prompts: Sequence[Sequence[int]]  # The prompt tokens of each sequence; empty without `returns_ids`.
 
 
 Sampled = Union[int, tuple[int, float, list[tuple[int, float]]]]
@@ -112,14 +92,12 @@ End = Union[str, Exception]
 class StepOutput(NamedTuple):
     """What one or several steps of the engine produced for one sequence."""
 
-    sequence: int
-    """The index of the sequence in its request."""
-    at: float
-    """The time by `time.perf_counter`, whose clock all processes share."""
+    sequence: int  # The index of the sequence in its request.
+    at: float  # The time by `time.perf_counter`, whose clock all processes share.
     tokens: Sequence[Sampled] = ()
     end: End | None = None
+    # The token that ended the sequence, an end-of-generation token or one of `stop_token_ids`; not in `tokens`.
     last: Sampled | None = None
-    """The token that ended the sequence, an end-of-generation token or one of `stop_token_ids`; not in `tokens`."""
     progress: PromptProgress | None = None
     n_drafted: int = 0
     n_draft_accepted: int = 0
@@ -181,39 +159,27 @@ class SequenceStats(NamedTuple):
 
     id: int
     n_prompt: int
-    n_cached: int
-    """Tokens of the prompt that were in the KV cache before."""
-    n_computed: int
-    """Tokens that are in the KV cache."""
+    n_cached: int  # Tokens of the prompt that were in the KV cache before.
+    n_computed: int  # Tokens that are in the KV cache.
     n_sampled: int
-    max_length: int
-    """The limit of prompt and output together."""
+    max_length: int  # The limit of prompt and output together.
 
 
 @dataclass
 class EngineStats:
     """The state of the engine, and counts since its start. The values may be of two successive steps."""
 
-    running: Sequence[SequenceStats] = ()
-    """The sequences that have a slot, the oldest first."""
-    n_waiting: int = 0
-    """Sequences in the queue."""
-    n_cells_active: int = 0
-    """Cells of running sequences."""
-    n_cells_idle: int = 0
-    """Cells of cached prefixes that no running sequence uses."""
-    n_computed: int = 0
-    """Tokens decoded, of prompts and of outputs."""
-    n_sampled: int = 0
-    """Tokens sampled."""
-    n_cached: int = 0
-    """Prompt tokens that were found in the cache."""
-    n_drafted: int = 0
-    """Draft tokens computed."""
-    n_draft_accepted: int = 0
-    """Draft tokens that were accepted."""
+    running: Sequence[SequenceStats] = ()  # The sequences that have a slot, the oldest first.
+    n_waiting: int = 0  # Sequences in the queue.
+    n_cells_active: int = 0  # Cells of running sequences.
+    n_cells_idle: int = 0  # Cells of cached prefixes that no running sequence uses.
+    n_computed: int = 0  # Tokens decoded, of prompts and of outputs.
+    n_sampled: int = 0  # Tokens sampled.
+    n_cached: int = 0  # Prompt tokens that were found in the cache.
+    n_drafted: int = 0  # Draft tokens computed.
+    n_draft_accepted: int = 0  # Draft tokens that were accepted.
+    # From a request to its first token.
     first_token_s: Histogram = field(default_factory=lambda: Histogram(_FIRST_TOKEN_BOUNDS_S))
-    """Seconds from a request to its first token."""
 
     @property
     def n_running(self) -> int:
@@ -224,10 +190,9 @@ class EngineStats:
 class LoadOptions(ModelOptions):
     """How to load a model: its options, and what no option sets."""
 
+    # Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines.
     use_extra_bufts: bool = True
-    """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
-    others: OtherModels = field(default_factory=OtherModels)
-    """Models that take memory beside this one."""
+    others: OtherModels = field(default_factory=OtherModels)  # Models that take memory beside this one.
 
     def limit_of_request(self, n_ctx_train: int) -> int:
         """The limit of one request, if memory allows: that of the options or of the training."""
@@ -243,46 +208,28 @@ class ModelFacts:
     n_bytes: int
     n_vocab: int
     n_ctx_train: int
-    n_ctx: int
-    """The limit of tokens of one request."""
-    n_cells: int
-    """The capacity of the KV cache, for all sequences together."""
-    n_parallel: int
-    """The limit of running sequences."""
+    n_ctx: int  # The limit of tokens of one request.
+    n_cells: int  # The capacity of the KV cache, for all sequences together.
+    n_parallel: int  # The limit of running sequences.
     chat_template: str | None
-    bos: str
-    """The text of the beginning-of-sequence token."""
-    eos: str
-    """The text of the end-of-sequence token."""
-    add_bos: bool
-    """Whether prompts begin with the BOS token."""
-    special_tokens: frozenset[str]
-    """The texts of control tokens and user-defined tokens."""
-    sampling: SamplingParams
-    """The default sampling parameters: those of localchat, with the recommendations in the metadata."""
+    bos: str  # The text of the beginning-of-sequence token.
+    eos: str  # The text of the end-of-sequence token.
+    add_bos: bool  # Whether prompts begin with the BOS token.
+    special_tokens: frozenset[str]  # The texts of control tokens and user-defined tokens.
+    sampling: SamplingParams  # The defaults: those of localchat, with the recommendations in the metadata.
     metadata: Mapping[str, str]
+    # The tokens before the prefix, the suffix and the middle of a FIM prompt; None if the model has none.
     fim_tokens: tuple[int, int, int] | None = None
-    """The tokens before the prefix, the suffix and the middle of a FIM prompt; None if the model has none."""
-    fim_file: int | None = None
-    """The token before the name of a file in a FIM prompt with several files."""
-    fim_repository: int | None = None
-    """The token before the name of the repository in such a prompt."""
-    device: str = ""
-    """The device that computes its layers, such as "CPU (AMD EPYC)"."""
-    n_threads: int = 0
-    """CPU threads of a step."""
-    n_context_bytes: int = 0
-    """Bytes of the KV cache and of the compute buffers, without the weights."""
-    n_free_bytes: int | None = None
-    """The memory that is free after the model was loaded; None if it is not known."""
-    n_mapped_bytes: int = 0
-    """The weights that are mapped from files, which the system counts as free memory."""
-    modalities: tuple[str, ...] = ()
-    """What the model takes besides text, by its projector: "image", "audio"."""
-    workers: tuple[tuple[str, int], ...] = ()
-    """The workers that compute layers, by their addresses, and the number of layers of each."""
-    adapters: tuple[Adapter, ...] = ()
-    """The adapters of the model. Those with a `problem` cannot be used."""
+    fim_file: int | None = None  # The token before the name of a file in a FIM prompt with several files.
+    fim_repository: int | None = None  # The token before the name of the repository in such a prompt.
+    device: str = ""  # The device that computes its layers, such as "CPU (AMD EPYC)".
+    n_threads: int = 0  # CPU threads of a step.
+    n_context_bytes: int = 0  # Bytes of the KV cache and of the compute buffers, without the weights.
+    n_free_bytes: int | None = None  # The memory that is free after the model was loaded; None if it is not known.
+    n_mapped_bytes: int = 0  # The weights that are mapped from files, which the system counts as free memory.
+    modalities: tuple[str, ...] = ()  # What the model takes besides text, by its projector: "image", "audio".
+    workers: tuple[tuple[str, int], ...] = ()  # The address of each worker, and how many layers it computes.
+    adapters: tuple[Adapter, ...] = ()  # The adapters of the model. Those with a `problem` cannot be used.
 
     @property
     def pooling(self) -> str:

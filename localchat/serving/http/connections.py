@@ -21,27 +21,19 @@ _BACKLOG = 512
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
-@contextlib.contextmanager
-def listening(options: Options) -> Iterator[socket.socket]:
+def listening(options: Options) -> contextlib.AbstractContextManager[socket.socket]:
     """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end."""
-    with listen_on(options.host, options.port) if options.uds is None else listen_at(options.uds) as listener:
-        try:
-            yield listener
-        finally:
-            if options.uds is not None:
-                options.uds.unlink(missing_ok=True)
-
-
-def listen_on(host: str, port: int) -> socket.socket:
-    """A TCP socket that listens at this address; port 0: any free port."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    if options.uds is not None:
+        return listen_at(options.uds)
+    found = socket.getaddrinfo(options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # IPv4 first: some clients try only 127.0.0.1 for localhost.
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
 
 
-def listen_at(path: Path) -> socket.socket:
+@contextlib.contextmanager
+def listen_at(path: Path) -> Iterator[socket.socket]:
     """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
@@ -49,13 +41,14 @@ def listen_at(path: Path) -> socket.socket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
                 path.unlink(missing_ok=True)
-    with contextlib.ExitStack() as closing:
-        listener = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
-        os.chmod(path, 0o600)
-        listener.listen(_BACKLOG)
-        closing.pop_all()
-    return listener
+        try:
+            os.chmod(path, 0o600)
+            listener.listen(_BACKLOG)
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def why_not_listening(options: Options, error: OSError) -> str:

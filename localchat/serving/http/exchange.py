@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import socket
 import time
@@ -34,6 +35,8 @@ _TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)\??(?P
 MAX_LOGGED_CHARS = 200  # Limit of each part of a log line that a client chooses.
 CLIENT_GONE = 499  # Logged as the status if the client did not get a whole response (nginx uses this number).
 
+# Whether `os.write` writes to sockets. It does not wait, since sockets with a timeout do not block.
+_CAN_WRITE = os.name == "posix"
 SEND_BYTES = 64 * 1024  # Bytes of one `send`, to which the timeout of the socket applies.
 
 
@@ -62,6 +65,7 @@ class Exchange:
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id, self.summary = "-", ""
         self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
+        self.unsent = b""  # The rest of the last part, to be sent before the next one.
         # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.
@@ -117,10 +121,19 @@ class Exchange:
 
     def send_part(self, payload: bytes, *, is_last: bool = False) -> None:
         """Send a part of a stream. The last one ends the stream."""
-        if self._is_chunked:
-            framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
-            payload = framed + (b"0\r\n\r\n" if is_last else b"")
-        self._send(payload)
+        self._send(self._framed(payload) + (b"0\r\n\r\n" if is_last and self._is_chunked else b""))
+
+    def send_now(self, payload: bytes) -> bool:
+        """Send a part of a stream, as far as possible without waiting. False: some bytes are `unsent`, or the
+        connection has failed, which `send_part` reports."""
+        self.unsent = self._framed(payload)
+        if _CAN_WRITE and type(self.socket) is socket.socket:  # not one of TLS
+            with contextlib.suppress(OSError):
+                self.unsent = self.unsent[os.write(self.socket.fileno(), self.unsent) :]
+        return not self.unsent
+
+    def _framed(self, payload: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(payload), payload) if payload and self._is_chunked else payload
 
     def send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
@@ -139,7 +152,7 @@ class Exchange:
         self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def _send(self, payload: bytes) -> None:
-        unsent = memoryview(payload)
+        unsent, self.unsent = memoryview(self.unsent + payload), b""
         try:
             while unsent:
                 unsent = unsent[self.socket.send(unsent[:SEND_BYTES]) :]

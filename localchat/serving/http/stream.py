@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..api.encoder import Encoder
-from ..chat.runs.generation import GenerationRun
+from ..chat.runs.generation import Events, GenerationRun
 from ..core import errors
 from ..core.text import to_json
 from .exchange import Exchange
@@ -66,10 +66,18 @@ class Stream:
         if is_last:
             self.encoder.finish()
         chunks = self.encoder.take()
-        if chunks or is_last or (has_events and self._exchange.status is None):
+        if chunks or is_last or self._exchange.unsent or (has_events and self._exchange.status is None):
             self._send(chunks, is_last=is_last)
         else:
             self.ping()
+
+    def send_now(self) -> bool:
+        """Send the new chunks without waiting; False: `send` must send the rest. The response has begun."""
+        assert self.encoder is not None
+        chunks = self.encoder.take()
+        if chunks:
+            self._sent_at = time.monotonic()
+        return not chunks or self._exchange.send_now(b"".join(map(self._format.encode, chunks)))
 
     def ping(self) -> None:
         if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
@@ -102,9 +110,15 @@ def send_output(
     """Generate, and send the response: a stream, or one body. `check` is called every `CHECK_S` seconds."""
     if stream is not None:
         stream.encoder = encoder
+
+    def write(events: Events) -> bool:
+        for index, event in events:
+            encoder.add(index, event)
+        return stream is None or stream.send_now()
+
     checked_at = time.monotonic()
     while run.is_running:
-        events = run.take(CHECK_S)
+        events = run.take(CHECK_S, write if stream is None or exchange.status is not None else None)
         for index, event in events:
             encoder.add(index, event)
         if stream is not None:

@@ -74,7 +74,6 @@ class Loader:
             served.model = self._model(file, engine)
         except BaseException as error:
             start.close()
-            start.clear()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
                 raise
             reason = reason_of(file.path, error)
@@ -89,7 +88,6 @@ class Loader:
             raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
         finally:
             self._loading = None
-        start.clear()
         if is_first:
             # The existing objects live as long as the process. A collection of all of them would delay all requests.
             gc.freeze()
@@ -171,6 +169,9 @@ class _Start:
                     error.killed_by,
                 )
                 options = replace(options, use_extra_bufts=False)
+            finally:
+                if self._shown_percent >= 0:
+                    self._write("\r\x1b[K")
 
     def close(self) -> None:
         """End the process, and wait until it has ended."""
@@ -181,11 +182,6 @@ class _Start:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began_at
-
-    def clear(self) -> None:
-        if self._shown_percent >= 0:
-            self._write("\r\x1b[K")
-            self._shown_percent = -1
 
     def _show(self, done: float) -> None:
         """Show the progress, from 0 to 1."""

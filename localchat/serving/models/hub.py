@@ -18,6 +18,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,18 +187,15 @@ class _Repository:
 
 def _within(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """The result of a call. Raises TimeoutError after `REACH_S`: the search for an address has no limit of its own."""
-    results: list[Any] = []
+    result: Future[Any] = Future()
 
     def run() -> None:
         try:
-            results.append(call(*arguments, **options))
+            result.set_result(call(*arguments, **options))
         except Exception as error:
-            results.append(error)
+            result.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(REACH_S)
-    result = results[0] if results else TimeoutError()
-    if isinstance(result, Exception):
-        raise result
-    return result
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([result], REACH_S).done:
+        raise TimeoutError
+    return result.result()

@@ -7,7 +7,7 @@ from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.text import to_json
 from tests.support.chat_requests import parse
-from tests.support.response_events import call, sampled
+from tests.support.wire_schemas import call, sampled
 
 HEAD = ResponseHead("chatcmpl-1", 7, "m", ((5, 6),))
 START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['

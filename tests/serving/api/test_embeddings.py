@@ -1,5 +1,6 @@
 """Embeddings and rerank: the groups of inputs, request parsing, and the encoding of results."""
 
+from array import array
 from dataclasses import replace
 from typing import Any
 
@@ -8,11 +9,15 @@ import pytest
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.vectors import embed_inputs
-from localchat.serving.core.errors import ShuttingDown
+from localchat.serving.core.errors import ContextLengthExceeded, ShuttingDown
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import ModelFacts
 from tests.support.chat_requests import read
+from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend
+from tests.support.serving import serving
+
+LONG = "a cat " * 500
 
 
 def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPatch):
@@ -28,6 +33,31 @@ def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPat
         with pytest.raises(ShuttingDown):
             embed_inputs(Model("m", engine), read(parse_embeddings, {"input": [[1] * 3000] * 10}), check)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/api/embed", {"input": LONG}, 200),
+        ("/api/embed", {"input": [LONG, "a"], "truncate": True}, 200),
+        ("/api/embed", {"input": LONG, "truncate": False}, 400),
+        ("/api/embeddings", {"prompt": LONG}, 200),
+        ("/v1/embeddings", {"input": LONG}, 400),
+    ],
+)
+def test_ollama_cuts_long_inputs_unless_told_not_to(path: str, fields: Any, status: int, monkeypatch: Any):
+    """The token that the tokenizer adds at the end stays there."""
+
+    def embed(backend: FakeBackend, inputs: list[list[int]]) -> list[Any]:
+        if max(map(len, inputs)) > 9:
+            raise ContextLengthExceeded("it is too long", n_ctx=9)
+        assert {tokens[-1] for tokens in inputs} == {7}
+        return [array("f", [1])] * len(inputs)
+
+    monkeypatch.setattr(FakeBackend, "embed", embed)
+    monkeypatch.setattr(FakeBackend, "tokenize", lambda backend, text, **options: [*text.encode(), 7])
+    with serving() as running:
+        assert ask(running.port, path, fields)[0] == status
 
 
 def facts(architecture: str, **metadata: str) -> ModelFacts:

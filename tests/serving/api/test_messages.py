@@ -13,7 +13,7 @@ from localchat.serving.core.errors import BadRequest, InferenceError, QueueFull
 from localchat.serving.core.events import ContentDelta, Event, OutputEnd, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.request import ResponseFormat
 from tests.support.chat_requests import read, values_of
-from tests.support.response_events import call
+from tests.support.wire_schemas import call
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}

@@ -4,7 +4,9 @@ tests/data/program_requests.json has the fields, kinds of tools and headers of e
 Each body and each event is validated against a schema of its interface.
 """
 
+import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,54 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
+from tests.support.chat_requests import TOOL
+from tests.support.documents import run
 from tests.support.exchanges import exchange
 from tests.support.live import running_process
-from tests.support.response_events import check_stream
-from tests.support.wire_schemas import validate
+from tests.support.wire_schemas import check_stream, validate
 
 REQUESTS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "program_requests.json").read_text())
+USER = {"role": "user", "content": "hello"}
+SCHEMA = {"type": "object", "required": None, "enum": None, "properties": {"a": {"type": "integer", "minimum": None}}}
+
+
+def called(id: Any, arguments: Any) -> dict[str, Any]:
+    call = {"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def result(id: Any, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": content}
+
+
+def request(path: str, **fields: Any) -> dict[str, Any]:
+    return {"path": path, "headers": {}, "body": fields}
+
+
+def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
+    return request("/v1/chat/completions", **{"messages": messages or [USER], "max_tokens": 8, **fields})
+
+
+A, B = ({"role": "system", "content": text} for text in "ab")
+USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+RETURNED = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
+# Requests that failed on other servers, by public reports.
+REQUESTS |= {
+    "calls without ids": chat(USER, called(None, "{}"), result(None, "x"), tools=[TOOL]),
+    "arguments that are an object": chat(USER, called("1", {"at": "x"}), result("1", "x")),
+    "arguments that are no JSON": chat(USER, called("1", "{bad"), result("1", "x")),
+    "a tool that returned nothing": chat(USER, called("1", ""), result("1", None)),
+    "a system message at the end": chat(USER, A),
+    "two system messages": chat(A, B, USER),
+    "a tool without parameters": chat(tools=[{"type": "function", "function": {"name": "f"}}]),
+    "a limit that is a float": chat(max_tokens=10.0),
+    "options of a stream without one": chat(stream_options={"include_usage": True}),
+    "Ollama's empty format": request("/api/chat", messages=[USER], format=""),
+    "null in Ollama's format": request("/api/chat", messages=[USER], format=SCHEMA),
+    "null in Ollama's format of a text": request("/api/generate", prompt="a", format=SCHEMA),
+    "null in all fields": request("/v1/responses", input="hi", reasoning=None, text=None, tools=None),
+    "a tool result without content": request("/v1/messages", max_tokens=5, messages=[USER, USED, RETURNED]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +143,15 @@ def test_other_bodies_follow_the_schemas(address: str, path: str):
 
 @pytest.mark.parametrize("path", ["/api/generate", "/completion", "/completion?several"])
 def test_generated_text_is_streamed_in_the_format_of_its_interface(address: str, path: str):
-    check(address, {"path": path, "headers": {}, "body": OTHERS[path][1]}, stream=True, return_progress=True)
+    check(address, request(path, **OTHERS[path][1]), stream=True, return_progress=True)
 
 
-def check(address: str, request: dict[str, Any], **fields: Any) -> Any:
+def check(address: str, asked: dict[str, Any], **fields: Any) -> Any:
     """The valid body or events of a request."""
-    headers = {"Content-Type": "application/json", **request["headers"]}
-    response, found = exchange(address, request["path"], {**request["body"], **fields}, headers=headers)
+    headers = {"Content-Type": "application/json", **asked["headers"]}
+    response, found = exchange(address, asked["path"], {**asked["body"], **fields}, headers=headers)
     assert response.status == 200, found
-    interface = request["path"].partition("?")[0].removeprefix("/v1")
+    interface = asked["path"].partition("?")[0].removeprefix("/v1")
     schema = interface.strip("/").replace("/", "-")
     if response.getheader("Content-Type") == "application/json":
         assert not fields["stream"] or interface == "/api/show"
@@ -120,3 +164,56 @@ def check(address: str, request: dict[str, Any], **fields: Any) -> Any:
         if event != "[DONE]":
             validate(event, f"{schema}-event")
     return found
+
+
+# --- requests that failed on other servers, by public reports ---
+
+REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_content": "Where?"}
+# A request, and whether its response is right, with the fields of its first choice.
+RESPONSES: dict[str, tuple[dict[str, Any], Any]] = {
+    "zero log probabilities are those of the tokens": (
+        request("/v1/completions", prompt="a", logprobs=0, max_tokens=3),
+        lambda one: [*map(list, one["logprobs"]["top_logprobs"])] == [[token] for token in one["logprobs"]["tokens"]],
+    ),
+    "a natural end with log probabilities": (
+        chat(max_tokens=300, logprobs=True),
+        lambda one: (one["finish_reason"], one["message"]["content"])
+        == ("stop", "".join(token["token"] for token in one["logprobs"]["content"])),
+    ),
+    "control tokens as stop texts": (
+        chat(stop=["<|im_end|>", "<|im_start|>"]), lambda one: one["usage"]["completion_tokens"] == 8,
+    ),
+    "content, reasoning and a call in one message": (
+        chat(USER, REPLAYED, result("1", [{"type": "text", "text": "x"}]), tools=[TOOL]),
+        lambda one: one["finish_reason"] == "length",
+    ),
+    "the count of a cached prompt": (
+        request("/api/chat", messages=[USER], options={"num_predict": 2}), lambda one: one["prompt_eval_count"] > 5,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "is_right"), RESPONSES.values(), ids=RESPONSES)
+def test_response_is_right_also_for_a_cached_prompt(address: str, asked: dict[str, Any], is_right: Any):
+    for _ in range(2):
+        found = check(address, asked, stream=False)
+        assert is_right({**found, **found.get("choices", [{}])[0]}), found
+
+
+LITELLM = """
+import sys, litellm
+for model, base in ("openai/demo", "http://{0}/v1"), ("anthropic/demo", "http://{0}"):
+    try:
+        text = "many words " * 20_000
+        messages = [dict(role="user", content=text)]
+        litellm.completion(model=model, api_base=base.format(sys.argv[1]), api_key="none", messages=messages)
+    except litellm.ContextWindowExceededError:
+        print("recognised")
+"""
+
+
+def test_litellm_recognises_a_prompt_that_is_too_long(address: str):
+    if importlib.util.find_spec("litellm") is None:
+        pytest.skip("the extra 'clients' has the package")
+    done = run([sys.executable, "-c", LITELLM, address], LITELLM_LOCAL_MODEL_COST_MAP="True")  # without the network
+    assert done.stdout.split().count("recognised") == 2, done.stderr

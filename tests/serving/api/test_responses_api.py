@@ -16,7 +16,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.core.request import ResponseFormat
 from localchat.serving.core.text import to_json
 from tests.support.chat_requests import parse_responses, read, values_of
-from tests.support.response_events import call, check_stream, sampled
+from tests.support.wire_schemas import call, check_stream, sampled
 
 LOOK = {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
 FUNCTION = {"type": "function", **LOOK}

@@ -7,9 +7,10 @@ import pytest
 from localchat.serving.api import completions, embeddings, ollama
 from localchat.serving.api.chat import MAX_N, parse_chat
 from localchat.serving.api.messages import parse_messages
+from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS
 from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, MAX_TOKEN_ID_DIGITS, MAX_TOP_LOGPROBS
-from tests.support.chat_requests import HI, TOOL, parse, parse_responses, refused
+from tests.support.chat_requests import HI, TOOL, parse, parse_responses, read
 
 # The parser of each interface, and the fields of a request that it accepts.
 INTERFACES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -21,6 +22,7 @@ INTERFACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "completions": (completions.parse_completion, {"prompt": "a"}),
     "infill": (completions.parse_infill, {"input_prefix": "x"}),
     "embeddings": (embeddings.parse_embeddings, {"input": "a"}),
+    "ollama embeddings": (ollama.parse_old_embed, {"prompt": "a"}),
     "rerank": (embeddings.parse_rerank, {"query": "q", "documents": ["a"]}),
 }
 
@@ -207,6 +209,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"embd_normalize": -1}, "embd_normalize"),
     ],
+    "ollama embeddings": [({"prompt": ""}, "prompt")],
     "rerank": [
         ({"query": None}, "query"),
         ({"query": ""}, "query"),
@@ -221,4 +224,6 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
 )
 def test_wrong_field_is_named(interface: str, fields: dict[str, Any], param: str):
     parse, given = INTERFACES[interface]
-    assert refused(parse, {**given, **fields}) == param
+    with pytest.raises(BadRequest) as caught:
+        read(parse, {**given, **fields})
+    assert (caught.value.param, f"'{param}'" in caught.value.message) == (param, True)

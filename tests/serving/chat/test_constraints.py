@@ -44,10 +44,7 @@ def tools_with(parameters: Any) -> tuple[dict[str, Any], ...]:
     return ({"function": {"name": "f", "parameters": parameters}},)
 
 
-PREFILLED = {
-    "messages": (*HI, {"role": "assistant", "content": "Hi"}),
-    "continue_final_message": "content",
-}
+PREFILLED = {"messages": (*HI, {"role": "assistant", "content": "Hi"}), "continue_final_message": "content"}
 LLAMA = '{{ tools }}{"name": function name, "parameters":'
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
 LISTED_NAMES = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}

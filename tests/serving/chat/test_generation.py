@@ -1,10 +1,11 @@
 """The output of one sequence, up to its end or a stop text, and runs with several sequences."""
 
-from __future__ import annotations
-
+import contextlib
 import json
 import random
 import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,15 +14,23 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
+from localchat.serving.chat.runs.generation import Events
 from localchat.serving.chat.runs.start import start_chat
 from localchat.serving.core.errors import BadRequest, QueueFull
-from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
+from localchat.serving.core.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    OutputToken,
+    PromptProgress,
+    SampledTokens,
+)
 from localchat.serving.engine.values import Cancelled, EngineError, StepOutput
 from tests.support import engines
 from tests.support.dialect_outputs import cuts, text_of
 from tests.support.engines import events_of, output_of, request, request_for, run_of, step_until_idle, stepped
 from tests.support.fakes import FakeBackend, echo, endless
-from tests.support.serving import BIG, TOOLS, generating, serving
+from tests.support.serving import BIG, TOOLS, generating, serving, wait_for
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 
@@ -235,6 +244,40 @@ def test_one_sequence_can_end_at_a_stop_text_and_the_others_continue():
         assert not run.is_running
 
 
+@pytest.mark.parametrize(
+    ("stop", "result", "written", "rest"),
+    [((), True, "bc", "d"), ((), False, "b", "cd"), ((), KeyError("x"), "b", ""), (("c",), True, "b", "")],
+    ids=["at once", "not all at once", "error", "stop text"],
+)
+def test_tokens_are_written_while_take_waits(stop: tuple[str, ...], result: bool | Exception, written: str, rest: str):
+    """The thread of the request gets the end, an error, and all further tokens once one is not written at once."""
+    events: list[OutputEvent] = []
+
+    def write(new: Events) -> bool:
+        events.extend(event for _, event in new)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    with stepped(FakeBackend(endless)) as engine, run_of(engine, [request(max_tokens=4, stop=stop)]) as run:
+        engine.step()
+        run.take(0)
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(run.take, engines.DEADLINE_S, write)
+            wait_for(lambda: run._write is not None)
+            step_until_idle(engine)
+            with pytest.raises(KeyError) if isinstance(result, Exception) else contextlib.nullcontext():
+                taken = [*taking.result()]
+                while run.is_running:
+                    taken += run.take(0)
+                assert _content(event for _, event in taken) == rest
+        assert (_content(events), run.is_running) == (written, False)
+
+
+def _content(events: Iterable[OutputEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, ContentDelta))
+
+
 @pytest.mark.parametrize("n_steps", [0, 3])
 def test_cancel_of_all_raises_after_the_events_before_it(n_steps: int):
     with stepped(FakeBackend(endless)) as engine, run_of(engine, [request(), request()]) as run:
@@ -263,7 +306,7 @@ def test_failure_of_one_sequence_ends_the_run():
 def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
     gate = threading.Semaphore(0)
     with (
-        engines.running(FakeBackend(n_parallel=1, gate=gate)) as engine,
+        engines.started(FakeBackend(n_parallel=1, gate=gate)) as engine,
         engines.submit(engine, request("ab")) as first,
         engines.submit(engine, request("cd")) as second,
     ):

@@ -1,7 +1,5 @@
 """The usage has the tokens of the reasoning, and a budget ends the reasoning."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, cast
 

@@ -17,6 +17,15 @@ from tests.support.engines import read, request, request_for, step_until_idle, s
 from tests.support.fakes import END, FakeBackend, echo, endless
 
 
+def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
+    """Text and end of one request, and the backend that computed it."""
+    backend = FakeBackend(model, **options)
+    with stepped(backend) as engine:
+        generation = submit(engine, request)
+        step_until_idle(engine)
+        return (*read(generation), backend)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "text", "end", "n_completion"),
     [
@@ -28,13 +37,9 @@ from tests.support.fakes import END, FakeBackend, echo, endless
     ],
 )
 def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: str, end: Any, n_completion: int):
-    with stepped(FakeBackend(model, n_ctx=16)) as engine:
-        generation = submit(engine, request("hello", **options))
-        step_until_idle(engine)
-        output, finish = read(generation)
-        assert (output, (finish.reason, finish.stop)) == (text, end)
-        assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, n_completion, 0)
-        assert list(generation) == []
+    output, finish, _ = completed(request("hello", **options), model, n_ctx=16)
+    assert (output, (finish.reason, finish.stop)) == (text, end)
+    assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, n_completion, 0)
 
 
 def test_progress_comes_before_the_text_on_request():
@@ -174,15 +179,6 @@ def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
 
 
 # Drafts.
-
-
-def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
-    """Text and end of one request, and the backend that computed it."""
-    backend = FakeBackend(model, **options)
-    with stepped(backend) as engine:
-        generation = submit(engine, request)
-        step_until_idle(engine)
-        return (*read(generation), backend)
 
 
 QUOTED = "the quick brown fox jumps over the lazy dog"

@@ -14,7 +14,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.engine.values import Cancelled, EngineError
-from tests.support.engines import Generation, read, request_for, running, step_until_idle, submit
+from tests.support.engines import Generation, read, request_for, started, step_until_idle, submit
 from tests.support.fakes import FakeBackend, FakeProjector
 from tests.support.serving import wait_for
 
@@ -36,9 +36,9 @@ def mixing(tokens: list[int], n_prompt: int) -> int:
 def seeing(projector: FakeProjector | None = None, max_bytes: int = 1 << 20, **options: Any) -> Iterator[Engine]:
     projector = projector or FakeProjector()
     backend = FakeBackend(options.pop("model", mixing), **{"n_ctx": 512, "n_cells": 4096, **options})
-    with running(backend, encoder=MediaEncoder(projector, max_bytes)) as engine:
+    with started(backend, encoder=MediaEncoder(projector, max_bytes)) as engine:
         yield engine
-    assert projector.is_closed
+    assert (backend.is_closed, projector.is_closed) == (True, True)
 
 
 def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:

@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from localchat.serving.engine.llama.sampler import chain_steps, seed_of
 from localchat.serving.engine.values import Constraint
 from tests.support.constraints import gbnf
 from tests.support.demo_model import GREEDY, chat, read, wait_until_idle
-from tests.support.engines import Finish, request_for, submit, text_of
+from tests.support.engines import request_for, submit, text_of
 
 CHAINS: dict[str, tuple[SamplingParams, str]] = {
     "defaults": (SamplingParams(), "top_k top_p dist"),
@@ -158,17 +157,14 @@ def test_probabilities_after_sampling_are_of_those_that_remain(engine: Engine, n
 # --- constraints ---
 
 
-def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
-    request = request_for(chat(engine, text), constraint=gbnf(grammar), **{"max_tokens": 100, **options})
-    output, _, finish = read(engine, request)
-    return output, finish
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_grammar_counts_whole_characters(engine: Engine, seed: int):
     """A byte that is not UTF-8 is not counted as a character."""
     flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
-    text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
+    grammar = gbnf("root ::= [^\\x01-\\x7F]{20}")
+    text, _, finish = read(
+        engine, request_for(chat(engine, "Hello!"), constraint=grammar, sampling=flat, max_tokens=100)
+    )
     assert finish.reason == "stop"
     assert len(text) == 20
     assert "\ufffd" not in text

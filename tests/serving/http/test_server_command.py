@@ -229,7 +229,6 @@ def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatc
     start = loading._Start(ModelFile(DEMO_PATH, "demo"), Options(), has_bar=True)
     start._show(0.5)
     assert bool(sys.stderr.n_writes) == has_bar
-    start.clear()
     with restored():
         logs.log_to_stderr()
         n_writes = sys.stderr.n_writes

@@ -183,13 +183,14 @@ def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
 @unix
 def test_unix_socket_that_a_server_left_behind_is_replaced_and_others_stay(tmp_path):
     path, file = tmp_path / "chat", tmp_path / "notes"
-    listen_at(path).close()
-    assert path.is_socket()
-    with listen_at(path), pytest.raises(OSError, match="in use"):
-        listen_at(path)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
     file.write_text("mine")
-    with pytest.raises(OSError, match="in use"):
-        listen_at(file)
+    with listen_at(path):
+        for used in (path, file):
+            with pytest.raises(OSError, match="in use"), listen_at(used):
+                pass
+        assert path.is_socket()
     assert file.read_text() == "mine"
 
 
@@ -258,6 +259,27 @@ def test_pipelined_requests_are_no_disconnect_and_get_their_responses_in_order()
         running.gate.release(1000)
         for text in (b'"one"', b"text/event-stream", b'"three"'):
             read_until(sock, text)
+
+
+def test_request_that_leaves_the_queue_does_not_end_the_running_ones():
+    with serving(endless, **LONG, is_gated=True) as running, contextlib.ExitStack() as stack:
+
+        def has_arrived(n: int) -> bool:
+            running.gate.release()  # A step, before which the engine reads its inbox.
+            stats = running.engine.stats()
+            return stats.n_running + stats.n_waiting == n
+
+        sockets = []
+        for n in range(running.engine.facts.n_parallel + 1):
+            sockets.append(stack.enter_context(running.connect()))
+            sockets[-1].sendall(raw_request(support.chat_body(max_tokens=1000, stream=True), "Connection: close"))
+            wait_for(lambda n=n: has_arrived(n + 1))
+        support.reset(sockets.pop())
+        wait_for(lambda: has_arrived(len(sockets)))
+        running.gate.release(100_000)
+        for sock in sockets:
+            raw = read_all(sock)
+            assert (raw.count(b'"finish_reason":"length"'), raw.count(b"[DONE]")) == (1, 1)
 
 
 # --- clients that do not read ---

@@ -13,9 +13,8 @@ from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import ModelFile
 from tests.support import exchanges
-from tests.support.response_events import check_stream
 from tests.support.serving import BIG, LAST_MESSAGE, chat_request, exchange, generating, no_load, serving, wait_for
-from tests.support.wire_schemas import validate
+from tests.support.wire_schemas import check_stream, validate
 
 
 def test_slots_are_those_of_running_sequences_then_idle_ones():

@@ -1,12 +1,10 @@
 """Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
 
 A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
-free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family. If this
-layout cannot represent every value that the schema of a tool allows, the arguments are one JSON object instead, which
-the parser accepts too.
+free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family, except
+arguments that it cannot enforce (argument_rules.py).
 
-llguidance splits a text into lexemes, each as long as possible. A free text and the marker that ends it are therefore
-one lexeme.
+llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Any
 
 from ...api.chat import ChatRequest
 from ...api.completions import CompletionRequest
-from ...core.errors import BadRequest, NotSupported
+from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
 from ...core.request import ResponseFormat
 from ...engine.values import Constraint
@@ -36,8 +34,7 @@ from .lark import Rules, error_in, gbnf_rule, is_empty, layout_regex, regex_lite
 
 log = logging.getLogger("localchat.server")
 
-# The number of cached constraints: agents send the same tools with every request.
-MAX_CACHED = 64
+MAX_CACHED = 64  # The number of cached constraints: agents send the same tools with every request.
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
@@ -97,7 +94,7 @@ def _constraint(grammar: _Grammar) -> Constraint:
     except ValueError as error:
         reason = str(error)
     if reason:
-        raise BadRequest(f"'{field}' cannot be enforced: {reason}", field)
+        raise field_error(field, f"cannot be enforced: {reason}")
     return Constraint(text, field)
 
 
@@ -106,12 +103,10 @@ class _Grammar:
     """The grammar of one request. The fields determine it, and are the key of the cache."""
 
     dialect: Dialect
-    # The kind, the value as JSON and the path of the field; None: no response format.
-    response_format: tuple[str, str, str] | None
+    response_format: tuple[str, str, str] | None  # The kind, the value as JSON, and the path of the field.
     reasoning: ReasoningStart = "closed"
     has_prefill: bool = False  # Whether the request has an assistant prefill of text.
-    # The tools that may be called: the path of the schema of each in the body, and its function as JSON.
-    functions: tuple[tuple[str, str], ...] = ()
+    functions: tuple[tuple[str, str], ...] = ()  # Callable tools: the path of the schema, the function as JSON.
     must_call: bool = False
     max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
     _rules: Rules = field(default_factory=Rules, compare=False)
@@ -256,8 +251,7 @@ class _Grammar:
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
     pointer, reason = error_place(schema)
     if reason:
-        place = f"{path}#{pointer}"
-        raise BadRequest(f"'{place}' cannot be enforced: {reason}{hint}", place)
+        raise field_error(f"{path}#{pointer}", f"cannot be enforced: {reason}{hint}")
 
 
 def _without_anchors(pattern: str) -> str:
@@ -302,4 +296,4 @@ def _check_sampling(params: GenerationParams) -> None:
     """Refuse options that forbid end-of-generation tokens: after a complete text, no token would be allowed."""
     for name in ("ignore_eos", "min_tokens"):
         if getattr(params, name):
-            raise BadRequest(f"'{name}' cannot be combined with tools or a response format", name)
+            raise field_error(name, "cannot be combined with tools or a response format")

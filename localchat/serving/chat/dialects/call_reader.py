@@ -1,7 +1,4 @@
-"""Reads tool calls in the layouts of a family while they are generated.
-
-Calls that are JSON objects may have other fields in any order. Missing end markers are accepted in all layouts.
-"""
+"""Reads tool calls in the layouts of a family while they are generated. All layouts may lack their end markers."""
 
 from __future__ import annotations
 
@@ -183,9 +180,8 @@ def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
 
 def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
     """Read one call object: the name and arguments in either order. Other fields are skipped. If a call breaks after
-    its name, the rest of its text is emitted as arguments. Without an opener, an object with a field other than the
-    name, arguments, id and type is not a call. It is refused at this field, since it may be JSON content, which must be
-    streamed without delay."""
+    its name, the rest of its text is emitted as arguments. Without an opener, a field other than the name, arguments,
+    id and type is refused at once, since the object may be JSON content, which must be streamed without delay."""
     yield from cursor.expect("{")
     name_key, argument_keys, id_key = _keys(layout)
     # The JSON of the fields before the name.

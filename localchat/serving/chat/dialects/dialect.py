@@ -1,8 +1,4 @@
-"""The declaration of a model family: the markers of reasoning, text and tool calls in its output.
-
-The streaming parser, the constraint of tool calls, and the code that writes the tool calls of earlier turns into the
-prompt use this declaration.
-"""
+"""The declaration of a model family, for its parser, its constraint, and the writer of earlier calls."""
 
 from __future__ import annotations
 

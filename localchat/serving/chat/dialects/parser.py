@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
-from .scan import Cursor, Markers, Mismatch, Reader
+from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -42,14 +43,10 @@ class OutputParser:
         is_raw: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """
-        Args:
-            tools: The tools offered, in OpenAI's format. Without tools, no text is a call.
-            prompt: The rendered prompt, or its end, which shows whether reasoning is open.
-            is_constrained: Whether the request has a response format: the text after reasoning is calls or content.
-            is_continued: Whether the prompt ends with the beginning of the content.
-            is_raw: Whether to emit all text outside calls, as it is: also that of the format.
-        """
+        """Without `tools`, no text is a call. `prompt` is the rendered prompt or its end, which shows whether reasoning
+        is open. `is_constrained`: the request has a response format, so the text after reasoning is calls or content.
+        `is_continued`: the prompt ends with the beginning of the content. `is_raw`: emit all text outside calls as it
+        is, also that of the format."""
         # Whether the text so far ends inside reasoning, and whether reasoning can still begin.
         self.reasoning_is_open = dialect.reasoning_start(prompt) == "open"
         self.reasoning_may_open = True
@@ -63,8 +60,7 @@ class OutputParser:
         self._openers = dialect.openers if self._calls.schemas else ()
         # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
         self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
-        # Whether the next text may belong to a call.
-        self._is_in_call = False
+        self._is_in_call = False  # Whether the next text may belong to a call.
         self._reader = self._read()
 
     @property
@@ -99,9 +95,6 @@ class OutputParser:
             self._events.append(kind(text))
             self._cursor.shown = self._cursor.at
             self._may_be_sole_call = self._may_be_sole_call and kind is ReasoningDelta
-
-    def _reasoning_text(self, text: str) -> None:
-        self._content(text, ReasoningDelta)
 
     def _emit_format(self, end: int) -> None:
         """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
@@ -178,7 +171,7 @@ class OutputParser:
         """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread. Returns the
         opener of the call, which was read, or the marker; "" at the end of the output. Text that begins like a call and
         is not one belongs to the part, and so does a call inside closed reasoning."""
-        emit = self._reasoning_text if is_reasoning else self._content
+        emit: Emit = partial(self._content, kind=ReasoningDelta) if is_reasoning else self._content
         markers = Markers(*ends.literals, *self._openers)
         while True:
             # At the end of the output, reasoning stays open.
@@ -262,7 +255,7 @@ class OutputParser:
                 return False
             n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
             yield
-        self._reasoning_text(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
+        self._content(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())), ReasoningDelta)
         return True
 
 

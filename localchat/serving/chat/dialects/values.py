@@ -185,8 +185,7 @@ class Value:
 
 # Bare text
 
-# The limit of a chain of references, which may be circular. No real schema needs more.
-_MAX_REFERENCES = 8
+_MAX_REFERENCES = 8  # The limit of a chain of references, which may be circular. No real schema needs more.
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 
 

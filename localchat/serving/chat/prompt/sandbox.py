@@ -32,17 +32,14 @@ from ...core.errors import BadRequest
 from ...core.text import decode_json
 from .marked import Marked, has_user_text, join, marked, printed, replace, user_ranges
 
-# The limit of characters in a template, since Python's compiler stops other threads. Published ones have 17,000.
-MAX_SOURCE = 1 << 17
+MAX_SOURCE = 1 << 17  # Characters of a template. Python's compiler stops other threads. Published ones have 17,000.
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
 _CHARS_PER_STEP = 512  # The work of an operation counts as a step for so many characters.
 MAX_SIZE = 1 << 24  # The limit of characters in the operands and the result of one operation. No context holds so many.
 _ITEM = 16  # The characters that an item of a list counts, and a range of user text.
-# The limit of levels in nested lists. Python hashes nested tuples without a limit, and overflows its stack.
-_MAX_DEPTH = 1000
-# The limit of bits in an integer. JSON's numbers have at most 1,024, and the time of a product grows with its square.
-MAX_BITS = 1024
+_MAX_DEPTH = 1000  # Of nested lists. Python hashes nested tuples without a limit, and overflows its stack.
+MAX_BITS = 1024  # Of an integer. JSON's numbers have no more, and the time of a product grows with its square.
 _MAX_WIDTH = 1000  # The limit of a width in a format, and of the characters of an error in a message.
 
 # Methods that pad text to any width or take a mapping, and `encode`: bytes would lose the marks of user text.
@@ -69,8 +66,7 @@ _FREE_TESTS = {"boolean", "callable", "defined", "false", "float", "integer", "i
 _FREE_TESTS |= {"sameas", "sequence", "string", "true", "undefined"}
 _TESTS = {"gteq": "ge", "lteq": "le", "notin": "in"}  # Operators of comparison that are not the names of tests.
 
-# What is left of MAX_LOOP_STEPS to the rendering, or compilation, on this thread.
-_steps_left: ContextVar[list[int]] = ContextVar("steps_left")
+_steps_left: ContextVar[list[int]] = ContextVar("steps_left")  # What is left of MAX_LOOP_STEPS on this thread.
 
 
 class TemplateError(BadRequest):

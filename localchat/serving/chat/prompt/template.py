@@ -20,9 +20,7 @@ from .template_messages import Capabilities, Messages, adapt_messages, find_capa
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
-    "{% for message in messages %}"
-    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
-    "{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

@@ -10,6 +10,7 @@ The messages are those of a ChatRequest, so they are valid: `content` is text or
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -114,13 +115,10 @@ def _tool_call(call: Mapping[str, Any], capabilities: Capabilities) -> Message:
 
 def _arguments_object(arguments: Any) -> Any:
     """Decode arguments. Text that is not a JSON object stays text; templates can print it."""
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        decoded = json.loads(arguments)
-    except ValueError:
-        return arguments
-    return decoded if isinstance(decoded, dict) else arguments
+    with contextlib.suppress(ValueError):
+        if isinstance(arguments, str) and isinstance(decoded := json.loads(arguments), dict):
+            return decoded
+    return arguments
 
 
 def _short_id(call_id: object) -> str:
@@ -231,8 +229,7 @@ def find_capabilities(source: str, render: Callable[[Messages, Messages | None, 
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
 
-# The test word.
-_NEEDLE = "needle"
+_NEEDLE = "needle"  # The test word.
 _HAY: Messages = ({"role": "user", "content": "hay"},)
 _USER: Messages = ({"role": "user", "content": _NEEDLE},)
 _SYSTEM: Messages = ({"role": "system", "content": _NEEDLE}, *_HAY)

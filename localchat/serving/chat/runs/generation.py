@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import threading
 import time
 import uuid
 from collections import Counter
@@ -237,8 +238,12 @@ def _seconds(start: float | None, end: float | None) -> float:
     return 0.0 if start is None or end is None else end - start
 
 
+Events = list[tuple[int, OutputEvent]]
+"""Events of a request, each with the index of its sequence."""
+
+
 class GenerationRun:
-    """A request in flight, on the HTTP thread: makes output events of what the engine produces for its sequences.
+    """A request in flight: makes output events of what the engine produces for its sequences.
     Leaving the `with` block cancels the sequences that are still running."""
 
     def __init__(
@@ -256,13 +261,16 @@ class GenerationRun:
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
-        # What the engine produces for all sequences, in order. Another thread adds to it.
+        # What the engine produces for all sequences, in order.
         self._queue: SimpleQueue[StepOutput] = SimpleQueue()
+        # The `write` of a call of `take` that waits, and the lock of the thread that uses it or the outputs meanwhile.
+        self._write: Callable[[Events], bool] | None = None
+        self._writing = threading.Lock()
         self._running = set(range(len(outputs)))  # The indexes of the outputs that have not ended.
         self._error: Exception | None = None  # That of the sequence that failed first.
         sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):
-            submitted = model.engine.submit(sequences, self._queue.put, check)
+            submitted = model.engine.submit(sequences, self._deliver, check)
         self._engine, (self._ids, n_prompts, prompts) = model.engine, submitted
         for output, n_prompt in zip(outputs, n_prompts):
             output.n_prompt = n_prompt
@@ -281,15 +289,19 @@ class GenerationRun:
         """Whether `take` may still return or raise something."""
         return bool(self._running)
 
-    def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
+    def take(self, timeout_s: float | None = None, write: Callable[[Events], bool] | None = None) -> Events:
         """Wait for output, then return all events of it, each with the index of its sequence; none after `timeout_s`.
-        Raises ApiError after the last events if a sequence failed, which ends the others too; Cancelled."""
-        events: list[tuple[int, OutputEvent]] = []
-        for index, steps in self._taken(timeout_s).items() if self._error is None else ():
+        Meanwhile `write` gets the events of tokens on the thread that receives them, so that they wake no other one;
+        it must not wait. `take` returns when `write` returns false. Raises ApiError after the last events if a
+        sequence failed, which ends the others too; Cancelled."""
+        events: Events = []
+        taken = self._taken(timeout_s, write) if self._error is None else {}
+        for index, steps in taken.items() if self._error is None else ():
             if index not in self._running:
                 continue
             output, end = self.outputs[index], steps[-1].end
-            events += ((index, event) for event in output.read(steps))
+            if output.finish_reason is None:
+                events += ((index, event) for event in output.read(steps))
             if output.finish_reason is not None:
                 self._running.remove(index)
                 if end is None:  # The output has ended before the sequence.
@@ -303,9 +315,11 @@ class GenerationRun:
                 raise self._error
         return events
 
-    def _taken(self, timeout_s: float | None) -> dict[int, list[StepOutput]]:
-        """What the engine has produced since the last call, by the index of the sequence."""
+    def _taken(self, timeout_s: float | None, write: Callable[[Events], bool] | None) -> dict[int, list[StepOutput]]:
+        """What the engine has produced since the last call, except what `write` got, by the index of the sequence."""
         taken: dict[int, list[StepOutput]] = {}
+        with self._writing:
+            self._write = write if self._queue.empty() else None
         try:
             new = self._queue.get(timeout=timeout_s)
             while True:
@@ -313,6 +327,24 @@ class GenerationRun:
                 new = self._queue.get_nowait()
         except Empty:
             return taken
+        finally:
+            with self._writing:
+                self._write = None
+
+    def _deliver(self, step: StepOutput) -> None:
+        """Runs on the thread that receives the output of all requests: write it, or leave it to `take`."""
+        with self._writing:
+            output = self.outputs[step.sequence]
+            if self._write is not None and not step.is_urgent and output.finish_reason is None:
+                try:
+                    events = [(step.sequence, event) for event in output.read([step])]
+                    if self._write(events) and output.finish_reason is None:
+                        return
+                except Exception as error:
+                    self._error = error
+                step = StepOutput(step.sequence, step.at)
+            self._write = None
+            self._queue.put(step)
 
     def cancel(self) -> None:
         """End all sequences within one step of the engine."""

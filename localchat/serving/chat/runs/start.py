@@ -1,17 +1,16 @@
 """Starts requests for text: makes the prompts, the constraint, the budget of the reasoning and the parsers.
 
-`start_chat` renders the messages. `start_text` tokenizes the prompts of text completions and of fill-in-the-middle
-(FIM), whose output is plain text.
+`start_chat` renders messages. `start_text` takes the prompts of text completions and fill-in-the-middle (FIM).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...api.chat import ChatRequest
-from ...api.completions import CompletionRequest, SourceFile
+from ...api.completions import CompletionRequest
 from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
@@ -22,15 +21,13 @@ from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBud
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.parser import OutputParser
-from ..model import Model
+from ..model import Check, Model
 from ..prompt.marked import text_parts
 from ..prompt.template import ChatTemplate, prefilled
 from .generation import GenerationRun, Output, PlainText, wire_errors
 
 
-def start_chat(
-    model: Model, request: ChatRequest, id_prefix: str, check: Callable[[], None] = lambda: None
-) -> GenerationRun:
+def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check = lambda: None) -> GenerationRun:
     """Submit the `n` sequences of a prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
     model.check_queue(request.n_choices, "n")
     request, media = _with_media(model, request)
@@ -72,8 +69,7 @@ def start_chat(
 
 
 def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts. Only the first
-    reports the progress of the prompt."""
+    """`n` sequences of a prompt, each with the next seed: equal seeds make equal texts. The first reports progress."""
     sampling = sequence.sampling
     seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
     samplings = (replace(sampling, seed=seed) for seed in seeds)
@@ -94,27 +90,25 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
         return len(model.engine.tokenize_prompt(_parts(prompt, template, media)))
 
 
-def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequence[MediaFile | None]]:
+def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Mapping[int, MediaFile]]:
     """The request, whose markers stand for images and sounds that the model can take, and these by their numbers. Notes
     replace the markers of others in replayed messages. Raises BadRequest for others in new messages."""
-    media: list[MediaFile | None] = []
+    media: dict[int, MediaFile] = {}
     notes: dict[int, str] = {}
     modalities = model.engine.facts.modalities
     for i, attachment in enumerate(request.attachments):
-        is_supported = ("image" if attachment.kind == IMAGE else "audio") in modalities
-        if not is_supported and not attachment.is_replayed:
-            refuse_media(attachment.path, attachment.kind, modalities)
-        medium = None
         try:
-            medium = checked(attachment) if is_supported else None
+            if ("image" if attachment.kind == IMAGE else "audio") in modalities:
+                media[i] = checked(attachment)
+            elif attachment.is_replayed:
+                notes[i] = note_of(attachment.kind)
+            else:
+                refuse_media(attachment.path, attachment.kind, modalities)
         except errors.BadRequest as error:
             if not attachment.is_replayed:
                 raise
             notes[i] = note_of(attachment.kind, error.message)
-        if medium is None:
-            notes.setdefault(i, note_of(attachment.kind))
-        media.append(medium)
-        if len(media) - len(notes) > MAX_MEDIA:
+        if len(media) > MAX_MEDIA:
             text = f"the request has more than {MAX_MEDIA} images and sounds: '{attachment.path}' is number {i + 1}"
             raise errors.BadRequest(text, attachment.path)
 
@@ -129,15 +123,13 @@ def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Sequen
     return request, media
 
 
-def _parts(prompt: str, template: ChatTemplate, media: Sequence[MediaFile | None]) -> Iterator[TextPart | MediaFile]:
+def _parts(prompt: str, template: ChatTemplate, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
     """The parts of a prompt to tokenize, and the media between them."""
     start = 0
     for found in MARKER.finditer(prompt) if media else ():
-        medium = media[int(found[1])]
-        if medium is not None:
-            yield from text_parts(prompt[start : found.start()], template.special)
-            yield medium
-            start = found.end()
+        yield from text_parts(prompt[start : found.start()], template.special)
+        yield media[int(found[1])]
+        start = found.end()
     yield from text_parts(prompt[start:] if start else prompt, template.special)
 
 
@@ -176,12 +168,7 @@ def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, promp
     )
 
 
-# Text completions
-
-
-def start_text(
-    model: Model, request: CompletionRequest, id_prefix: str, check: Callable[[], None] = lambda: None
-) -> GenerationRun:
+def start_text(model: Model, request: CompletionRequest, id_prefix: str, check: Check = lambda: None) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
     model.check_queue(request.n_choices, "prompt" if len(request.prompts) > 1 else "n")
     n, params = request.params.n, request.params
@@ -212,9 +199,8 @@ def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prom
         return ((given, True),)
     facts = engine.facts
     if facts.fim_tokens is None:
-        field = request.suffix_field
-        text = f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
-        raise errors.BadRequest(text, field)
+        problem = "needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
+        raise errors.field_error(request.suffix_field, problem)
     before, after, middle = facts.fim_tokens
     gap: Prompt = (before, (given, False), after, (request.suffix, False), middle, (request.begun, False))
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
@@ -227,15 +213,15 @@ def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prom
     return (*first, *files, *gap)
 
 
-def _file_parts(facts: ModelFacts, files: Sequence[SourceFile]) -> Iterator[int | TextPart]:
+def _file_parts(facts: ModelFacts, files: Sequence[tuple[str, str]]) -> Iterator[int | TextPart]:
     """The other files, each after its separator token and name. The header of the file to complete comes last."""
     if facts.fim_file is None:
-        yield from ((f"{file.name}\n{file.text}\n\n", False) for file in files)
+        yield from ((f"{name}\n{text}\n\n", False) for name, text in files)
         return
     if facts.fim_repository is not None:
         yield from (facts.fim_repository, ("project\n", False))
-    for file in files:
-        yield from (facts.fim_file, (f"{file.name}\n{file.text}\n", False))
+    for name, text in files:
+        yield from (facts.fim_file, (f"{name}\n{text}\n", False))
     yield from (facts.fim_file, ("file\n", False))
 
 

@@ -1,21 +1,14 @@
-"""Runs embedding and rerank requests on the engine: inputs become vectors or scores.
-
-Each function returns them with the number of tokens. It calls `check` at times, which may raise an error to end the
-request.
-"""
+"""Runs embedding and rerank requests on the engine. Each returns its vectors or scores, and the number of tokens."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ...api.embeddings import EmbeddingsRequest, RerankRequest
+from ...api.embeddings import EmbeddingsRequest, RerankRequest, Vectors
 from ...core import errors
-from ..model import Model
-
-Vectors = list["array[float]"]
-Check = Callable[[], None]
+from ..model import Check, Model
 
 
 def _refuse_adapters(model: Model) -> None:
@@ -31,8 +24,7 @@ def embed_inputs(model: Model, request: EmbeddingsRequest, check: Check = lambda
     vectors, n_tokens = model.engine.embed(request.inputs, field="input", truncates=request.truncates, check=check)
     width = len(vectors[0])
     if request.dimensions is not None and request.dimensions > width:
-        text = f"'dimensions' is {request.dimensions}, and this model's vectors have {width}"
-        raise errors.BadRequest(text, "dimensions")
+        raise errors.field_error("dimensions", f"is {request.dimensions}, and this model's vectors have {width}")
     return [normalised(vector[: request.dimensions]) for vector in vectors], n_tokens
 
 

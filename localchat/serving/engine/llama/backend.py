@@ -197,25 +197,13 @@ class LlamaBackend:
         offset, n_rows = chunk.sequence.n_computed - span.start, chunk.n_tokens
         self._rows.clear()
         self._rows.add(self._ids[chunk.slot], span.position + offset, [0] * n_rows)
-        given = self._rows.batch
-        positions = given.pos
-        if span.chunk.sections:  # One after another, for all rows.
-            rows = slice(offset, offset + n_rows)
-            found = [
-                at + growth * span.position
-                for section in span.chunk.sections
-                for at, growth in zip(section.first[rows], section.growth[rows])
-            ]
-            positions = (L.llama_pos * len(found))(*found)
-        batch = L.llama_batch(
-            n_tokens=n_rows,
-            token=None,
-            embd=ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float)),
-            pos=positions,
-            n_seq_id=given.n_seq_id,
-            seq_id=given.seq_id,
-            logits=given.logits,
-        )
+        batch = L.llama_batch.from_buffer_copy(self._rows.batch)
+        batch.token = None
+        batch.embd = ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float))
+        if span.chunk.sections is not None:  # One after another, for all rows.
+            first, growth = (np.reshape(values, (4, -1)) for values in span.chunk.sections)
+            found = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
+            batch.pos = (L.llama_pos * len(found))(*found)
         if not span.chunk.is_causal:
             L.llama_set_causal_attn(self._context, False)
         code = self._compute(batch)

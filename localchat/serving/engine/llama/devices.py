@@ -29,14 +29,10 @@ _MAC_FREE_PAGES = ("free", "inactive", "speculative", "purgeable")
 class Device:
     """A device of llama.cpp."""
 
-    name: str
-    """Its short name, such as "CUDA0"."""
-    description: str
-    """What the driver calls it."""
-    kind: str
-    """"CPU", "GPU" (integrated ones too) or "accelerator"."""
-    n_free: int
-    """Free bytes; 0 if the driver does not report them."""
+    name: str  # Its short name, such as "CUDA0".
+    description: str  # What the driver calls it.
+    kind: str  # "CPU", "GPU" (integrated ones too) or "accelerator".
+    n_free: int  # Free bytes; 0 if the driver does not report them.
 
     @property
     def is_remote(self) -> bool:

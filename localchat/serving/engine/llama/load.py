@@ -72,6 +72,7 @@ def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] |
     context, n_ctx, limits = model.new_context(memories)
     if projector is not None:
         projector.n_pass = L.llama_n_ubatch(context)
+    n_context_bytes = sum(memory.n_bytes(limits.n_cells) for memory in memories)
     vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
     facts = _read_facts(
         model,
@@ -80,9 +81,7 @@ def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] |
         n_cells=limits.n_cells,
         # With all layers on GPUs threads have no effect.
         n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),
-        n_context_bytes=sum(memory.n_bytes(limits.n_cells) for memory in memories)
-        + n_adapter_bytes
-        + n_projector_bytes,
+        n_context_bytes=n_context_bytes + n_adapter_bytes + n_projector_bytes,
         modalities=projector.modalities if projector else (),
         adapters=adapters,
     )

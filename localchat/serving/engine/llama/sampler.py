@@ -51,13 +51,11 @@ def chain_steps(s: SamplingParams) -> list[Step]:
         names = tuple(name for name in names if name in (*_REORDERING, "temperature"))
     has_penalty = s.repeat_penalty != 1 or s.frequency_penalty or s.presence_penalty
     penalties = (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
+    dry = (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n)
     # For each sampler: whether it has an effect, and its step.
     steps: dict[str, tuple[Any, Step]] = {
         "penalties": (s.penalty_last_n and has_penalty, ("penalties", *penalties)),
-        "dry": (
-            s.dry_multiplier and s.dry_penalty_last_n,
-            ("dry", s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n),
-        ),
+        "dry": (s.dry_multiplier and s.dry_penalty_last_n, ("dry", *dry)),
         "top_n_sigma": (s.top_n_sigma >= 0, ("top_n_sigma", s.top_n_sigma)),
         "top_k": (s.top_k > 0, ("top_k", s.top_k)),
         "typical_p": (s.typical_p < 1, ("typical", s.typical_p, s.min_keep)),

@@ -14,14 +14,17 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Union
+from typing import TYPE_CHECKING
 
 from ...core.errors import BadRequest, out_of_resources
 from ...core.media import MediaFile
-from ..batch import MediaChunk, PositionSection
+from ..batch import MediaChunk
 from ..values import EngineError
+
+if TYPE_CHECKING:
+    from .projector import LlamaProjector
 
 log = logging.getLogger("localchat.engine")
 
@@ -31,39 +34,13 @@ CACHE_BYTES = 256 << 20
 _NICE = 5
 
 
-class Counted(NamedTuple):
-    """A chunk of an image or sound, before it is encoded; see MediaChunk."""
-
-    n_cells: int
-    n_positions: int
-    is_causal: bool = True
-    sections: tuple[PositionSection, ...] = ()
-
-
-Items = Sequence[Union[int, Counted]]
-"""What stands for an image or sound in a prompt: tokens that the model wants around it, and its chunks."""
-
-
-class Projector(Protocol):
-    """What `LlamaProjector` has. Tests have another one."""
-
-    def count(self, media: MediaFile) -> Items:
-        """The size of an image or sound in a prompt; any thread. Raises BadRequest if it cannot be decoded."""
-
-    def encode(self, media: MediaFile) -> Sequence[Any]:
-        """The rows of each chunk, in a buffer. Runs on one thread."""
-
-    def close(self) -> None: ...
-
-
 class PreparedMedia:
     """An image or a sound for the model."""
 
-    def __init__(self, media: MediaFile, key: bytes, items: Items) -> None:
+    def __init__(self, media: MediaFile, key: bytes, items: Iterable[int | MediaChunk]) -> None:
         # Its tokens: those that the model wants around it, and a negative number for each cell of a chunk.
         self.cells: list[int] = []
         self.chunks: list[MediaChunk] = []
-        self.error: Exception | None = None  # Why it cannot be encoded.
         self.media = media
         self.n_bytes = len(media.data)
         for item in items:
@@ -71,35 +48,31 @@ class PreparedMedia:
                 self.cells.append(item)
                 continue
             # All of the content is in the number, so that equal numbers are equal content. -1 means no token.
-            cell = -2 - int.from_bytes(key + len(self.chunks).to_bytes(4, "big"), "big")
-            self.chunks.append(MediaChunk(cell, *item, self))
-            self.cells += [cell] * item.n_cells
+            item.cell = -2 - int.from_bytes(key + len(self.chunks).to_bytes(4, "big"), "big")
+            item.medium = self
+            self.chunks.append(item)
+            self.cells += [item.cell] * item.n_cells
 
 
 class MediaEncoder:
     """Encodes media with a projector, first come first served."""
 
-    def __init__(self, projector: Projector, max_bytes: int = CACHE_BYTES) -> None:
+    # Whether a sequence still needs a medium. Called on the thread that encodes.
+    wants: Callable[[PreparedMedia], bool]
+    # Called with a medium that is encoded, or with the error. Runs under the lock if no thread can be started.
+    on_end: Callable[[PreparedMedia, Exception | None], None]
+
+    def __init__(self, projector: LlamaProjector, max_bytes: int = CACHE_BYTES) -> None:
         self._projector = projector
         self._max_bytes = max_bytes
-        self._wants: Callable[[PreparedMedia], bool]
-        self._on_end: Callable[[PreparedMedia], None]
-        # One file is decoded at a time, which bounds the memory for that.
-        self._counting = threading.Lock()
-        # Guards the rest.
-        self._lock = threading.Lock()
-        # By content, the least recently used first.
-        self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()
+        self._counting = threading.Lock()  # One file is decoded at a time, which bounds the memory for that.
+        self._lock = threading.Lock()  # Guards the rest.
+        self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
         self._current: PreparedMedia | None = None
         # It ends when the queue is empty: OpenMP keeps a team of threads for each thread that has computed, and
         # shortens the waits of all teams if they have more threads than there are cores.
         self._thread: threading.Thread | None = None
-
-    def start(self, wants: Callable[[PreparedMedia], bool], on_end: Callable[[PreparedMedia], None]) -> None:
-        """`wants` tells whether a sequence still needs a medium; `on_end` is called when it is encoded or has an error.
-        Both are called on the thread that encodes."""
-        self._wants, self._on_end = wants, on_end
 
     def close(self) -> None:
         """Wait until the medium that is being encoded is complete, and encode no other."""
@@ -134,21 +107,16 @@ class MediaEncoder:
             for medium in media:
                 is_missing = any(chunk.rows is None for chunk in medium.chunks)
                 if is_missing and medium is not self._current and medium not in self._queue:
-                    medium.error = None
                     self._queue.append(medium)
             if not self._queue or self._thread is not None:
                 return
             self._thread = threading.Thread(target=self._run, name="localchat-media", daemon=True)
             try:
                 self._thread.start()
-                return
             except RuntimeError as error:
-                self._thread, refused = None, list(self._queue)
-                self._queue.clear()
-                for medium in refused:
-                    medium.error = out_of_resources(error) or EngineError(str(error))
-        for medium in refused:
-            self._on_end(medium)
+                self._thread = None
+                while self._queue:
+                    self.on_end(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
 
     def _evict(self) -> None:
         """Drop the least recently used media, except the newest one."""
@@ -160,24 +128,24 @@ class MediaEncoder:
         if sys.platform == "linux":  # There, each thread has a priority.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (medium := self._next()) is not None:
+            failure = None
             try:
                 self._encode(medium)
             except Exception as error:
                 log.warning("%s could not be encoded: %s", medium.media.path or medium.media.kind, error)
-                known = isinstance(error, EngineError)
-                medium.error = error if known else EngineError(f"it cannot be encoded: {error}")
+                failure = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
             with self._lock:
                 # Before the scheduler hears of it, which may ask again.
                 self._current = None
                 self._evict()
-            self._on_end(medium)
+            self.on_end(medium, failure)
 
     def _next(self) -> PreparedMedia | None:
         """The next medium that a sequence still needs. None: the thread ends."""
         with self._lock:
             while self._queue:
                 medium = self._queue.popleft()
-                if self._wants(medium):
+                if self.wants(medium):
                     self._current = medium
                     return medium
             self._thread = None

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 import os
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
-from ..batch import PositionSection
+from ..batch import MediaChunk
 from ..llama.library import L, Model, last_errors, mtmd
 from ..values import EngineError
-from .encoder import Counted, Items
 
 # Placeholders of these sizes show the largest number of cells of an image.
 _SIZES = ((4096, 4096), (16384, 1024), (1024, 16384), (448, 448))
@@ -29,7 +30,7 @@ _TRIAL_SIDE = 64
 
 
 class LlamaProjector:
-    """A loaded projector. `count` runs on any thread, `encode` on one."""
+    """A loaded projector."""
 
     def __init__(self, path: str, model: Model, *, n_threads: int, use_gpu: bool) -> None:
         """Raises EngineError if the file is no projector for this model, or cannot encode an image and a sound."""
@@ -49,10 +50,8 @@ class LlamaProjector:
         self._width: int = L.llama_model_n_embd_inp(model.pointer)
         self._options = library.mtmd_helper_init_opt_default()
         self._options.video_params.ffmpeg_bin_dir = _NO_FOLDER
-        # Whether `encode` runs.
-        self.is_encoding = False
-        # The limit of the cells of a chunk that are computed in one pass, which the context sets.
-        self.n_pass = 1 << 30
+        self.is_encoding = False  # Whether `encode` runs.
+        self.n_pass = 1 << 30  # The limit of cells of a chunk that one pass computes, which the context sets.
         # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
         with ThreadPoolExecutor(1) as thread:
             error = thread.submit(self._try, path).exception()
@@ -70,25 +69,26 @@ class LlamaProjector:
             return 0
         most = 0
         for width, height in _SIZES:
-            with self._chunks(self._library.mtmd_bitmap_init(width, height, None)) as chunks:
-                most = max([most, *(item.n_cells for _, item in self._items(chunks) if isinstance(item, Counted))])
+            with self._items(self._library.mtmd_bitmap_init(width, height, None)) as items:
+                most = max([most, *(item.n_cells for _, item in items if isinstance(item, MediaChunk))])
         return most
 
-    def count(self, media: MediaFile) -> Items:
-        """See media/encoder.py."""
-        with self._chunks(self._bitmap(media, is_counted=True)) as chunks:
-            found = [item for _, item in self._items(chunks)]
+    def count(self, media: MediaFile) -> list[int | MediaChunk]:
+        """What stands for an image or sound in a prompt: tokens that the model wants around it, and its chunks, which
+        are not encoded. Any thread. Raises BadRequest if it cannot be decoded."""
+        with self._items(self._bitmap(media, is_counted=True)) as items:
+            found = [item for _, item in items]
         for item in found:
-            if isinstance(item, Counted) and not item.is_causal and item.n_cells > self.n_pass:
+            if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self.n_pass:
                 raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
         return found
 
     def encode(self, media: MediaFile) -> list[Any]:
-        """See media/encoder.py."""
+        """The rows of each chunk, in a buffer. Runs on one thread."""
         self.is_encoding = True
         try:
-            with self._chunks(self._bitmap(media)) as chunks:
-                return [self._rows(chunk, item) for chunk, item in self._items(chunks) if isinstance(item, Counted)]
+            with self._items(self._bitmap(media)) as items:
+                return [self._rows(chunk, item) for chunk, item in items if isinstance(item, MediaChunk)]
         finally:
             self.is_encoding = False
 
@@ -103,8 +103,8 @@ class LlamaProjector:
         return bitmap
 
     @contextlib.contextmanager
-    def _chunks(self, bitmap: Any) -> Iterator[Any]:
-        """The chunks of a bitmap with the tokens around them. Frees both."""
+    def _items(self, bitmap: Any) -> Iterator[list[tuple[Any, int | MediaChunk]]]:
+        """The tokens and the chunks of a bitmap, each with libmtmd's chunk. Frees the bitmap and libmtmd's chunks."""
         library = self._library
         chunks = library.mtmd_input_chunks_init()
         try:
@@ -112,44 +112,42 @@ class LlamaProjector:
             parts = (ctypes.POINTER(library.mtmd_input_part) * 1)(ctypes.pointer(part))
             if library.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False):
                 raise BadRequest(f"the model cannot take it: {last_errors()}")
-            yield chunks
+            found = (library.mtmd_input_chunks_get(chunks, i) for i in range(library.mtmd_input_chunks_size(chunks)))
+            yield [(chunk, item) for chunk in found for item in self._read(chunk)]
         finally:
             library.mtmd_input_chunks_free(chunks)
             library.mtmd_bitmap_free(bitmap)
 
-    def _items(self, chunks: Any) -> Iterator[tuple[Any, int | Counted]]:
-        """The tokens and the chunks of media, each with libmtmd's chunk."""
+    def _read(self, chunk: Any) -> Sequence[int | MediaChunk]:
+        """The tokens of a chunk of text, or a chunk of media."""
         library = self._library
-        for i in range(library.mtmd_input_chunks_size(chunks)):
-            chunk = library.mtmd_input_chunks_get(chunks, i)
-            if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
-                n = ctypes.c_size_t()
-                tokens = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
-                yield from ((chunk, tokens[j]) for j in range(n.value))
-                continue
-            n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
-            n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
-            is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
-            yield chunk, Counted(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))
+        if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            n = ctypes.c_size_t()
+            tokens: Sequence[int] = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+            return tokens[: n.value]
+        n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
+        n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
+        is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
+        return [MediaChunk(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))]
 
-    def _sections(self, chunk: Any, n_cells: int) -> tuple[PositionSection, ...]:
+    def _sections(self, chunk: Any, n_cells: int) -> tuple[array[int], array[int]] | None:
         if not self._is_mrope:
-            return ()
-        library = self._library
-        image = library.mtmd_input_chunk_get_tokens_image(chunk)
+            return None
+        image = self._library.mtmd_input_chunk_get_tokens_image(chunk)
         if image is None:  # Sound has one position for all sections.
-            return (PositionSection(list(range(n_cells)), [1] * n_cells),) * 4
-        positions = (library.mtmd_decoder_pos * n_cells)(), (library.mtmd_decoder_pos * n_cells)()
+            return array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells)
+        found = []
         for start in (0, 1):
-            library.mtmd_helper_image_get_decoder_pos(image, start, positions[start])
-        sections = (tuple([getattr(at, name) for at in start] for start in positions) for name in "tyxz")
-        return tuple(PositionSection(one, [b - a for a, b in zip(one, two)]) for one, two in sections)
+            positions = (self._library.mtmd_decoder_pos * n_cells)()
+            self._library.mtmd_helper_image_get_decoder_pos(image, start, positions)
+            found.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
+        return found[0], array("i", map(operator.sub, found[1], found[0]))
 
-    def _rows(self, chunk: Any, counted: Counted) -> Any:
+    def _rows(self, chunk: Any, item: MediaChunk) -> Any:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
         if code != 0:
             raise EngineError(f"libmtmd could not encode it (code {code}): {last_errors()}")
-        rows = (ctypes.c_float * self._width * counted.n_cells)()
+        rows = (ctypes.c_float * self._width * item.n_cells)()
         found = self._library.mtmd_get_output_embd(self._context)  # valid until the next call
         ctypes.memmove(rows, found, ctypes.sizeof(rows))
         return rows
@@ -164,9 +162,9 @@ class LlamaProjector:
             trials.append(library.mtmd_bitmap_init_from_audio(n_samples, (ctypes.c_float * n_samples)()))
         for bitmap in trials:
             try:
-                with self._chunks(bitmap) as chunks:
-                    for chunk, item in self._items(chunks):
-                        if isinstance(item, Counted):
+                with self._items(bitmap) as items:
+                    for chunk, item in items:
+                        if isinstance(item, MediaChunk):
                             self._rows(chunk, item)
                         elif item < 0:
                             raise EngineError("its special tokens are not in the vocabulary of the model")

@@ -1,0 +1,85 @@
+"""The models that a server lists, of which a request that names no model uses the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ModelNotNamed, ProtocolError, StatusError
+from ..transport.call import Call
+
+# The fields with the context length, by precedence, of an entry of the list, then of its `meta` (llama.cpp).
+_LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
+_META_LENGTH_FIELDS = "n_ctx n_ctx_train"
+
+_SHOWN_NAMES = 20
+
+
+class Model(str):
+    """The name of a model that a server lists; `raw` is the entry of the list, an object or only a name."""
+
+    raw: Any
+
+    def __new__(cls, name: str, raw: Any = None) -> Model:
+        model = super().__new__(cls, name)
+        model.raw = raw
+        return model
+
+    @property
+    def context_length(self) -> int | None:
+        """The limit of tokens of a request, prompt and output together; None if the server does not report it."""
+        entry = self.raw if isinstance(self.raw, dict) else {}
+        meta = entry.get("meta")
+        found = [entry.get(name) for name in _LENGTH_FIELDS.split()]
+        found += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
+        return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
+
+    @property
+    def state(self) -> str | None:
+        """ "loaded", "loading", "unloaded" or "failed"; None if the server does not report it."""
+        entry = self.raw if isinstance(self.raw, dict) else {}
+        status = entry.get("status")  # llama.cpp's field; that of LM Studio is `state`.
+        found = status.get("value") if isinstance(status, dict) else entry.get("state")
+        return found if isinstance(found, str) else None
+
+
+async def fetch_models(call: Call, headers: Mapping[str, str]) -> list[Model]:
+    return parse_models(await call.fetch_json("list of models is", "GET", "models", None, headers))
+
+
+async def default_model(call: Call, headers: Mapping[str, str]) -> str | None:
+    """The model of the client, or the only one of the server; None if the server lists none."""
+    settings = call.settings
+    if settings.model is None and settings.found_model is None:
+        try:
+            settings.found_model = choose_model(await fetch_models(call, headers))
+        except (ProtocolError, StatusError) as error:  # Many servers with one model have no list.
+            if isinstance(error, StatusError) and error.status not in (404, 405, 501):
+                raise
+    return settings.model or settings.found_model
+
+
+def parse_models(body: Any) -> list[Model]:
+    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array."""
+    if isinstance(body, dict) and body.keys() & {"data", "models"}:
+        body = body.get("data") or body.get("models") or []
+    if not isinstance(body, list):
+        raise ProtocolError("the list of models has neither data nor models")
+    found = []
+    for item in body:
+        named = item if isinstance(item, dict) else {"id": item}
+        name = named.get("id") or named.get("name") or named.get("model")
+        if isinstance(name, str) and name:
+            found.append(Model(name, item))
+    return found
+
+
+def choose_model(models: Sequence[str]) -> str | None:
+    """The only model, or the only loaded one; None if there is none. Raises ModelNotNamed if there are several."""
+    names = list(dict.fromkeys(models))
+    loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
+    if len(names) > 1 and len(loaded) != 1:
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        shown = ", ".join(names[:_SHOWN_NAMES]) + more
+        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
+    return (loaded or names or [None])[0]
