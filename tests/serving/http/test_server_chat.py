@@ -2,13 +2,16 @@
 
 import json
 import logging
+import os
 import re
 import select
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from localchat.serving.chat.model import Model
+from localchat.serving.http import exchange as exchanges
 from localchat.serving.loading.options import Options
 from tests.support import serving as support
 from tests.support.exchanges import exchange
@@ -16,8 +19,13 @@ from tests.support.fakes import endless
 from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, chat_request, generating, read_until, serving
 
 
-def test_stream_byte_for_byte():
-    """Nothing is sent before the first token. Each token is sent as soon as it is sampled."""
+@pytest.mark.parametrize("n_taken", [None, 0, 7])
+def test_stream_byte_for_byte(n_taken: int | None, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is sent before the first token. Each token is sent as soon as it is sampled, also if the socket takes
+    only the first bytes without waiting."""
+    if n_taken is not None:
+        write = SimpleNamespace(write=lambda number, data: os.write(number, data[:n_taken]))
+        monkeypatch.setattr(exchanges, "os", write)
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
         support.wait_for(lambda: running.engine.stats().n_running == 1)
@@ -25,7 +33,9 @@ def test_stream_byte_for_byte():
         running.gate.release()
         lines = read_until(sock, b"\r\n\r\n").split(b"\r\n")
         frames = read_until(sock, b'"content":"h"') + read_until(sock, b"\n\n\r\n")
-        running.gate.release(3)
+        running.gate.release(2)
+        frames += read_until(sock, '"content":"é"'.encode()) + read_until(sock, b"\n\n\r\n")
+        running.gate.release()
         frames += read_until(sock, b"0\r\n\r\n")
     expected = [b"Content-Type: text/event-stream", b"Cache-Control: no-cache", b"Transfer-Encoding: chunked"]
     assert {b"HTTP/1.1 200 OK", *expected} <= set(lines)
