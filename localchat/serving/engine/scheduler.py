@@ -44,12 +44,12 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
         self._is_full = False
-        # If sequences have their own cells: whether the next step is a chunk of a long prompt, and whether the next
-        # chunk is of the shortest of these prompts or of the oldest.
-        self._is_tile_next = False
-        self._is_shortest_next = True
-        # Whether the next step is one of images and sounds, which share no step with tokens.
+        # Images and sounds share no step with tokens, nor does a chunk of a long prompt if sequences have their own
+        # cells: how many steps there were since the last such step, whether the next one is of an image or sound, and
+        # whether the next chunk is of the shortest of the long prompts or of the oldest.
+        self._n_since_apart = 0
         self._is_media_next = False
+        self._is_shortest_next = True
         # The sets of adapters of running sequences: first the one whose turn it is, then the others as long as they
         # wait; and how many steps are left of the turn.
         self._sets: list[Adapters] = []
@@ -180,11 +180,6 @@ class Scheduler:
         """Those of the running sequences that are in this step, in order, and how many tokens of each are computed."""
         tuning = self._limits.tuning
         media = [sequence for sequence in running if sequence.spans and sequence.span]
-        if media and (self._is_media_next or len(media) == len(running)):
-            self._is_media_next = False
-            n_prompt = tuning.n_prompt_alone if len(self.running) == 1 else tuning.n_prompt_beside
-            return {media[0]: self._n_of_span(media[0], n_prompt)}
-        self._is_media_next = True
         prefilling = [sequence for sequence in running if sequence.is_prefilling and sequence not in media]
         # A row for the newest token of each other sequence, and rows for forced tokens.
         decoding = {sequence: 1 for sequence in running if not (sequence.is_prefilling or sequence in media)}
@@ -196,19 +191,23 @@ class Scheduler:
             n_left -= n_forced
         is_beside = bool(decoding) or len(self._sets) > 1
         n_prompt = min(tuning.n_prompt_beside if is_beside else tuning.n_prompt_alone, self._limits.n_batch)
-        if self._limits.is_unified:
-            return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
-        long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS]
+        long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS and not self._limits.is_unified]
         rest = [sequence for sequence in prefilling if sequence not in long]
-        if long and (self._is_tile_next or not (decoding or rest)):
-            self._is_tile_next = False
+        # Running sequences wait for one step with many rows, not two: after a step without them comes one of them alone.
+        n_since, self._n_since_apart = self._n_since_apart, self._n_since_apart + 1
+        if (media or long) and (n_since > bool(decoding and rest) or not (decoding or rest)):
+            self._n_since_apart = 0
+            if media and (self._is_media_next or not long):
+                self._is_media_next = False
+                return {media[0]: self._n_of_span(media[0], n_prompt)}
+            self._is_media_next = True
             # Alternate between the shortest prompt and the oldest one.
             chosen = min(long, key=_length_of_prompt) if self._is_shortest_next else long[0]
             self._is_shortest_next = not self._is_shortest_next
             n_tokens = min(chosen.n_missing_in_part, n_prompt)
             return {chosen: n_tokens - n_tokens % TILE_ROWS}
-        self._is_tile_next = True
-        shares = {**decoding, **self._prompt_shares(rest, min(n_left, n_prompt))}
+        ready = rest if n_since or not decoding else []
+        shares = {**decoding, **self._prompt_shares(ready, min(n_left, n_prompt))}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
 
     def _n_of_span(self, sequence: Sequence, n_prompt: int) -> int:
@@ -218,7 +217,7 @@ class Scheduler:
         n_missing = span.end - sequence.n_computed
         if not span.chunk.is_causal:
             return n_missing
-        n_rows = min(n_missing, n_prompt, self._limits.n_batch)
+        n_rows = min(n_missing, n_prompt)
         return n_rows - n_rows % TILE_ROWS if n_rows > TILE_ROWS and not self._limits.is_unified else n_rows
 
     def _n_forced_each(self, n_forced: list[int]) -> int:

@@ -75,14 +75,14 @@ def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_th
     half = CPU.n_prompt_alone // 2
     assert shape(scheduler.step()) == [(1, half, False), (3, 10, True), (4, half - 10, False)]
     n_shared = CPU.n_prompt_beside // 2
-    assert shape(scheduler.step()) == [(3, 1, True), (1, n_shared, False), (4, n_shared, False)]
+    assert shape(scheduler.step()) == [(1, n_shared, False), (3, 1, True), (4, n_shared, False)]
 
 
 @pytest.mark.parametrize("tuning", [CPU, GPU], ids=["CPU", "GPU"])
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
 @pytest.mark.parametrize("n_prompt", [1500, 60])
 def test_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, is_unified: bool, n_prompt: int):
-    """And a short prompt that comes after them has its first token within two steps."""
+    """And a short prompt that comes after them has its first token within three steps."""
     scheduler = new_scheduler(400_000, 32, 2048, is_unified=is_unified, tuning=tuning)
     scheduler.add(*(sequence(id, 5) for id in range(1, 9)))
     scheduler.step()
@@ -93,14 +93,14 @@ def test_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, is_un
         if i == 5:
             scheduler.add(late)
         batch = scheduler.step()
-        assert late.n_sampled or i < 6
+        assert late.n_sampled or i < 7
         decoding = {chunk.sequence.id for chunk in batch.outputs()} & {*range(1, 9)}
         n_between += batch.n_tokens - len(decoding)
         assert len(decoding) in (0, 8)
         if decoding:
             gaps.append(n_between)
             n_between = 0
-    assert max(gaps) <= tuning.n_prompt_beside + 64
+    assert max(gaps) <= tuning.n_prompt_beside + 17  # The other sequences have a row for each newest token.
 
 
 @pytest.mark.parametrize(
