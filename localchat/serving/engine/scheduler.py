@@ -193,7 +193,7 @@ class Scheduler:
         n_prompt = min(tuning.n_prompt_beside if is_beside else tuning.n_prompt_alone, self._limits.n_batch)
         long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS and not self._limits.is_unified]
         rest = [sequence for sequence in prefilling if sequence not in long]
-        # Running sequences wait for one step with many rows, not two: after a step without them comes one of them alone.
+        # Running sequences never wait for two steps with many rows: the step after one apart has only their tokens.
         n_since, self._n_since_apart = self._n_since_apart, self._n_since_apart + 1
         if (media or long) and (n_since > bool(decoding and rest) or not (decoding or rest)):
             self._n_since_apart = 0
