@@ -36,9 +36,6 @@ def test_kills_of_the_engine(target):
     assert "2 kills under 4 streams" in clients.kills(target, 2, 1, n_streams=4)
 
 
-def test_damaged_model_files():
+def test_damaged_files():
     assert "no crash" in fuzz.models(1, 1)
-
-
-def test_damaged_images_and_sounds():
     assert "20 damaged images and sounds: " in fuzz.media(20, 1)

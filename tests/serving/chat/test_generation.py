@@ -17,14 +17,7 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import Events
 from localchat.serving.chat.runs.start import start_chat
 from localchat.serving.core.errors import BadRequest, QueueFull
-from localchat.serving.core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputEvent,
-    OutputToken,
-    PromptProgress,
-    SampledTokens,
-)
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
 from localchat.serving.engine.values import Cancelled, EngineError, StepOutput
 from tests.support import engines
 from tests.support.dialect_outputs import cuts, text_of
@@ -251,7 +244,7 @@ def test_one_sequence_can_end_at_a_stop_text_and_the_others_continue():
 )
 def test_tokens_are_written_while_take_waits(stop: tuple[str, ...], result: bool | Exception, written: str, rest: str):
     """The thread of the request gets the end, an error, and all further tokens once one is not written at once."""
-    events: list[OutputEvent] = []
+    events: list[Any] = []
 
     def write(new: Events) -> bool:
         events.extend(event for _, event in new)
@@ -274,7 +267,7 @@ def test_tokens_are_written_while_take_waits(stop: tuple[str, ...], result: bool
         assert (_content(events), run.is_running) == (written, False)
 
 
-def _content(events: Iterable[OutputEvent]) -> str:
+def _content(events: Iterable[Any]) -> str:
     return "".join(event.text for event in events if isinstance(event, ContentDelta))
 
 

@@ -56,14 +56,7 @@ def test_short_work_of_other_processes_takes_no_thread(machine: Machine):
     assert count.n == 4
 
 
-def test_threads_come_back_when_the_cores_are_free(machine: Machine):
+def test_last_thread_stays_and_the_others_come_back_when_the_cores_are_free(machine: Machine):
     count = ThreadCount(4)
-    machine.n_free = 1
-    machine.run(count, 300)
-    machine.n_free = 4
-    assert machine.run(count, 500)[-1] == 4
-
-
-def test_last_thread_stays(machine: Machine):
-    machine.n_free = 0
-    assert machine.run(ThreadCount(2), 50)[-1] == 1
+    for machine.n_free, n_used in ((0, 1), (4, 4)):
+        assert machine.run(count, 500)[-1] == n_used

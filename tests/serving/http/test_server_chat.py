@@ -19,13 +19,11 @@ from tests.support.fakes import endless
 from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, chat_request, generating, read_until, serving
 
 
-@pytest.mark.parametrize("n_taken", [None, 0, 7])
-def test_stream_byte_for_byte(n_taken: int | None, monkeypatch: pytest.MonkeyPatch):
-    """Nothing is sent before the first token. Each token is sent as soon as it is sampled, also if the socket takes
-    only the first bytes without waiting."""
-    if n_taken is not None:
-        write = SimpleNamespace(write=lambda number, data: os.write(number, data[:n_taken]))
-        monkeypatch.setattr(exchanges, "os", write)
+@pytest.mark.parametrize("n_taken", [1000, 7, 0])
+def test_stream_byte_for_byte(n_taken: int, monkeypatch: pytest.MonkeyPatch):
+    """Nothing is sent before the first token, and each token at once, also if the socket takes only its first bytes."""
+    write = SimpleNamespace(write=lambda number, data: os.write(number, data[:n_taken]))
+    monkeypatch.setattr(exchanges, "os", write)
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
         support.wait_for(lambda: running.engine.stats().n_running == 1)
