@@ -55,9 +55,7 @@ class Session(Conversation):
         """Send a user message with this text; see `_send`."""
         images = [image if media.is_url(image) else Path(image) for image in self._images]
         self.unanswered = media.attach(text, images, map(Path, self._sounds))
-        code = self._send(self.unanswered)
-        self._images = self._sounds = []
-        return code
+        return self._send(self.unanswered)
 
     def retry(self) -> int:
         """Send the last user message again, without the messages after it; see `_send`."""
@@ -81,7 +79,7 @@ class Session(Conversation):
             run = self.stream(prompt, **({"model": self.model} if self.model else {}))
             printer = DetailedPrinter(notice, arguments)
             reply = show(run, printer)
-        self.unanswered = []
+        self.unanswered = self._images = self._sounds = []
         if self.saves:
             with contextlib.suppress(OSError):  # If the file cannot be written, for example in a container.
                 path = state_file("last.json")

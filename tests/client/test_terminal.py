@@ -155,16 +155,18 @@ def test_commands_of_the_chat(tmp_path):
 def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
     responses = iter([OPEN])
     with serving(lambda request, _: MODELS if request.method == "GET" else next(responses, HELLO)) as server:
-        terminal = Terminal(tmp_path, server.url)
+        (tmp_path / "a.gif").write_bytes(b"GIF89a")
+        terminal = Terminal(tmp_path, server.url, "--image", "a.gif")
         terminal.enter("first", "first\na")
         terminal.type(CTRL_C)
-        terminal.wait_for("not kept)")
-        terminal.wait_for("> ")
+        terminal.wait_for("not kept)\n> ")
         terminal.type(CTRL_C)  # At the prompt, Ctrl-C does not end the chat either.
         terminal.type("\r")  # Just after the prompt is shown, Python handles an interrupt only at the next key.
         terminal.wait_for("Ctrl-D ends the chat)")
-        terminal.enter("/retry", "Hello\n> ")
-        assert sent(server) == [("user", "first")]
+        terminal.enter("/retry", "Hello")
+        terminal.enter("next", "Hello\n> ")
+        (_, (_, text)), _, last = sent(server)
+        assert (text["text"], last) == ("first", ("user", "next"))
         terminal.end()
         assert server.left.is_set()
 
@@ -172,8 +174,7 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
 def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):
     with always(chunked(sse({"error": "bad luck"}))) as server:
         terminal = Terminal(tmp_path, server.url)
-        terminal.enter("hi", "localchat: bad luck")
-        terminal.wait_for("> ")
+        terminal.enter("hi", "localchat: bad luck\n> ")
         terminal.end()
         url = server.url
     code, shown = Terminal(tmp_path, url, "--retries", "0").close()
