@@ -173,10 +173,9 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
 
 def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):
     with always(chunked(sse({"error": "bad luck"}))) as server:
-        terminal = Terminal(tmp_path, server.url)
+        terminal, url = Terminal(tmp_path, server.url), server.url
         terminal.enter("hi", "localchat: bad luck\n> ")
         terminal.end()
-        url = server.url
     code, shown = Terminal(tmp_path, url, "--retries", "0").close()
     assert (code, shown.count("\n")) == (1, 1)
     assert "start a server there" in shown
