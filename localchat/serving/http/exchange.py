@@ -23,9 +23,9 @@ from .incoming import Incoming, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
 
-# Before the server closes a connection, it reads and discards what the client still sends, for this many seconds.
-# Closing a connection with unread bytes resets it, and the client could lose the response. Meanwhile the client
-# occupies a thread, even a client without a key or beyond the limit of connections.
+# Before the server closes a connection, it reads and discards what the client still sends, until the client is silent
+# for this many seconds, for ten times as long at most. Closing a connection with unread bytes resets it, and the client
+# could lose the response. Meanwhile the client occupies a thread, even one without a key or beyond the limit.
 LINGER_S = 0.5
 
 # The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
@@ -203,11 +203,10 @@ class Exchange:
         log.info("%s %s %s %.3f s: %s", self.id, self.status, self._request_line, self.seconds, summary)
 
     def linger(self) -> None:
-        """Shut down writing, and read and discard for up to `LINGER_S`."""
-        deadline = time.monotonic() + LINGER_S
+        """Shut down writing, and read and discard what the client sends; see `LINGER_S`."""
+        deadline = time.monotonic() + 10 * LINGER_S
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
-            while (left_s := deadline - time.monotonic()) > 0:
-                self.socket.settimeout(left_s)
-                if not self.socket.recv(65536):
-                    return
+            self.socket.settimeout(LINGER_S)
+            while time.monotonic() < deadline and self.socket.recv(65536):
+                pass
