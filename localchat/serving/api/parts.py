@@ -55,10 +55,12 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
         source, format = _media_source(part, kind)
         return part.attach(Attachment(_MEDIA[kind], part.path, source, format, is_replayed))
     if kind in _FILES:
-        return note_of("a file") if is_replayed else refuse_media(part.path, "a file")
+        if not is_replayed:
+            raise field_error(part.path, "is a file; this server reads no files: leave it out, or send text about it")
+        return note_of("a file", "this server reads no files")
     if kind != "search_result":
         if not is_replayed:
-            raise field_error(part.path, f"is of type {show(kind)}; this server supports only text")
+            raise field_error(part.path, f"is of type {show(kind)}, which this server does not support")
         part.skip()
     return "\n".join(texts_in(part.raw))
 
@@ -69,7 +71,7 @@ def _media_source(part: Fields, kind: str) -> tuple[str, str]:
     given = part.raw.get({"input_audio": "input_audio", "image": "source"}.get(kind, "image_url"))
     fields = given if isinstance(given, dict) else {"url": given}
     source, format = fields.get("data") or fields.get("url"), fields.get("format") or fields.get("media_type")
-    return source if isinstance(source, str) else "file:", format if isinstance(format, str) else ""
+    return source if isinstance(source, str) else "", format if isinstance(format, str) else ""
 
 
 def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:

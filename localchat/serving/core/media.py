@@ -97,6 +97,8 @@ def checked(attachment: Attachment) -> MediaFile:
 def _decoded(attachment: Attachment) -> tuple[str, bytes]:
     """The format that the request gives, and the bytes."""
     source, format = attachment.source, attachment.format
+    if not source:
+        raise ValueError("it has no data, and this server fetches nothing: send the file itself, as a data URL")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", source[:20])
     if scheme is not None:
         if scheme[1].lower() != "data":

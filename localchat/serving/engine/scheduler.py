@@ -45,9 +45,9 @@ class Scheduler:
         # Whether a sequence was preempted for lack of cells, and none has ended since.
         self._is_full = False
         # Images and sounds share no step with tokens, nor does a chunk of a long prompt if sequences have their own
-        # cells: how many steps there were since the last such step, whether the next one is of an image or sound, and
-        # whether the next chunk is of the shortest of the long prompts or of the oldest.
-        self._n_since_apart = 0
+        # cells: how many steps each set of adapters had since its last such step, whether the next one is of an image
+        # or sound, and whether the next chunk is of the shortest of the long prompts or of the oldest.
+        self._n_since_apart: dict[Adapters, int] = {}
         self._is_media_next = False
         self._is_shortest_next = True
         # The sets of adapters of running sequences: first the one whose turn it is, then the others as long as they
@@ -194,9 +194,12 @@ class Scheduler:
         long = [s for s in prefilling if s.n_missing_in_part >= TILE_ROWS and not self._limits.is_unified]
         rest = [sequence for sequence in prefilling if sequence not in long]
         # Running sequences never wait for two steps with many rows: the step after one apart has only their tokens.
-        n_since, self._n_since_apart = self._n_since_apart, self._n_since_apart + 1
+        counts = {one: n for one, n in self._n_since_apart.items() if one in self._sets}
+        own = self._sets[0] if running else ()
+        n_since = counts.get(own, 0)
+        self._n_since_apart = {**counts, own: n_since + 1}
         if (media or long) and (n_since > bool(decoding and rest) or not (decoding or rest)):
-            self._n_since_apart = 0
+            self._n_since_apart[own] = 0
             if media and (self._is_media_next or not long):
                 self._is_media_next = False
                 return {media[0]: self._n_of_span(media[0], n_prompt)}

@@ -37,10 +37,7 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
     """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
-                path.unlink(missing_ok=True)
+    _remove_unused(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         try:
@@ -48,7 +45,16 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
             listener.listen(_BACKLOG)
             yield listener
         finally:
-            path.unlink(missing_ok=True)
+            listener.close()
+            _remove_unused(path)  # Another server may have it now.
+
+
+def _remove_unused(path: Path) -> None:
+    """Remove a Unix socket at which no server listens."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
 
 
 def why_not_listening(options: Options, error: OSError) -> str:

@@ -114,7 +114,7 @@ class Catalog:
         # A damaged file beside the only model changes nothing.
         found = [model for model in found if not summary_of(model).problem] or found
         if len(found) > 1:
-            log.info("%d models were found, and none is named: this server has the built-in one", len(found))
+            log.info("%d models were found: requests that name none get the built-in one", len(found))
         return found[0] if len(found) == 1 else _BUILT_IN
 
     def _sources(self, scan: Scan) -> Iterator[Iterable[ModelFile]]:

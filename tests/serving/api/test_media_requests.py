@@ -166,8 +166,9 @@ def test_media_that_the_model_cannot_take_are_refused_and_the_error_says_what_to
     with serving(echo, projector=projector, **BIG, modalities=modalities) as running:
         status, error = ask(running.port, path, {**LIMIT, **body})
     message = error["error"] if path.startswith("/api") else error["error"]["message"]
-    supported = " and ".join(["text", *modalities]) if modalities else "only text"
-    expected = f"'{at}' is {kind}; this model supports {supported}: leave it out, or send text about it"
+    supported = f"this model supports {' and '.join(['text', *modalities]) if modalities else 'only text'}"
+    reason = "this server reads no files" if kind == "a file" else supported
+    expected = f"'{at}' is {kind}; {reason}: leave it out, or send text about it"
     assert (status, message) == (400, expected)
 
 
@@ -180,7 +181,7 @@ NOTE = "[an image, left out: this model supports only text]"
         (CHAT, chat_result(B, image(URL)), NOTE),
         (CHAT, {"messages": [{"role": "assistant", "content": [B, image(URL)]}], "add_generation_prompt": True}, NOTE),
         (RESPONSES, responses_result(INPUT_TEXT, INPUT), NOTE),
-        (MESSAGES, messages_result(B, block(), SCAN), NOTE + NOTE.replace("an image", "a file")),
+        (MESSAGES, messages_result(B, block(), SCAN), NOTE + "[a file, left out: this server reads no files]"),
         ("/api/chat", ollama(["AAAA"], role="tool", tool_name="look"), NOTE),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects import DIALECTS, scan
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import Events
@@ -269,6 +269,13 @@ def test_tokens_are_written_while_take_waits(stop: tuple[str, ...], result: bool
 
 def _content(events: Iterable[Any]) -> str:
     return "".join(event.text for event in events if isinstance(event, ContentDelta))
+
+
+def test_long_stop_texts_are_not_compiled():
+    """A pattern of them would take seconds, and would stay in memory after the request."""
+    before = scan._pattern.cache_info().currsize
+    assert events_of(output_of([b"b"], stop=("a" * 100_000, "c")), 0)[1:] == [ContentDelta("b")]
+    assert scan._pattern.cache_info().currsize == before
 
 
 @pytest.mark.parametrize("n_steps", [0, 3])

@@ -1,5 +1,6 @@
 """Images and sound in the engine, on a fake backend and a fake projector: cells, positions, prefixes, the encoder."""
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -259,8 +260,13 @@ def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch
         assert len(completion(engine, A, "?")[0]) == 8
 
 
-def test_thread_ends_when_all_is_encoded():
-    """OpenMP would keep its team of threads for it."""
+def test_thread_ends_when_all_is_encoded(monkeypatch: pytest.MonkeyPatch):
+    """OpenMP would keep its team of threads for it. Its priority may be lower than the one that is set."""
+
+    def refuse(*arguments: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
     with seeing() as engine:
         completion(engine, A, "?")
         wait_for(lambda: not any(thread.name == "localchat-media" for thread in threading.enumerate()))

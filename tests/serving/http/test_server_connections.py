@@ -186,10 +186,13 @@ def test_unix_socket_that_a_server_left_behind_is_replaced_and_others_stay(tmp_p
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     file.write_text("mine")
-    with listen_at(path):
-        for used in (path, file):
-            with pytest.raises(OSError, match="in use"), listen_at(used):
-                pass
+    with contextlib.ExitStack() as next_server:
+        with listen_at(path) as listener:
+            for used in (path, file):
+                with pytest.raises(OSError, match="in use"), listen_at(used):
+                    pass
+            listener.close()
+            next_server.enter_context(listen_at(path))
         assert path.is_socket()
     assert file.read_text() == "mine"
 

@@ -29,9 +29,12 @@ class Mismatch(Exception):
 class Markers:
     def __init__(self, *literals: str) -> None:
         self.literals = tuple(filter(None, literals))
-        self._pattern = _pattern(self.literals)
         self._longest = max(map(len, literals), default=0)
         self._firsts = frozenset(literal[0] for literal in self.literals)
+
+    @functools.cached_property
+    def _pattern(self) -> Pattern[str]:
+        return _pattern(self.literals)
 
     def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
         """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
@@ -55,7 +58,8 @@ class Markers:
 
 @functools.lru_cache(maxsize=512)
 def _pattern(literals: tuple[str, ...]) -> Pattern[str]:
-    """Cached, since each output has the markers of its dialect, and each text in quotes those of its value."""
+    """Cached, since each output has the markers of its dialect, and each text in quotes those of its value. Stop texts,
+    which may be long, are searched without a pattern."""
     return re.compile(pattern_of(literals))
 
 

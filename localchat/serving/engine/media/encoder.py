@@ -7,6 +7,7 @@ prefix has them. The cache holds the media that were used last, within a limit o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -126,7 +127,8 @@ class MediaEncoder:
 
     def _run(self) -> None:
         if sys.platform == "linux":  # There, each thread has a priority.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            with contextlib.suppress(OSError):  # A process with a lower priority may not raise it.
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while (medium := self._next()) is not None:
             failure = None
             try:
