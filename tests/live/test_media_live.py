@@ -207,7 +207,7 @@ def test_file_that_cannot_be_decoded_is_refused(engine: Engine):
 @pytest.mark.parametrize(
     ("write", "expected"),
     [
-        (lambda path: write_projector(path, "gemma3", width=64), "is no projector for this model"),
+        (lambda path: write_projector(path, "gemma3", width=64), r"mmproj.gguf. is no projector .*n_embd = 64.*alone$"),
         (lambda path: path.write_bytes(b"GGUF" + bytes(100)), "is no projector for this model"),
         (lambda path: None, "there is no projector"),
     ],

@@ -60,7 +60,7 @@ def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     if match := _LAYER.match(line):
         layer_devices[int(match[1])] = match[2]
     if level == _ERROR:
-        vars(_recent).setdefault("errors", deque(maxlen=8)).append(line)
+        vars(_recent).setdefault("errors", deque(maxlen=8)).append(line.replace("\n", "; "))
     log.log(logging.INFO if level in (_WARNING, _ERROR) else logging.DEBUG, "%s", line)
 
 
