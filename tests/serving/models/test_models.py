@@ -164,7 +164,7 @@ def test_model_of_an_installation_without_a_network_is_found_by_its_name(home, m
 def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory, caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     assert catalog(home).default().path == DEMO_PATH
-    assert "models were found, and none is named" in caplog.text
+    assert "models were found: requests that name none get the built-in one" in caplog.text
     assert catalog(home, LOCALCHAT_MODEL="mine").default() == catalog(home).find("mine")
     empty = tmp_path_factory.mktemp("empty")
     assert catalog(empty).default() == catalog(empty).find("demo")
