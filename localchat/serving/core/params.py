@@ -16,7 +16,9 @@ from .errors import BadRequest, field_error
 from .fields import Fields, first_given, refuse_unsupported, show
 from .text import decode_json
 
-MAX_STOPS = 64  # The limit of stop texts: each is searched for after every token.
+# The limits of stop texts, and of the length of each: they are compared with the end of the output after every token,
+# on the thread that writes all streams.
+MAX_STOPS, MAX_STOP_CHARS = 64, 1000
 MAX_LISTED_TOKENS = 4096  # The limit of token ids in a list, and of biases: each is searched for at every token.
 MAX_TOKEN_ID_DIGITS = 10
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit.
@@ -86,6 +88,9 @@ def _texts(body: Fields, name: str) -> tuple[str, ...]:
     # A NUL would end the text in llama.cpp.
     if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text and "\0" not in text for text in texts):
         body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
+    n_chars = max(map(len, texts), default=0)
+    if n_chars > MAX_STOP_CHARS:
+        raise field_error(body.at(name), f"has a text of {n_chars} characters, the limit is {MAX_STOP_CHARS}")
     return tuple(texts)
 
 

@@ -45,7 +45,7 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "penalty_last_n": ([-1, 2**31 - 1], []),
     "mirostat": ([0, 2], []),
     "adaptive_decay": ([0, 0.99], []),
-    "stop": ([STOPS], ["", ["a", ""], ["a", 5], {"a": 1}, [*STOPS, "a"]]),
+    "stop": ([STOPS, "a" * 1000], ["", ["a", ""], ["a", 5], {"a": 1}, [*STOPS, "a"], ["a" * 1001]]),
     "stop_token_ids": ([[0], TOKENS], [["5"], [-1], 5, [True], [*TOKENS, 1]]),
     "logit_bias": ([{"9" * MAX_TOKEN_ID_DIGITS: 1}, [[0, -100]], BIASES], [5, {"9" * 5000: 1}, [*BIASES, [1, 1]]]),
     "dry_sequence_breakers": ([["a"], STOPS], [[], "x", ["a\0b"]]),
