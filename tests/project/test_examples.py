@@ -50,9 +50,7 @@ def test_every_example_is_run():
 
 
 @pytest.mark.parametrize(("name", "arguments", "piped", "shown"), RUNS.values(), ids=RUNS)
-def test_example_prints_the_expected_output(
-    name: str, arguments: list[str], piped: str, shown: list[str], base_url: str, tmp_path: Path
-):
+def test_example_prints_the_expected_output(name, arguments, piped, shown, base_url, tmp_path):
     (tmp_path / "notes.md").write_text(NOTES, encoding="utf-8")
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     done = run_program(command, base_url, tmp_path, piped)

@@ -25,14 +25,10 @@ def test_fuzz(target, program, n):
 
 
 @linux
-def test_load(target):
+def test_load_and_kills_of_the_engine(target):
     line = clients.load(target, 1, 1, clients.QUESTIONS[:6], n_clients=16)
     assert "read" in line
     assert "MB an hour" in line
-
-
-@linux
-def test_kills_of_the_engine(target):
     assert "2 kills under 4 streams" in clients.kills(target, 2, 1, n_streams=4)
 
 

@@ -90,9 +90,7 @@ def failure(server: Server, kind: type[Exception], words: str = ".", client_clas
         return failure_at(server.url, kind, words, client_class, **options)
 
 
-def failure_at(
-    url: str, kind: type[Exception], words: str = ".", client_class: Any = Client, prompt: str = "hi", **options: Any
-) -> Any:
+def failure_at(url, kind, words=".", client_class=Client, prompt="hi", **options):
     """The error that a chat with the server at this URL raises."""
     client = client_class(url, **{"max_retries": 0, "model": "m", **options})
     with client, pytest.raises(kind, match=words) as caught:

@@ -158,9 +158,7 @@ SCAN = block(kind="document")
         (("audio",), CHAT, chat(image(URL)), PART, "an image"),
     ],
 )
-def test_media_that_the_model_cannot_take_are_refused_and_the_error_says_what_to_do(
-    modalities: Any, path: str, body: dict[str, Any], at: str, kind: str
-):
+def test_media_that_the_model_cannot_take_are_refused_and_the_error_says_what_to_do(modalities, path, body, at, kind):
     """The error is the same for a file that is broken."""
     projector = FakeProjector() if modalities else None
     with serving(echo, projector=projector, **BIG, modalities=modalities) as running:

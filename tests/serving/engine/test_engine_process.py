@@ -247,9 +247,7 @@ def pid_of(service: Service) -> int:
     return service.default.model.engine._process.pid
 
 
-def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(monkeypatch, caplog):
     monkeypatch.setattr(loading, "has_matrix_instructions", lambda: True)
     with serving_process(monkeypatch, programs.CRASHES_AT_AMX) as (_, port):
         assert chat_at(port)[0] == 200

@@ -111,9 +111,7 @@ def test_min_tokens_forbids_the_end_token_before_them_and_not_after(engine: Engi
 @pytest.mark.parametrize("min_tokens", [0, 1, 3])
 @pytest.mark.parametrize("constraint", [None, gbnf("root ::= [a-z ]+")], ids=["free", "grammar"])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
-def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(
-    engine: Engine, sampling: SamplingParams, constraint: Constraint | None, min_tokens: int
-):
+def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(engine, sampling, constraint, min_tokens):
     (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
     limits = {"stop_token_ids": (stop,), "min_tokens": min_tokens, "max_tokens": 20, "ignore_eos": True}

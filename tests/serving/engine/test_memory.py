@@ -69,9 +69,7 @@ NESTED = {**group(f"{GROUPS}/user.slice", 2 * GB, GB), **group(f"{GROUPS}/user.s
         pytest.param(MEMINFO, "0::/user.slice/app.service\n", NESTED, GB, id="an outer group has a lower limit"),
     ],
 )
-def test_free_memory_is_the_least_of_all_sources(
-    tmp_path: Path, meminfo: str | None, own_groups: str | None, files: dict[str, str], expected: int | None
-):
+def test_free_memory_is_the_least_of_all_sources(tmp_path, meminfo, own_groups, files, expected):
     for name, text in {"proc/meminfo": meminfo, "proc/self/cgroup": own_groups, **files}.items():
         if text is not None:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -131,9 +129,7 @@ ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV /
         ({"n_parallel": 64}, 32_768, GB, ON_BOTH, ContextSize(10_496, 10_496)),
     ],
 )
-def test_size_of_the_context_is_requested_or_chosen(
-    options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, memories: list[CacheMemory], expected: ContextSize
-):
+def test_size_of_the_context_is_requested_or_chosen(options, n_ctx_train, n_weight_bytes, memories, expected):
     assert context_size(LoadOptions(**options), memories, n_ctx_train, n_weight_bytes) == expected
 
 
@@ -203,9 +199,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.cpu_only
 @pytest.mark.parametrize("n_ctx", [2048, 100_096])
 @pytest.mark.parametrize("name", ["full", "sliding", "recurrent"])
-def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
-    paths: dict[str, str], caplog: pytest.LogCaptureFixture, name: str, n_ctx: int
-):
+def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(paths, caplog, name, n_ctx):
     """The error is below 3 tenths, or a MiB, so a context that the estimate refuses would not fit."""
     # Other tests turn off the log of llama.cpp.
     library.L.llama_log_set(library._on_log, None)

@@ -348,9 +348,8 @@ def test_a_chunk_of_a_prompt_takes_a_turn_of_its_set():
     assert steps[7] == [(2, 64, False)]
 
 
-@pytest.mark.parametrize("is_unified", [True, False])
-def test_long_prompt_of_a_set_does_not_stop_its_running_sequence(is_unified: bool):
-    scheduler = new_scheduler(8000, 4, 2048, is_unified=is_unified)
+def test_long_prompt_of_a_set_does_not_stop_its_running_sequence():
+    scheduler = new_scheduler(8000, 4, 2048, is_unified=False)
     running, prompt = with_adapters(1, [1], 1), with_adapters(3, list(range(300, 940)), 1)
     scheduler.add(running, with_adapters(2, [2000], 2), prompt)
     n_steps = sum(1 for _ in iter(lambda: scheduler.step() and prompt.n_sampled, 1))

@@ -35,9 +35,7 @@ def any_vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 @pytest.mark.parametrize("parse_special", [True, False])
 @pytest.mark.parametrize("add_bos", [True, False])
-def test_text_in_blocks_has_the_tokens_of_the_whole(
-    any_vocabulary: Vocabulary, add_bos: bool, parse_special: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_text_in_blocks_has_the_tokens_of_the_whole(any_vocabulary, add_bos, parse_special, monkeypatch):
     chance = random.Random(1)
     for i in range(60):
         text = "".join(chance.choice(TEXTS) for _ in range(chance.randrange(40)))

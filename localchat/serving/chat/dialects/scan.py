@@ -34,7 +34,7 @@ class Markers:
 
     @functools.cached_property
     def _pattern(self) -> Pattern[str]:
-        return _pattern(self.literals)
+        return _compiled(self.literals)
 
     def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
         """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
@@ -57,7 +57,7 @@ class Markers:
 
 
 @functools.lru_cache(maxsize=512)
-def _pattern(literals: tuple[str, ...]) -> Pattern[str]:
+def _compiled(literals: tuple[str, ...]) -> Pattern[str]:
     """Cached, since each output has the markers of its dialect, and each text in quotes those of its value. Stop texts,
     which may be long, are searched without a pattern."""
     return re.compile(pattern_of(literals))

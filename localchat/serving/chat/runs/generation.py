@@ -296,7 +296,9 @@ class GenerationRun:
         sequence failed, which ends the others too; Cancelled."""
         events: Events = []
         taken = self._taken(timeout_s, write) if self._error is None else {}
-        for index, steps in taken.items() if self._error is None else ():
+        if self._error is not None:  # Perhaps `write` has failed meanwhile: what came after that is not read.
+            taken = {}
+        for index, steps in taken.items():
             if index not in self._running:
                 continue
             output, end = self.outputs[index], steps[-1].end
