@@ -190,7 +190,7 @@ class BaseStream(Events[StreamEvent, Value]):
         super().__init__()
         self._call = call
         self._request = request
-        mask = call.settings.mask_payload
+        mask = call.secrets.mask_json
         self._accumulator = Accumulator(request.n_choices, request.think_tags, request.tool_names, mask)
         self._parsed: Any = None
         self._frames: Frames | None = None  # None before the head of the response is received.
@@ -247,7 +247,7 @@ class BaseStream(Events[StreamEvent, Value]):
         if isinstance(error, _STREAM_ERRORS):
             events = self._accumulator.flush()
             error.partial = self.reply
-            self._call.settings.mask_error(error)
+            self._call.secrets.mask_error(error)
             self._ready.extend([] if isinstance(error, Cancelled) else events)
         self._call.release()
 
@@ -272,7 +272,7 @@ class BaseStream(Events[StreamEvent, Value]):
                 if isinstance(error, ProtocolError):
                     raise
                 raise ProtocolError("the server sent JSON that is nested too deeply") from error
-            self._ready.extend(accumulator.warn(f"ignored after the finish reason: {call.settings.mask(str(error))}"))
+            self._ready.extend(accumulator.warn(f"ignored after the finish reason: {call.secrets.mask(str(error))}"))
             self._has_ended = self._has_ended or frame is None
         if frame is not None:
             return True

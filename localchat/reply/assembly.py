@@ -71,7 +71,7 @@ class Accumulator:
         error = find_error(chunk)
         # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
         is_suspect = error is not None or "detail" in chunk or not is_chunk(chunk)
-        chunk = self._mask(chunk) if is_suspect else chunk
+        chunk = self._mask(chunk) if error is not None or not is_chunk(chunk) else chunk
         self._fields.update(chunk)
         self._n_chunks += 1
         error = self._checked_error(chunk, find_error(chunk)) if is_suspect else None
@@ -91,7 +91,7 @@ class Accumulator:
             events.append(UsageEvent(usage, 0, chunk))
         self._usage = self._usage or usage
         if self.error is None and (error is not None or failed is not None):
-            self.error = _error_event(chunk, error, failed)
+            self.error = _error_event(self._mask(chunk) if error is None else chunk, error, failed)
             events.append(self.error)
         return events + self._new_warnings() if len(self._warnings) > self._n_returned else events
 

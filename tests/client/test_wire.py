@@ -17,10 +17,10 @@ from localchat.reply.payloads import normal_reason, parse_error
 from localchat.request.completion import Completion
 from localchat.request.models import parse_models
 from localchat.streams import Stream
-from localchat.transport.call import Call
+from localchat.transport.call import Call, CallOptions
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Driver, Pool
-from localchat.transport.timeouts import Timeout
+from localchat.transport.timeouts import Timeout, TotalDeadline
 from tests.support.fuzz import pieces_of, replace_value
 
 DIALECTS = Path(__file__).parents[1] / "data" / "dialects"
@@ -31,7 +31,8 @@ class Recorded(Call):
     """A call without a connection: it reads recorded bytes, in the given pieces."""
 
     def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
-        super().__init__(Settings(model="m", api_key=""), Pool(), Driver(), Timeout(), 0)
+        options = CallOptions(Timeout(), TotalDeadline(None), 0, {})
+        super().__init__(Settings(model="m", api_key=""), Pool(), Driver(), options)
         self._pieces = iter(pieces)
         self.headers = {"content-type": content_type}
 
