@@ -4,6 +4,7 @@ import contextlib
 import errno
 import http.client
 import json
+import multiprocessing
 import os
 import pickle
 import re
@@ -471,3 +472,15 @@ def test_end_of_a_process_names_the_worker_that_is_missing():
     engine._join(20)
     reason = f"the worker {endpoint} of --rpc cannot be reached"
     assert str(engine.death).startswith(f"the engine process has ended: {reason}")
+
+
+def test_engine_process_finds_the_modules_of_the_user_and_this_package(tmp_path: Path, monkeypatch):
+    (tmp_path / "module_of_the_user.py").write_text("NAME = 'found'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    program = "import localchat, module_of_the_user; print(module_of_the_user.NAME, localchat.__file__)"
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        started_process = process._started(theirs)
+        output, _ = started_process.communicate(timeout=DEADLINE_S)
+    assert output.decode().split() == ["found", str(Path(process.__file__).parents[2] / "__init__.py")]
