@@ -75,7 +75,7 @@ class Model:
             if id >= len(adapters):
                 raise errors.field_error(field, f"has the id {id}, and the model has {len(adapters)} adapters")
             if problem := adapters[id].problem:
-                raise errors.NotSupported(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
+                raise errors.UnusableAdapter(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
         return tuple(sorted((id, scale) for id, scale in given if scale))
 
     def check_queue(self, n_sequences: int, field: str) -> None:
