@@ -248,11 +248,13 @@ class FakeBackend(FakeCells):
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,  # The FIM tokens, by their names in ModelFacts.
         modalities: tuple[str, ...] = (),
+        metadata: Mapping[str, str] = {},
     ):
         self.facts = ModelFacts(
             description="a fake", n_params=0, n_bytes=0, n_vocab=n_vocab, n_ctx_train=n_ctx, n_ctx=n_ctx,
             n_cells=n_cells, n_parallel=n_parallel, chat_template=chat_template, bos="", eos="", add_bos=False,
-            special_tokens=frozenset(), sampling=SamplingParams(), metadata={}, modalities=modalities, **(fim or {}),
+            special_tokens=frozenset(), sampling=SamplingParams(), metadata=metadata, modalities=modalities,
+            **(fim or {}),
         )  # fmt: skip
         n_slots = n_parallel + n_idle
         limits = CacheLimits(n_cells, n_parallel, n_slots, n_batch, can_truncate, max_drafted, is_unified=is_unified)

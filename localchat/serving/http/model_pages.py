@@ -114,7 +114,7 @@ class ModelEndpoints:
         entry, model = self._ollama_entry(served, adapter), served.model
         metadata: Mapping[str, str] = {}
         if model is not None:
-            metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
+            metadata, template, n_ctx = model.engine.facts.metadata, model.template_source, model.engine.facts.n_ctx
         else:
             own_template = None
             with contextlib.suppress(OSError, ValueError):  # The description then has fewer fields.
@@ -187,9 +187,9 @@ def _capabilities(served: ServedModel, modalities: Sequence[str], template: str 
         return
     # A model whose template does not render tools was not trained on tools. Requests with tools still work: a system
     # message describes the tools.
-    if model.template.capabilities.shows_tools:
+    if any(template.capabilities.shows_tools for template in model.usable_templates):
         yield "tools"
-    if "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source:
+    if any("think" in one.source or one.dialect.reasoning.start in one.source for one in model.usable_templates):
         yield "thinking"
     if model.engine.facts.fim_tokens is not None:
         yield "insert"

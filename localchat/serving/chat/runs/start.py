@@ -22,8 +22,8 @@ from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.parser import OutputParser
 from ..model import Check, Model
-from ..prompt.marked import text_parts
-from ..prompt.template import ChatTemplate, prefilled
+from ..prompt.control_tokens import without_markers
+from ..prompt.template import ChatTemplate
 from .generation import GenerationRun, Output, PlainText, wire_errors
 
 
@@ -34,7 +34,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check 
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
-    parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
+    parser_prompt = template.dialect.reasoning.start if is_continued else without_markers(prompt)
     with wire_errors("messages"):
         sequence = model.sequence(
             tuple(_parts(prompt, template, media)),
@@ -79,7 +79,7 @@ def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
 def prompt_text(model: Model, request: ChatRequest) -> str:
     """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
     request, _ = _with_media(model, request)
-    return MARKER.sub("<__media__>", str.__str__(_rendered(model, request)[0]))
+    return MARKER.sub("<__media__>", without_markers(_rendered(model, request)[0]))
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
@@ -127,28 +127,29 @@ def _parts(prompt: str, template: ChatTemplate, media: Mapping[int, MediaFile]) 
     """The parts of a prompt to tokenize, and the media between them."""
     start = 0
     for found in MARKER.finditer(prompt) if media else ():
-        yield from text_parts(prompt[start : found.start()], template.special)
+        yield from template.parts(prompt[start : found.start()])
         yield media[int(found[1])]
         start = found.end()
-    yield from text_parts(prompt[start:] if start else prompt, template.special)
+    yield from template.parts(prompt[start:])
 
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:
-    """The prompt, whose user text is marked, its template, and the assistant prefill at its end."""
+    """The prompt with its markers, its template, and the assistant prefill at its end."""
     is_continued = bool(request.continue_final_message)
     with wire_errors("messages"):
-        template = model.template_for(request.chat_template)
+        tools = request.tools if model.keep_tools or request.tool_choice != "none" else ()
+        template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
             request.messages[:-1] if is_continued else request.messages,
-            tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
+            tools=tools,
             add_generation_prompt=request.add_generation_prompt or is_continued,
             variables=request.template_vars,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
     is_reasoning = request.continue_final_message == "reasoning_content"
     if is_reasoning or reasoning or text:
-        prompt = prefilled(template.dialect, prompt, reasoning, None if is_reasoning else text)
-    return prompt, template, str.__str__(prompt)[n_rendered:]
+        prompt = template.prefilled(prompt, reasoning, None if is_reasoning else text)
+    return prompt, template, without_markers(prompt[n_rendered:])
 
 
 def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:
