@@ -1,6 +1,6 @@
 """`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server, and its command line.
 
-Parses the options, opens the port, and then loads the model while the server already responds. The HTTP server
+Parses the options, opens the port, and loads the model while the server already responds. The HTTP server
 itself is in serving/http/http_server.py. The model runs in a process of its own (serving/engine/process.py): this
 process imports neither llama.cpp nor numpy.
 """
@@ -27,9 +27,11 @@ from .serving.core.errors import NO_MEMORY
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
+from .serving.loading.load_log import StartLog
 from .serving.loading.loader import Loader
 from .serving.loading.logs import log_to_stderr, report_failure
 from .serving.loading.options import GROUPS, Options
+from .serving.loading.service import Service
 from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
@@ -65,9 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.get:
             return _print(f"serve it: {sys.executable} -m localchat.server {_fetch(options.get, catalog)}")
         file = chosen_model(options, catalog)
+        if serves_all:
+            catalog.models()  # An invalid mapping file ends the start, and later only a change of it.
         problem = summary_of(file).problem
         if problem:
-            return report_failure(f"cannot load {problem}")
+            return report_failure(f"cannot load {printable_name(str(file.path))}: {problem}")
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
     if not options.api_keys and not options.uds and not is_loopback(options.host):
@@ -131,7 +135,7 @@ def _list_text(models: Iterable[ModelFile]) -> str:
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = printable_name(f"{model.source}: {header.problem or model.path}")
+        place = printable_name(f"{model.source}: {model.path}") + (f": {header.problem}" if header.problem else "")
         projector = projector_of(model)
         modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
         taken = ", ".join(("text", *modalities))
@@ -144,23 +148,22 @@ def _list_text(models: Iterable[ModelFile]) -> str:
 
 
 def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
-    loader = Loader(file, options)
+    loader, start_log = Loader(options), StartLog(options)
+    service = Service(file, options, catalog=catalog, load=loader.load, load_log=start_log)
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(loader):
+        service.load(service.default)
         # These imports take as long as the engine process takes to load a small model.
         from .serving.http.http_server import ChatServer
-        from .serving.loading.service import Service
 
-        service = Service(file, options, catalog=catalog, load=loader.load)
         server = ChatServer(service, options, listener)
         with contextlib.ExitStack() as closing:
             # They are called in reverse order, so that `server.close` does not wait until a model has been loaded.
             for close in (server.close, loader.close, service.stop):
                 closing.callback(close)
-            loader.url, loader.on_failure = server.url, server.shutdown
-            service.load(service.default)
+            start_log.open(server.url, server.shutdown)
             _stop_on_signals(server, options.drain)
             server.serve_forever()
-    return 1 if loader.has_failed else 0
+    return 1 if start_log.has_failed else 0
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:

@@ -184,7 +184,6 @@ REPEATED: dict[str, tuple[list[Any], Any, str]] = {
     "progress of the prefill is a sign of life": ([ROLE], PROGRESS, "total"),
     "after the output, too": ([OUTPUT], PROGRESS, "total"),
     "empty payloads after the output": ([OUTPUT], EMPTY, "stall"),
-    "output": ([], OUTPUT, "total"),
 }
 
 
@@ -199,7 +198,9 @@ def test_payload_restarts_a_timeout_if_it_has_output_or_reports_progress(begin, 
             peer.send(chunks(sse(payload), end=False))
             time.sleep(0.01)  # The pace of the payloads; nothing waits for it.
 
-    timeout = Timeout(idle=5, first=0.25, stall=0.25, total=0.6)
+    # A busy machine may pause the server for longer than its pace.
+    limits = {"first": 0.5, "stall": 0.5, "total": 0.8} if expired == "total" else {"first": 0.25, "stall": 0.25}
+    timeout = Timeout(idle=5, **limits)
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == expired
 
 

@@ -137,20 +137,30 @@ def step_until_idle(engine: Engine) -> int:
     return n_steps
 
 
+class CheckedEngine(Engine):
+    """An engine on a fake backend that checks its KV cache after each step. It fails if the check does."""
+
+    def _step(self, wait: bool) -> bool:
+        has_run = super()._step(wait)
+        cast(FakeBackend, self.backend).check(self._cache)
+        return has_run
+
+
 @contextmanager
 def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
     """An engine that is stepped by hand. At the end it must have released everything."""
-    with Engine(backend, **options) as engine:
+    with CheckedEngine(backend, **options) as engine:
         yield engine
         stats = engine.stats()
         is_idle = not engine._open and engine.failure is None
         assert not is_idle or (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
+        assert not isinstance(engine.failure, AssertionError), engine.failure
     assert backend.is_closed
 
 
 def started(backend: FakeBackend, **options: Any) -> Engine:
     """An engine with its thread."""
-    engine, has_started = Engine(backend, **options), threading.Event()
+    engine, has_started = CheckedEngine(backend, **options), threading.Event()
     threading.Thread(target=engine.run, args=(has_started.set,), name="localchat-engine").start()
     assert has_started.wait(DEADLINE_S)
     return engine

@@ -13,14 +13,23 @@ import re
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
+from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.media.decoding import decode
 from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
-from localchat.serving.engine.values import EngineError, GenerationRequest, ModelFacts, TokenTexts, text_too_long
+from localchat.serving.engine.values import (
+    Adapters,
+    EngineError,
+    GenerationRequest,
+    ModelFacts,
+    TokenTexts,
+    text_too_long,
+)
 
 END = 256
 N_VOCAB = 257
@@ -37,16 +46,27 @@ def endless(tokens: list[int], n_prompt: int) -> int:
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
+class Cell(NamedTuple):
+    """A cell of the KV cache, with what it was computed of."""
+
+    number: int  # Slots that share a cell have the same number.
+    token: int
+    adapters: Adapters
+    n_rows: int  # The rows of its sequence in the step that computed it.
+
+
 class FakeCells:
-    """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
+    """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors.
+
+    A step that continues cells of other tokens or of other adapters is an error.
+    """
 
     def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
         self.limits = limits
         # The limit of cells of a slot, and the number of all cells, which may differ from that in `limits`.
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
-        # The cells of each slot. A cell is a unique number, a token, and the number of rows with which it was computed.
-        self.slots: dict[int, list[tuple[int, int, int]]] = {slot: [] for slot in range(limits.n_slots)}
+        self.slots: dict[int, list[Cell]] = {slot: [] for slot in range(limits.n_slots)}
         # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
         self.positions: dict[int, int] = {}
         # The operations since the last call of `take_operations`, each a name and its arguments.
@@ -68,8 +88,8 @@ class FakeCells:
         assert shared
         assert self.limits.can_truncate or shared == self.slots[source]
         if not self.limits.is_unified:
-            copies = [(next(self._numbers), *copied) for _, *copied in shared]
-            self.positions.update((copy[0], self.positions[cell[0]]) for cell, copy in zip(shared, copies))
+            copies = [cell._replace(number=next(self._numbers)) for cell in shared]
+            self.positions.update((copy.number, self.positions[cell.number]) for cell, copy in zip(shared, copies))
             shared = copies
         self.slots[target] = shared
 
@@ -85,9 +105,9 @@ class FakeCells:
         assert len(kept) < len(self.slots[slot])
         self.slots[slot] = kept
 
-    def _before(self, slot: int, position: int) -> list[tuple[int, int, int]]:
+    def _before(self, slot: int, position: int) -> list[Cell]:
         """The cells of a slot before a position, which must be one at which llama.cpp could cut."""
-        kept = [cell for cell in self.slots[slot] if self.positions[cell[0]] < position]
+        kept = [cell for cell in self.slots[slot] if self.positions[cell.number] < position]
         assert kept == self.slots[slot][: len(kept)]
         return kept
 
@@ -104,9 +124,11 @@ class FakeCells:
         for chunk in batch.chunks:
             cells = self.slots[chunk.slot]
             n_computed = chunk.sequence.n_computed
-            assert [token for _, token, _ in cells] == chunk.sequence.tokens[:n_computed], "the slot has other tokens"
-            new = [(next(self._numbers), token, chunk.n_tokens) for token in chunk.tokens()]
-            self._set_positions(chunk, [number for number, *_ in new])
+            assert [cell.token for cell in cells] == chunk.sequence.tokens[:n_computed], "the slot has other tokens"
+            assert all(cell.adapters == batch.adapters for cell in cells), "the cells are those of other adapters"
+            assert chunk.sequence.adapters == batch.adapters, "a step has one set of adapters"
+            new = [Cell(next(self._numbers), token, batch.adapters, chunk.n_tokens) for token in chunk.tokens()]
+            self._set_positions(chunk, [cell.number for cell in new])
             cells.extend(new)
             assert len(cells) <= self._n_each
 
@@ -117,7 +139,7 @@ class FakeCells:
         held = self.slots[chunk.slot]
         if span is None:
             assert min(chunk.tokens()) >= 0
-            assert not held or first > self.positions[held[-1][0]]
+            assert not held or first > self.positions[held[-1].number]
             assert chunk.sequence.spans or first == n_computed
             self.positions.update(zip(numbers, itertools.count(first)))
             return
@@ -130,12 +152,33 @@ class FakeCells:
         self.positions.update((id, span.position + (0 if is_mrope else i)) for i, id in enumerate(numbers, offset))
 
     def n_cells_used(self) -> int:
-        return len({number for cells in self.slots.values() for number, *_ in cells})
+        return len({cell.number for cells in self.slots.values() for cell in cells})
+
+    def check(self, cache: KVCache) -> None:
+        """Checks between two steps that what a KVCache knows of each slot is what the slot has."""
+        for slot, cells in self.slots.items():
+            states = [slot in cache._free, slot in cache._idle, slot in cache.active]
+            assert sum(states) == 1, f"slot {slot} is free, idle, active: {states}"
+            tokens = [cell.token for cell in cells]
+            if slot in cache.active:
+                sequence = cache.active[slot]
+                assert sequence.slot == slot
+                assert tokens == sequence.tokens[: sequence.n_computed]
+                assert cache._adapters[slot] == sequence.adapters
+            else:
+                assert tokens == cache._idle.get(slot, [])
+            assert all(cell.adapters == cache._adapters[slot] for cell in cells)
+        n_active, n_idle = cache.n_cells()
+        assert n_active == min(sum(len(self.slots[slot]) for slot in cache.active), self.limits.n_cells)
+        assert n_active + n_idle <= self.limits.n_cells
 
 
 class FakeProjector:
-    """A projector without libmtmd. The data of its images may be their name, cells, positions, whether they are causal,
-    and chunks, such as b"a 40 40 1 1"; other files have four cells. `gate` is acquired before each encoding."""
+    """A projector without libmtmd.
+
+    The data of its images may be their name, cells, positions, whether they are causal, and chunks, such as
+    b"a 40 40 1 1". Other files are decoded and have four cells. `gate` is acquired before each encoding.
+    """
 
     around = ord("<"), ord(">")  # The tokens around an image.
 
@@ -169,6 +212,7 @@ class FakeProjector:
     def _read(media: MediaFile) -> tuple[str, int, int, int, int]:
         found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
         if found is None:
+            decode(media, 16_000)
             return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
         name, *numbers = found.groups()
         return (name.decode(), *map(int, numbers))  # type: ignore[return-value]
@@ -209,11 +253,13 @@ class FakeBackend(FakeCells):
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,  # The FIM tokens, by their names in ModelFacts.
         modalities: tuple[str, ...] = (),
+        metadata: Mapping[str, str] = {},
     ):
         self.facts = ModelFacts(
             description="a fake", n_params=0, n_bytes=0, n_vocab=n_vocab, n_ctx_train=n_ctx, n_ctx=n_ctx,
             n_cells=n_cells, n_parallel=n_parallel, chat_template=chat_template, bos="", eos="", add_bos=False,
-            special_tokens=frozenset(), sampling=SamplingParams(), metadata={}, modalities=modalities, **(fim or {}),
+            special_tokens=frozenset(), sampling=SamplingParams(), metadata=metadata, modalities=modalities,
+            **(fim or {}),
         )  # fmt: skip
         n_slots = n_parallel + n_idle
         limits = CacheLimits(n_cells, n_parallel, n_slots, n_batch, can_truncate, max_drafted, is_unified=is_unified)
@@ -255,7 +301,7 @@ class FakeBackend(FakeCells):
         for chunk in batch.chunks:
             assert chunk.first == next_row, "rows have gaps"
             next_row += chunk.n_tokens
-            tokens = [token for _, token, _ in self.slots[chunk.slot]]
+            tokens = [cell.token for cell in self.slots[chunk.slot]]
             for row in chunk.output_rows:
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))

@@ -15,12 +15,17 @@ from ..core.fields import parse_body
 from ..core.model_options import Adapter
 from ..loading.loader import load_options, template_of
 from ..loading.options import Options
-from ..loading.service import ServedModel, Service
+from ..loading.served_model import ServedModel, State
+from ..loading.service import Service
 from ..models.gguf import read_header
 from ..models.model_file import ModelFile, summary_of
 from .exchange import Exchange
 
 _NEVER = 10982044800  # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
+_STATES: Mapping[State, str] = {
+    State.UNLOADED: "unloaded", State.QUEUED: "loading", State.LOADING: "loading",
+    State.READY: "loaded", State.DRAINING: "loaded", State.FAILED: "failed",
+}  # fmt: skip
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
 
@@ -92,7 +97,7 @@ class ModelEndpoints:
             # vLLM's name for `n_ctx`.
             **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
             "meta": meta,
-            "status": {"value": state_of(served), **({"error": served.failure} if served.failure else {})},
+            "status": _status(served),
             "architecture": {"input_modalities": ["text", *modalities], "output_modalities": ["text"]},
             "capabilities": [*_capabilities(served, modalities), *(["multimodal"] if modalities else [])],
         }
@@ -109,7 +114,7 @@ class ModelEndpoints:
         entry, model = self._ollama_entry(served, adapter), served.model
         metadata: Mapping[str, str] = {}
         if model is not None:
-            metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
+            metadata, template, n_ctx = model.engine.facts.metadata, model.template_source, model.engine.facts.n_ctx
         else:
             own_template = None
             with contextlib.suppress(OSError, ValueError):  # The description then has fewer fields.
@@ -154,9 +159,14 @@ def _adapter_of(served: ServedModel, name: str) -> Adapter | None:
 
 
 def state_of(served: ServedModel) -> str:
-    if served.model is not None:
-        return "loaded"
-    return "loading" if served.is_loading else "failed" if served.failure else "unloaded"
+    """The state, in the words of llama-server's router."""
+    return _STATES[served.state]
+
+
+def _status(served: ServedModel) -> Mapping[str, str]:
+    failure = served.failure
+    is_failed = served.state is State.FAILED and failure is not None
+    return {"value": state_of(served), **({"error": failure.error.message} if is_failed and failure else {})}
 
 
 def _n_params(served: ServedModel) -> int:
@@ -177,9 +187,9 @@ def _capabilities(served: ServedModel, modalities: Sequence[str], template: str 
         return
     # A model whose template does not render tools was not trained on tools. Requests with tools still work: a system
     # message describes the tools.
-    if model.template.capabilities.shows_tools:
+    if any(template.capabilities.shows_tools for template in model.usable_templates):
         yield "tools"
-    if "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source:
+    if any("think" in one.source or one.dialect.reasoning.start in one.source for one in model.usable_templates):
         yield "thinking"
     if model.engine.facts.fim_tokens is not None:
         yield "insert"

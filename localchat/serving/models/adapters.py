@@ -18,7 +18,7 @@ def adapter_problem(adapter: Adapter, model: Path) -> str:
     """Why an adapter cannot be one of this model, as far as the headers of both say; "" if it may be."""
     own, base = summary_of(ModelFile(Path(adapter.path), "")), summary_of(ModelFile(model, ""))
     if not own.is_adapter:
-        return own.problem if own.is_model and own.problem else f"{adapter.path}: it is no LoRA adapter"
+        return f"{adapter.path}: {(own.is_model and own.problem) or 'it is no LoRA adapter'}"
     if own.architecture != base.architecture:
         return f"{adapter.path}: it is for the architecture {own.architecture!r}, the model has {base.architecture!r}"
     return ""

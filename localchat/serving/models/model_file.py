@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.model_options import Adapter
-from .gguf import TENSOR_COUNT, read_start
+from .gguf import TENSOR_COUNT, GGUFError, read_start
 from .gguf import ModelFileError as ModelFileError
 from .memory import gigabytes
 
@@ -154,7 +154,7 @@ class Summary:
     n_ctx_train: int = 0  # The context of the training, 0 if it is not known.
     n_params: int = 0  # The number of parameters, 0 if it is not known.
     is_embedding: bool = False  # Whether the model computes vectors of texts.
-    problem: str = ""  # Why the file cannot be loaded, as far as its header says; "" if it may be.
+    problem: str = ""  # Why the file cannot be loaded, as far as its header says, without its path; "" if it may be.
     is_model: bool = True  # False for projectors and other files beside a model.
     width: int = 0  # The length of the vectors of tokens: those that a model takes, or that a projector makes.
     modalities: tuple[str, ...] = ()  # Of a projector: "image", "audio".
@@ -168,15 +168,15 @@ def summary_of(model: ModelFile) -> Summary:
         stat = model.path.stat()
         return _summary(model.path, stat.st_mtime_ns, stat.st_size)
     except OSError as error:  # It is not cached, since it may be short, such as too many open files.
-        return Summary(problem=printable_name(f"{model.path}: {error.strerror}"))
+        return Summary(problem=error.strerror or str(error))
 
 
 @functools.lru_cache(maxsize=20_000)
 def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     try:
         found = read_start(path)
-    except ModelFileError as error:
-        return Summary(problem=printable_name(str(error)))
+    except GGUFError as error:
+        return Summary(problem=printable_name(error.problem))
     # A value may have any type, or be None: an array.
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
     architecture = texts.get("general.architecture", "")
@@ -191,7 +191,7 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
         n_ctx_train=_count(found.get(f"{architecture}.context_length")),
         n_params=_count(found.get("general.parameter_count")),
         is_embedding=f"{architecture}.pooling_type" in found,
-        problem=printable_name(f"{path}: it is {kind}, not a model") if kind else "",
+        problem=f"it is {kind}, not a model" if kind else "",
         is_model=kind is None,
         width=max(_count(found.get(name)) for name in widths),
         modalities=tuple(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.events import PromptProgress
 from localchat.serving.engine.drafts import looked_up
 from localchat.serving.engine.engine import Engine
@@ -158,6 +159,53 @@ def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[st
                 assert read(generation)[0] == text
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_sequences_with_several_sets_of_adapters_have_the_tokens_of_each_alone(seed: int):
+    """The backend checks with which adapters each cell was computed, also where prefixes and slots move."""
+    random_ = random.Random(seed)
+    is_unified = seed % 2 == 0
+    backend = FakeBackend(
+        n_parallel=5, n_idle=random_.choice([1, 4]), n_ctx=400, n_cells=4000, n_batch=256, is_unified=is_unified
+    )
+    with stepped(backend) as engine:
+        texts, generations = [], []
+        for i in range(60):
+            texts.append(random_.choice(["", "a" * 80, "b" * 150]) + "xyz"[i % 3] * random_.randint(1, 40))
+            adapters = random_.choice([(), ((0, 1.0),), ((0, 0.5), (1, 1.0))])
+            generations.append(submit(engine, request(texts[-1], adapters=adapters)))
+            for _ in range(random_.randint(0, 30)):
+                engine.step()
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in generations] == texts
+
+
+@pytest.mark.parametrize("n_prompt", [63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 319, 320])
+@pytest.mark.parametrize("limits", [{}, {"is_unified": False}, {"can_truncate": False}])
+def test_prompts_of_every_length_are_computed_once(n_prompt: int, limits: dict[str, bool]):
+    """Alone, beside a stream, and again."""
+    backend = FakeBackend(endless, n_ctx=400, n_cells=4000, n_batch=256, **limits)
+    with stepped(backend) as engine:
+        stream = submit(engine, request("stream", max_tokens=300))
+        engine.step()
+        first = submit(engine, request_for(tuple(i % 256 for i in range(n_prompt)), max_tokens=3))
+        step_until_idle(engine)
+        again = submit(engine, request_for(tuple(i % 256 for i in range(n_prompt)), max_tokens=3))
+        step_until_idle(engine)
+        assert [read(generation)[1].usage.n_cached for generation in (first, again)] == [0, n_prompt - 1]
+        # Of each output, the last token is not computed.
+        assert engine.stats().n_computed == 6 + 299 + n_prompt + 2 + 1 + 2
+        assert len(read(stream)[0]) == 300
+
+
+@pytest.mark.parametrize("n_kept", [1, 5, 15])
+def test_prompt_of_any_length_is_cut_to_the_tokens_that_are_kept(n_kept: int):
+    text = "ab" * 60_000 + "hello, world"
+    output, finish, _ = completed(request_for(((text, True),), n_prompt_kept=n_kept), n_ctx=32)
+    assert (output, finish.usage.n_prompt) == (text[-n_kept:], n_kept)
+    with pytest.raises(ContextLengthExceeded):
+        completed(request_for(((text, True),)), n_ctx=32)
+
+
 class MeetingEngine(Engine):
     """Two threads that count the open sequences at once both go on with the same number."""
 
@@ -227,17 +275,25 @@ def test_logprobs_come_with_each_token_of_a_draft():
         assert [[top.id for top in token.top] for token in tokens] == [[token.id] for token in tokens]
 
 
-def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
+@pytest.mark.parametrize(
+    ("error", "expected", "message"),
+    [
+        (ZeroDivisionError("a broken sampler"), EngineError, "sampling a token failed: a broken sampler"),
+        (BadRequest("it allows no further token"), BadRequest, "it allows no further token"),
+    ],
+    ids=["a fault", "a grammar"],
+)
+def test_sampling_error_within_a_draft_comes_after_the_text_before_it(error: Exception, expected: Any, message: str):
     def model(tokens: list[int], n_prompt: int) -> int:
         if len(tokens) == n_prompt + 9:
-            raise ZeroDivisionError("a broken sampler")
+            raise error
         return endless_loop(tokens, n_prompt)
 
     with stepped(FakeBackend(model, max_drafted=16)) as engine:
         generation = submit(engine, request("abcd" * 5))
         step_until_idle(engine)
         assert text_of([next(generation)]) == "abcdabcda"
-        with pytest.raises(EngineError, match="sampling a token failed"):
+        with pytest.raises(expected, match=message):
             next(generation)
 
 

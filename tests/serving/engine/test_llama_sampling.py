@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama.sampler import chain_steps, seed_of
@@ -166,6 +167,23 @@ def test_grammar_counts_whole_characters(engine: Engine, seed: int):
     assert finish.reason == "stop"
     assert len(text) == 20
     assert "\ufffd" not in text
+
+
+WRONG_GRAMMARS = {
+    "syntax": 'start: "a',
+    "no such rule": "start: missing",
+}
+
+
+@pytest.mark.parametrize("grammar", WRONG_GRAMMARS.values(), ids=WRONG_GRAMMARS)
+def test_grammar_that_cannot_be_used_is_refused_before_the_prompt_is_computed(engine: Engine, grammar: str):
+    n_computed = engine.stats().n_computed
+    for _ in range(2):  # The compiled grammar is not cached.
+        constraint = Constraint(grammar, "regex")
+        with pytest.raises(BadRequest, match="'regex' cannot be enforced: ") as refused:
+            engine.submit([request_for((1, 2, 3), constraint=constraint)], lambda output: None)
+        assert refused.value.param == "regex"
+    assert engine.stats().n_computed == n_computed
 
 
 MARKER = "<|im_start|>"

@@ -48,6 +48,11 @@ class SteppedScheduler(Scheduler):
                 assert self.refuse() is None
             else:
                 self.update(batch, [[NEXT] for _ in batch.outputs()])
+                self.cells.check(self.cache)
+                for slot, cells in self.cells.slots.items():
+                    n_tiled = 0 if self._limits.is_unified else self.cache._n_tiled[slot]
+                    assert [cell.n_rows for cell in cells[:n_tiled] if cell.n_rows < TILE_ROWS] == []
+                    assert n_tiled <= len(cells)
                 return batch
 
     def finish(self) -> None:
@@ -312,7 +317,7 @@ def test_random_repeatable_prompts_are_computed_as_without_a_cached_prefix(seed:
             scheduler.step()
             for one in [one for one in scheduler.running if one.n_sampled]:
                 n_tiled = one.n_prompt - one.n_prompt % TILE_ROWS
-                n_rows = [n for _, _, n in scheduler.cells.slots[one.slot or 0]][: one.n_prompt]
+                n_rows = [cell.n_rows for cell in scheduler.cells.slots[one.slot or 0]][: one.n_prompt]
                 if one.is_repeatable:
                     assert [n >= TILE_ROWS for n in n_rows] == [i < n_tiled for i in range(one.n_prompt)]
                 if one.n_sampled == one.id % 40 + 1:
