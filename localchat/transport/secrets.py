@@ -41,8 +41,8 @@ def secrets_of_url(url: str) -> Iterator[str]:
     parts = urlsplit(url if "://" in url else "http://" + url)
     userinfo = parts.netloc.rpartition("@")[0]
     yield from map(unquote, (userinfo, *userinfo.split(":", 1)))
-    for field in parts.query.split("&"):
-        name, separator, value = field.partition("=")
+    for parameter in parts.query.split("&"):
+        name, separator, value = parameter.partition("=")
         if "version" not in name.lower():
             yield unquote_plus(value if separator else name)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TimedOut
-from ..events import Frozen
 
 _TIMEOUT_REASONS = {
     "connect": "no connection",
-    "first": "no first event",
+    "first": "no first output",
     "idle": "no further bytes",
     "stall": "only keep-alives or empty events",
     "total": "no complete response",
@@ -20,16 +20,18 @@ _MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more
 _DEFAULT: Any = object()
 
 
-class Timeout(Frozen):
+@dataclass(frozen=True, init=False)
+class Timeout:
     """Timeouts in seconds; None means no limit.
 
     `Timeout(30)` sets all; limits given by name have priority. Raises ValueError for a value that is not above zero.
     """
 
     connect: float | None = 5.0  # For making the connection.
-    # From the request to the first event. A local server may load a model and prefill a long prompt.
+    # From the request, or the last report of its progress, to the first output of the model: a server may load a model
+    # and prefill a long prompt. An event without output, such as the role of the message, does not end it.
     first: float | None = 600.0
-    idle: float | None = 120.0  # Without any bytes, after the first event.
+    idle: float | None = 120.0  # Without any bytes, after the first output.
     stall: float | None = 600.0  # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
     total: float | None = None  # For the whole call, with its retries.
 
@@ -44,12 +46,13 @@ class Timeout(Frozen):
         total: float | None = _DEFAULT,
     ) -> None:
         named = {"connect": connect, "first": first, "idle": idle, "stall": stall, "total": total}
-        given = {name: seconds if value is _DEFAULT else value for name, value in named.items()}
-        super().__init__(**{name: value for name, value in given.items() if value is not _DEFAULT})
-        for limit in vars(self).values():
+        for name, value in named.items():
+            limit = seconds if value is _DEFAULT else value
+            limit = getattr(type(self), name) if limit is _DEFAULT else limit
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (is_number and 0 < limit < float("inf")):
                 raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {limit!r}")
+            vars(self)[name] = limit
 
     @staticmethod
     def of(value: Timeout | float | None) -> Timeout:
@@ -101,9 +104,10 @@ class Deadlines:
         self.total.start()
         self._finish_end, self._paused_at = None, 0.0
 
-    def event(self) -> None:
-        """Start the timeout of the next event."""
-        self._phase_end, self._phase = _after(self._timeout.stall), "stall"
+    def restart(self, has_output: bool) -> None:
+        """Start the timeout of the next event; before the first output of the model, that of the first one again."""
+        phase = "stall" if has_output else "first"
+        self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
 
     def end_within(self, seconds: float | None) -> None:
         """Let the response end within these seconds, None for no limit. An earlier end stays."""

@@ -117,7 +117,7 @@ def test_timeouts_do_not_run_between_reads():
 def test_timeout_for_the_end_of_a_response_is_cancelled_if_text_follows_and_never_exceeds_the_total():
     deadlines = Deadlines(Timeout(total=60), TotalDeadline(60))
     deadlines.begin("first")
-    deadlines.event()
+    deadlines.restart(has_output=True)
     left = []
     for seconds in (5, None, 600):
         deadlines.end_within(seconds)
@@ -294,22 +294,42 @@ def test_timeouts_apply_to_reads_in_steps(monkeypatch):
         assert client.chat("hi").text == "Hello"
 
 
-def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payload_does_not(client_class):
-    """A server reports the progress of a long prefill; an empty payload is no more than a keep-alive."""
+EMPTY: dict[str, Any] = {"id": "1", "choices": []}
+PROGRESS: dict[str, Any] = {"prompt_progress": {"processed": 8}}
+ROLE: dict[str, Any] = {"choices": [{"delta": {"role": "assistant"}}]}
+OUTPUT: dict[str, Any] = {"choices": [{"delta": {"content": "a"}}]}
+# The payloads that are sent at once, the one that is then sent again and again, and the timeout that expires.
+REPEATED: dict[str, tuple[list[Any], Any, str]] = {
+    "an empty payload is a keep-alive": ([], EMPTY, "first"),
+    "a role is no output": ([ROLE], EMPTY, "first"),
+    "progress of the prefill is a sign of life": ([ROLE], PROGRESS, "total"),
+    "after the output, too": ([OUTPUT], PROGRESS, "total"),
+    "empty payloads after the output": ([OUTPUT], EMPTY, "stall"),
+}
+
+
+@pytest.mark.parametrize(("begin", "payload", "expired"), REPEATED.values(), ids=REPEATED)
+def test_payload_restarts_a_timeout_if_it_has_output_or_reports_progress(begin, payload, expired, client_class):
+    """Until the first output `first` applies, and neither `idle` nor `stall`."""
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
-        peer.send(chunked(end=False))
+        peer.send(chunked(*map(sse, begin), end=False))
         while True:
             peer.send(chunks(sse(payload), end=False))
             time.sleep(0.01)  # The pace of the payloads; nothing waits for it.
 
-    payload: dict[str, Any] = {"id": "1", "choices": []}
-    timeout = Timeout(idle=5, stall=0.25)
-    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
-    payload = {"prompt_progress": {"processed": 8}}
-    timeout = Timeout(idle=5, stall=1, total=1.3)  # A busy machine may pause the server for longer than its pace.
-    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"
+    # A busy machine may pause the server for longer than its pace.
+    limits = {"first": 0.5, "stall": 0.5, "total": 0.8} if expired == "total" else {"first": 0.25, "stall": 0.25}
+    timeout = Timeout(idle=5, **limits)
+    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == expired
+
+
+def test_silence_after_the_role_of_the_message_is_limited_by_first(client_class):
+    """Some servers send the role before they prefill the prompt."""
+    server = waiting(chunked(sse(ROLE), end=False))
+    timeout = Timeout(first=0.1, idle=0.01, stall=0.01)
+    assert failure(server, TimedOut, client_class=client_class, timeout=timeout).kind == "first"
 
 
 @pytest.mark.parametrize(

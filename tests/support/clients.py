@@ -51,7 +51,7 @@ class Waiting:
     def _waited(self, value: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():  # Which runs the loop.
             return asyncio.run_coroutine_threadsafe(value, self._loop).result(DEADLINE_S)
-        if inspect.isawaitable(value):
+        if inspect.isawaitable(value) and not isinstance(value, AsyncIterator):
             value = self._loop.run_until_complete(asyncio.wait_for(value, DEADLINE_S))
         return (
             Waiting(value, self._loop) if isinstance(value, (AsyncClient, AsyncConversation, AsyncIterator)) else value
