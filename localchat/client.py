@@ -59,9 +59,9 @@ class BaseClient:
         model: str | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        self._given: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        check_options(self._given, "Client")
-        self._settings = Settings(**self._given)
+        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
+        check_options(self._options, "Client")
+        self._settings = Settings(**self._options)
         self._pool = Pool()
 
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
@@ -71,9 +71,10 @@ class BaseClient:
         """
         check_options(options, "Client")
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
+        vars(client).update(vars(self))  # The attributes of a subclass stay.
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
-        client._given = {**self._given, **options, **added}
-        client._settings = new = Settings(**client._given, environment=old.environment)
+        client._options = {**self._options, **options, **added}
+        client._settings = new = Settings(**client._options, environment=old.environment)
         new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
@@ -100,6 +101,8 @@ class BaseClient:
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
+                if error.partial is not None and error.partial.refusal:
+                    raise  # The model declined, which a correction does not change.
                 output = [] if error.partial is None else [error.partial.message]
                 correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
                 request.prompt = [*request.prompt, *output, correction]
@@ -146,7 +149,7 @@ class Client(BaseClient):
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
     """
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -196,7 +199,7 @@ class Client(BaseClient):
 
         The options are fields of the request, and options of the client for this call. `system` is the text of a system
         message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message. `response_format`
-        may also be a type, a schema or "name, age int": then the text is validated, and `reply.parsed` is its value.
+        may also be a type or a JSON Schema: then the text is validated, and `reply.parsed` is its value.
         `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the content. `timeout` and `max_retries`
         replace those of the client, `extra_headers` are added to its headers. `extra_body` has other fields.
         `allow_truncated`: whether `finish` returns a cut reply.
