@@ -146,7 +146,6 @@ class ServedModel:
         """No request waits for the load any more, or the server stops."""
         self._leave(State.LOADING)
         self.state = State.UNLOADED
-        self.is_wanted = False
         self.failure = None
 
     def crash(self) -> None:
