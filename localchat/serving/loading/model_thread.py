@@ -56,7 +56,7 @@ class ModelThread:
         self._queue: deque[ServedModel] = deque()
         self._thread: threading.Thread | None = None
 
-    def queue(self, served: ServedModel) -> None:
+    def enqueue(self, served: ServedModel) -> None:
         """Load a model that is UNLOADED or FAILED as soon as its turn comes. Called under the lock."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
@@ -205,5 +205,5 @@ class ModelThread:
             with self._changed:
                 served.finish_unload()
                 if self._is_needed(served):
-                    self.queue(served)
+                    self.enqueue(served)
                 self._changed.notify_all()

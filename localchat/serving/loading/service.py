@@ -213,7 +213,7 @@ class Service:
         self._check_failure(served, since)
         served.is_wanted = served.is_wanted or is_wanted
         if served.state in (State.UNLOADED, State.FAILED):
-            self._model_thread.queue(served)
+            self._model_thread.enqueue(served)
 
     def _check_failure(self, served: ServedModel, since: float) -> None:
         failure = served.failure

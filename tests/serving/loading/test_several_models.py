@@ -15,9 +15,9 @@ from unittest import mock
 import pytest
 
 from localchat.serving.api.ollama import read_keep_alive
-from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.errors import BadRequest, InferenceError
 from localchat.serving.core.fields import Fields
-from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
@@ -472,6 +472,44 @@ def test_loading_thread_that_cannot_start_is_503_and_starts_at_the_next_request(
     with mock.patch("localchat.serving.loading.model_thread.threading", refusing):
         assert server.statuses("one") == [503]
     assert server.statuses("one") == [200]
+
+
+@started_with({"max_models": 1}, {"max_models": 2}, {})
+def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_usable(server, caplog):
+    """Every use gets the model or an error, and no transition comes from a wrong state."""
+    models = [server.service.find(name) for name in NAMES]
+
+    def work(seed: int) -> int:
+        random_, n_used = random.Random(seed), 0
+        for _ in range(60):
+            served, action = random_.choice(models), random_.random()
+            with contextlib.suppress(InferenceError):
+                if action < 0.6:
+                    keep_alive_s = random_.choice([None, 0, 0.001])
+                    with server.service.using(served, keep_alive_s) as model:
+                        assert not model.engine.backend.is_closed or model.engine.has_died
+                        n_used += 1
+                        if action < 0.05:
+                            model.engine.has_died = True
+                            model.engine.close()
+                elif action < 0.75:
+                    server.service.load(served)
+                elif action < 0.9:
+                    server.service.unload(served)
+                elif action < 0.95:
+                    server.loads.error = random_.choice([None, None, EngineDied("killed")])
+                    server.skew_s[0] += 100  # A failure is tried again after a minute.
+                else:
+                    server.get("/v1/models")
+        return n_used
+
+    working = [server.later(work, seed) for seed in range(8)]
+    assert sum(uses.result(60) for uses in working) > 60
+    assert "loading or unloading a model failed" not in caplog.text
+    server.loads.error = None
+    server.skew_s[0] += 100
+    assert server.statuses(*NAMES) == [200] * 3
+    wait_for(lambda: not any(served.n_users + served.n_waiting for served in models))
 
 
 def test_model_that_ends_while_the_metrics_are_written_is_left_out(server):
