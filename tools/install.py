@@ -35,6 +35,9 @@ REACH_S = 5
 # The time between two progress reports, on a terminal and elsewhere.
 TERMINAL_PERIOD_S, LOG_PERIOD_S = 1.0, 30.0
 
+# The size of a new environment. A build needs more, in the folder for temporary files.
+NEEDED_BYTES = 200 << 20
+
 # How many lines of the log are shown when a command failed.
 SHOWN_LINES = 15
 
@@ -276,6 +279,10 @@ class Environment:
         except OSError as error:
             elsewhere = "copy localchat to a folder of your own, or name another one: make VENV=FOLDER"
             raise InstallError(f"cannot create {self._folder}: {error.strerror}: {elsewhere}") from error
+        free = shutil.disk_usage(self._folder).free
+        if free < NEEDED_BYTES:
+            sizes = f"{free >> 20} MB are free, {NEEDED_BYTES >> 20} MB are needed"
+            raise InstallError(f"no space for {self._folder}: {sizes}; another place: make VENV=FOLDER")
         done = subprocess.run(
             [sys.executable, "-m", "venv", str(self._folder)], capture_output=True, text=True, check=False
         )
@@ -457,6 +464,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         install(options.folder.resolve(), options.extras, os.environ.get("LLAMA_CPP_INDEX"), replaces=options.replace)
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"install: {lacking(str(error), ROOT) or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
