@@ -227,6 +227,16 @@ def test_model_that_is_asked_for_while_it_is_drained_is_loaded_again(server):
     assert server.states("two") == ["unloaded"]
 
 
+def test_load_by_request_is_not_dropped_with_a_client_that_leaves(server):
+    server.loads.gate = threading.Semaphore(0)
+    for name in ("two", "one"):  # The second one waits in the queue.
+        assert server.post("/models/load", model=name)[0] == 200
+    server.requested().close()
+    wait_for(lambda: not server.http_server.endpoints.n_in_flight)
+    server.loads.gate.release(1000)
+    server.wait("one", "loaded")
+
+
 def test_load_after_an_unload_of_a_model_in_use_keeps_it(server):
     assert server.statuses("one") == [200]
     with server.service.using(server.service.find("one")):
