@@ -104,6 +104,19 @@ def test_without_waiting_a_request_gets_503_while_its_model_loads(server):
     assert server.statuses("one") == [200]
 
 
+@started_with({"waits": False})
+def test_server_that_refuses_requests_while_its_model_loads_again_is_not_up(server):
+    server.service.load(server.service.default)
+    server.wait("demo", "loaded")
+    server.service.unload(server.service.default)
+    server.wait("demo", "unloaded")
+    assert "localchat_up 1" in server.get("/metrics")[1]
+    server.loads.gate = threading.Semaphore(0)
+    assert server.statuses("demo") == [503]
+    assert "localchat_up 0" in server.get("/metrics")[1]
+    assert server.get("/health")[0] == 200
+
+
 @started_with({"max_models": 1}, {"max_models": 2})
 def test_mixed_requests_to_more_models_than_may_be_loaded_are_all_served(server):
     random_ = random.Random(5)
