@@ -92,27 +92,17 @@ class OpenChoice:
     def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
         """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
         self._raw = raw
-        delta, message, text, logprobs = map(choice.get, ("delta", "message", "text", "logprobs"))
+        delta = choice.get("delta")
         if isinstance(delta, dict):
             self._take_delta(delta)
         else:
             self._unread.add("delta", delta)
-        if isinstance(message, dict):
-            # Some servers send the fields of a delta again in a message beside it.
-            seen = delta.items() if isinstance(delta, dict) else ()
-            self._take_message({name: value for name, value in message.items() if (name, value) not in seen})
-        else:
-            self._unread.add("message", message)
-        if isinstance(text, str) and not delta and not isinstance(message, dict):
-            self._read_content(text)
-        elif text is not None and text != (delta or message or {}).get("content"):
-            self._unread.add("text", text)
+        if "message" in choice or "text" in choice:
+            self._take_whole_text(choice.get("message"), choice.get("text"), delta)
         if self.reason_raw is not None and self._events:
             self._continued_after_finish = True
-        if isinstance(logprobs, dict):
-            self._take_logprobs(logprobs)
-        else:
-            self._unread.add("logprobs", logprobs)
+        if choice.get("logprobs") is not None:
+            self._take_logprobs(choice["logprobs"])
         reason = choice.get("finish_reason")
         if reason:
             self._take_reason(str(reason))
@@ -124,11 +114,23 @@ class OpenChoice:
         events, self._events, self._raw = self._events, [], None
         return events
 
+    def _take_whole_text(self, message: Any, text: Any, delta: Any) -> None:
+        """Add a complete message, or a text of /completions, which may stand beside a delta with the same fields."""
+        beside = delta if isinstance(delta, dict) else {}
+        if isinstance(message, dict):
+            self._take_message({name: value for name, value in message.items() if (name, value) not in beside.items()})
+        else:
+            self._unread.add("message", message)
+        if isinstance(text, str) and not beside and not isinstance(message, dict):
+            self._read_content(text)
+        elif text != {**beside, **(message if isinstance(message, dict) else {})}.get("content"):
+            self._unread.add("text", text)
+
     def _take_delta(self, delta: Json) -> None:
         content = delta.get("content")
         if content and len(delta) == 1 and isinstance(content, str):  # A fast path for nearly every delta.
             self._came_in_deltas = True
-            self._read_content(content)
+            self._add_content(content)
             return
         self._read(delta)
         self._came_in_deltas = self._came_in_deltas or any(self.pieces.values())
@@ -277,7 +279,10 @@ class OpenChoice:
             self._legacy_calls.take({"index": 0, "function": value})
         return isinstance(value, dict)
 
-    def _take_logprobs(self, logprobs: Json) -> None:
+    def _take_logprobs(self, logprobs: Any) -> None:
+        if not isinstance(logprobs, dict):
+            self._unread.add("logprobs", logprobs)
+            return
         content = logprobs.get("content")
         read = ("content",) if isinstance(content, list) else _COMPLETION_LOGPROBS
         items = content if isinstance(content, list) else _completion_logprobs(logprobs)
