@@ -212,6 +212,8 @@ class Accumulator:
             # Some servers send the only choice under another index than 0.
             index = key if self._n > 1 else len(self._choices)
             self._choices[key] = OpenChoice(index, self._think_tags, self._tool_names, self._warnings)
+        if sent is None:
+            self._choices[key].keep("index", choice.get("index"))
         return self._choices[key]
 
     def _sorted(self) -> list[OpenChoice]:

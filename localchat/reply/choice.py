@@ -154,6 +154,10 @@ class OpenChoice:
             elif not read(self, value, name):
                 self._keep(name, value)
 
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a field of the choice that is not read."""
+        self._unread.add(name, value)
+
     def _keep(self, name: str, value: Any) -> None:
         if self._is_message and value is not None:  # It has the whole value, of which deltas had the pieces.
             self._unread_of_message.replace(name, value)
@@ -227,7 +231,8 @@ class OpenChoice:
                 others.append(part)
         for kind, pieces in texts.items():
             for piece in ["".join(pieces)] if self._is_message else pieces:
-                self._add(kind, piece, self.pieces[kind])
+                if not self._add(kind, piece, self.pieces[kind]):
+                    others = parts
         if others:
             self._keep("content", others)
         return True
@@ -297,10 +302,12 @@ class OpenChoice:
             return
         # The first reason counts, unless text or a reason that says a cut follows it.
         is_cut = self.reason() not in CUT_REASONS and normal_reason(reason) in CUT_REASONS
-        if self.reason_raw is None or self._continued_after_finish or is_cut:
+        is_first = self.reason_raw is None
+        reasons = f"{self.reason_raw!r} and {reason!r}"
+        if is_first or self._continued_after_finish or is_cut:
             self.reason_raw = reason
-        else:
-            self._warn(f"the server sent a second finish reason, {reason!r}, which is ignored")
+        if not is_first:
+            self._warn(f"the server sent two finish reasons, {reasons}; {self.reason_raw!r} is used")
 
     def _take_other_fields(self, choice: Json) -> None:
         """The fields of an element of `choices` that are not those of nearly every element."""
@@ -526,4 +533,5 @@ def _is_plain_part(part: Any) -> bool:
         isinstance(part, dict)
         and any(isinstance(part.get(name), str) for name in ("text", "refusal"))
         and len(part.keys() - {"type"}) == 1
+        and part.get("type") in (None, "text", "output_text", "refusal")
     )
