@@ -20,6 +20,7 @@ from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
 from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.media.decoding import decode
 from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
 from localchat.serving.engine.values import (
     Adapters,
@@ -173,8 +174,11 @@ class FakeCells:
 
 
 class FakeProjector:
-    """A projector without libmtmd. The data of its images may be their name, cells, positions, whether they are causal,
-    and chunks, such as b"a 40 40 1 1"; other files have four cells. `gate` is acquired before each encoding."""
+    """A projector without libmtmd.
+
+    The data of its images may be their name, cells, positions, whether they are causal, and chunks, such as
+    b"a 40 40 1 1". Other files are decoded and have four cells. `gate` is acquired before each encoding.
+    """
 
     around = ord("<"), ord(">")  # The tokens around an image.
 
@@ -208,6 +212,7 @@ class FakeProjector:
     def _read(media: MediaFile) -> tuple[str, int, int, int, int]:
         found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
         if found is None:
+            decode(media, 16_000)
             return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
         name, *numbers = found.groups()
         return (name.decode(), *map(int, numbers))  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from ...api.completions import CompletionRequest
 from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, checked
+from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, read_attachment
 from ...core.request import Input
 from ...engine.process import AnyEngine
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
@@ -91,36 +91,51 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
 
 
 def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Mapping[int, MediaFile]]:
-    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers. Notes
-    replace the markers of others in replayed messages. Raises BadRequest for others in new messages."""
+    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
+
+    Notes replace the markers of the others in replayed messages.
+
+    Raises:
+        BadRequest: The model cannot take an image or a sound of a new message, or its file cannot be read.
+        NotSupported: The library that reads it is not installed.
+    """
     media: dict[int, MediaFile] = {}
     notes: dict[int, str] = {}
+
+    def leave_out(i: int, error: errors.ApiError) -> None:
+        attachment = request.attachments[i]
+        if not attachment.is_replayed:
+            raise error
+        notes[i] = note_of(attachment.kind, error.message)
+
     modalities = model.engine.facts.modalities
     for i, attachment in enumerate(request.attachments):
-        try:
-            if ("image" if attachment.kind == IMAGE else "audio") in modalities:
-                media[i] = checked(attachment)
-            elif attachment.is_replayed:
-                notes[i] = note_of(attachment.kind)
-            else:
-                refuse_media(attachment.path, attachment.kind, modalities)
-        except errors.BadRequest as error:
-            if not attachment.is_replayed:
-                raise
-            notes[i] = note_of(attachment.kind, error.message)
+        if ("image" if attachment.kind == IMAGE else "audio") in modalities:
+            try:
+                media[i] = read_attachment(attachment)
+            except errors.BadRequest as error:
+                leave_out(i, error)
+        elif attachment.is_replayed:
+            notes[i] = note_of(attachment.kind)
+        else:
+            refuse_media(attachment.path, attachment.kind, modalities)
         if len(media) > MAX_MEDIA:
             text = f"the request has more than {MAX_MEDIA} images and sounds: '{attachment.path}' is number {i + 1}"
             raise errors.BadRequest(text, attachment.path)
+    for i, problem in zip(list(media), model.engine.media_errors(media.values()) if media else ()):
+        if problem is not None:
+            leave_out(i, problem)
+            del media[i]
+    if not notes:
+        return request, media
 
     def with_notes(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         return MARKER.sub(lambda found: notes.get(int(found[1]), found[0]), value)
 
-    if notes:
-        messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
-        request = replace(request, messages=tuple(messages))
-    return request, media
+    messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
+    return replace(request, messages=tuple(messages)), media
 
 
 def _parts(prompt: str, template: ChatTemplate, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
