@@ -88,7 +88,7 @@ class ManyPrompts:
         """Find the model of the server once for all prompts. Each of them reports an error of that."""
         if self.prompts and self._request.model is None:
             with contextlib.suppress(LocalChatError):
-                await default_model(self._client._call(driver, self._request), self._request.headers)
+                await default_model(self._client._call(driver, self._request))
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:

@@ -294,7 +294,7 @@ class BaseStream(Events[StreamEvent, Value]):
         if isinstance(error, LocalChatError) and hasattr(error, "partial"):
             events = self._parser.flush()
             error.partial = self.reply
-            self._call.settings.mask_error(error)
+            self._call.secrets.mask_error(error)
             self._ready.extend([] if isinstance(error, Cancelled) else events)
         self._call.release()
 
@@ -302,7 +302,7 @@ class BaseStream(Events[StreamEvent, Value]):
         check_not_cut(self.reply, self._request)
 
     def _new_parser(self) -> ResponseParser:
-        request, settings = self._request, self._call.settings
+        request, secrets = self._request, self._call.secrets
 
         def read_value(reply: Reply[Any]) -> Any:
             if request.expected is None:
@@ -315,8 +315,8 @@ class BaseStream(Events[StreamEvent, Value]):
             request.n_choices,
             request.think_tags,
             request.tool_names,
-            settings.mask_payload,
-            settings.mask,
+            secrets.mask_json,
+            secrets.mask,
             read_value,
         )
 

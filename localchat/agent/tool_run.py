@@ -94,7 +94,10 @@ class _BaseRun(Events[RunEvent, Any]):
             self._options.pop("tool_choice", None)
             self._ready.append(result)
         elif self._stream is None:
-            self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.values())
+            options = {**self._options, "tools": self._tools.values()}
+            request = Completion(self._client._settings, self.messages, options, "stream")
+            request.share_total(self._request)
+            self._stream = self._client._stream(request)
             self._reply = None
             self._n_left -= 1
         else:

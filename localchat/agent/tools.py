@@ -141,10 +141,10 @@ async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, in_lo
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function that a thread of the event loop runs."""
-    import asyncio  # Imported here: the import takes longer than that of the whole client.
+    """The result of a function that a thread of its own runs, while the event loop goes on."""
+    from ..transport.aio_sockets import in_thread as run_in_thread  # It imports asyncio, which takes long.
 
-    return await asyncio.to_thread(function, *arguments)
+    return await run_in_thread(functools.partial(function, *arguments))
 
 
 def _call_function(function: Callable[[], Any]) -> Any:

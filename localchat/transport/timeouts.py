@@ -1,4 +1,4 @@
-"""Timeouts of a call: `Timeout` has their values, `Deadlines` measures the time."""
+"""Timeouts of a call: `Timeout` has their values, `TotalDeadline` and `Deadlines` measure the time."""
 
 from __future__ import annotations
 
@@ -67,12 +67,29 @@ def timed_out(kind: str) -> TimedOut:
     return TimedOut(f"{_TIMEOUT_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
 
 
-class Deadlines:
-    """The deadlines of one call, as times of time.monotonic; None means no limit."""
+class TotalDeadline:
+    """The end of `Timeout.total`. All requests of one call of the program share it, such as the rounds of `run`."""
 
-    def __init__(self, timeout: Timeout) -> None:
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self.end: float | None = None  # A time of time.monotonic; None for no limit, and before the first request.
+
+    def start(self) -> None:
+        """Start the timeout with the first request."""
+        if self.end is None:
+            self.end = _after(self._seconds)
+
+    def at_most(self, seconds: float) -> float:
+        """These seconds, or the seconds left if they are fewer."""
+        return seconds if self.end is None else min(seconds, self.end - time.monotonic())
+
+
+class Deadlines:
+    """The deadlines of the requests of one Call, as times of time.monotonic; None means no limit."""
+
+    def __init__(self, timeout: Timeout, total: TotalDeadline) -> None:
         self._timeout = timeout
-        self._total_end: float | None = None
+        self.total = total
         self._finish_end: float | None = None
         # The end of the current phase, and the timeout that it comes from: "connect", "first" or "stall".
         self._phase_end: float | None = None
@@ -81,10 +98,10 @@ class Deadlines:
         self._paused_at = 0.0
 
     def begin(self, phase: str) -> None:
-        """Start the timeout `connect`, or `first` of a request; the first of them also starts the total timeout."""
+        """Start the timeout `connect`, or `first` of a request; the first of all also starts the total timeout."""
         # The total starts last: if both have the same seconds, the error names the phase.
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
-        self._total_end = self._total_end or _after(self._timeout.total)
+        self.total.start()
         self._finish_end, self._paused_at = None, 0.0
 
     def restart(self, has_output: bool) -> None:
@@ -108,16 +125,12 @@ class Deadlines:
             self._phase_end += now - self._paused_at
         self._paused_at = 0.0
         seconds, kind = self._timeout.idle if self._phase == "stall" else None, "idle"
-        for end, name in ((self._phase_end, self._phase), (self._total_end, "total"), (self._finish_end, "total")):
+        for end, name in ((self._phase_end, self._phase), (self.total.end, "total"), (self._finish_end, "total")):
             if end is not None and (seconds is None or end - now < seconds):
                 seconds, kind = end - now, name
         if seconds is not None and seconds <= 0:
             raise timed_out(kind)
         return None if seconds is None else min(seconds, _MAX_WAIT_S), kind
-
-    def at_most(self, seconds: float) -> float:
-        """These seconds, or the seconds left of the total if they are fewer."""
-        return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
 
 def _after(seconds: float | None) -> float | None:
