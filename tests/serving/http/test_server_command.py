@@ -159,6 +159,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
     # One buffer of cells for all requests, or one for each and idle prefixes.
     size = r"[\d.]+ [MG]B"
+    python = re.escape(sys.executable.removeprefix(os.getcwd() + os.sep))
     pattern = rf"""
 model    llama Q5_1, 5 M parameters, {size}: {re.escape(str(DEMO_PATH))}
          a tiny one for a first try; docs/models\.md lists others: make run GET=Qwen/Qwen3-4B-GGUF
@@ -168,7 +169,7 @@ device   CPU.*; CPU threads: \d+
 loaded   in [\d.]+ s
 localchat is ready: demo at (http://127\.0\.0\.1:\d+)/v1 \(Ctrl-C ends it\)
 browser  \1
-terminal {re.escape(sys.executable.removeprefix(os.getcwd() + os.sep))} -m localchat --base-url \1/v1 "What is your name\?"""
+terminal {python} -m localchat --base-url \1/v1 "What is your name\?"""
     assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
 
 
