@@ -20,7 +20,7 @@ from localchat import AsyncClient, Cancelled, Client, Tool, ToolCall, ToolResult
 from localchat.agent.tools import result_text
 from localchat.errors import IncompleteReply, TooManyRounds
 from localchat.schema.schema import json_schema
-from tests.support.clients import until, waiting_client
+from tests.support.clients import run_async, until, waiting_client
 from tests.support.raw_responses import OPEN
 from tests.support.raw_server import DEADLINE_S, Server
 from tests.support.scripted import Script, calls, chunk, playing, text
@@ -316,6 +316,26 @@ def test_stream_yields_the_results_as_events():
     assert isinstance(result, ToolResult)
     assert (result.call.name, result.content, result.error, result.value) == ("add", "3", None, 3)
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_text_of_a_stream_or_a_run_prints_as_a_text():
+    """All of it, also after some pieces were read, and again."""
+    with playing(text("a", "b")) as (client, _):
+        for begin in (client.stream, client.run_stream):
+            with begin("x") as stream:
+                assert next(stream.text) == "a"
+                assert [f"{stream.text}", str(stream.text)] == ["ab"] * 2
+
+
+def test_text_of_an_asynchronous_stream_is_awaited():
+    async def read(client: AsyncClient) -> list[str]:
+        async with client.stream("x") as stream:
+            before = str(stream.text)
+            first = await stream.text.__anext__()
+            return [before, first, str(stream.text), await stream.text, str(stream.text)]
+
+    with playing(text("a", "b")) as (client, _):
+        assert run_async(client.base_url, read) == ["", "a", "a", "ab", "ab"]
 
 
 def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
