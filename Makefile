@@ -49,9 +49,9 @@ client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic, 
 formats: $(VENV)/server.stamp  ## test whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)
 
-EXTRAS ?= server
+EXTRAS ?= server,media
 PYTHONS ?= $(PYTHON)
-wheelhouse:  ## write a folder to install from without a network; MODEL=NAME EXTRAS=server,test ACCEL=cuda RPC=1 PYTHONS="python3.9 python3.12"
+wheelhouse:  ## write a folder to install from without a network; MODEL=NAME EXTRAS=server,media,test ACCEL=cuda RPC=1 PYTHONS="python3.9 python3.12"
 	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --rpc '$(RPC)' --pythons '$(PYTHONS)' --model '$(MODEL)'
 
 install-tests:  ## write a wheelhouse and install it without a network, without a compiler and so on; CASES="no_network ..."
@@ -62,21 +62,21 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/server.stamp: pyproject.toml
-	$(INSTALL) server
+	$(INSTALL) server,media
 	touch $@
 
 $(VENV)/hub.stamp: $(VENV)/server.stamp
-	$(INSTALL) server,hub
+	$(INSTALL) server,media,hub
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/server.stamp
-	$(INSTALL) server,test
+	$(INSTALL) server,media,test
 	touch $@
 
 $(VENV)/check.stamp: $(VENV)/test.stamp
-	$(INSTALL) server,test,check
+	$(INSTALL) server,media,test,check
 	touch $@
 
 $(VENV)/clients.stamp: $(VENV)/test.stamp
-	$(INSTALL) server,test,clients
+	$(INSTALL) server,media,test,clients
 	touch $@

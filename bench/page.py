@@ -5,15 +5,13 @@ The server is a stand-in with a given answer, so that only the page is measured.
 
 from __future__ import annotations
 
-import json
 import statistics
-import threading
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from localchat.serving.http.endpoints import chat_page
 from tests.support.browser import Browser, Page, chromium
+from tests.support.page_server import page_server
 
 N_LINES = 2000
 TOKENS_PER_S = 60
@@ -31,47 +29,14 @@ ANSWERS: dict[str, tuple[Callable[[int], str], str, str]] = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        if self.path == "/":
-            text, headers = chat_page()
-            self.reply(text, "text/html; charset=utf-8", headers)
-        else:
-            models = {"object": "list", "data": [{"id": "model", "object": "model", "owned_by": "localchat"}]}
-            props = {"default_generation_settings": {"params": {}, "n_ctx": 100_000}}
-            self.reply(json.dumps(props if self.path.endswith("/props") else models), "application/json", {})
-
-    def reply(self, text: str, kind: str, headers: dict[str, str]) -> None:
-        body = text.encode()
-        self.send_response(200)
-        for name, value in {**headers, "Content-Type": kind, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        line, start, token = ANSWERS[request["messages"][-1]["content"]]
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.end_headers()
-        self.send_chunk(start + "".join(map(line, range(N_LINES))))
-        end = time.perf_counter() + MEASURED_S + 5
-        try:
-            while time.perf_counter() < end:
-                self.send_chunk(token)
-                time.sleep(1 / TOKENS_PER_S)
-            self.wfile.write(b"data: [DONE]\n\n")
-        except OSError:
-            pass  # The page has been closed.
-
-    def send_chunk(self, text: str) -> None:
-        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-        body = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "model", "choices": [choice]}
-        self.wfile.write(f"data: {json.dumps(body)}\n\n".encode())
+def answer(messages: list[Any]) -> Iterator[str]:
+    """The answer that the last message names: its first lines, and then tokens at a steady pace."""
+    line, start, token = ANSWERS[messages[-1]["content"]]
+    yield start + "".join(map(line, range(N_LINES)))
+    end = time.perf_counter() + MEASURED_S + 5
+    while time.perf_counter() < end:
+        yield token
+        time.sleep(1 / TOKENS_PER_S)
 
 
 def first_paint_ms(browser: Browser, url: str) -> float:
@@ -102,18 +67,14 @@ def work_share(browser: Browser, url: str, answer: str) -> float:
 
 
 def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/"
-    with chromium() as browser:
+    with page_server(answer) as url, chromium() as browser:
         paints = sorted(first_paint_ms(browser, url) for _ in range(N_PAINTS))
         print(
             f"first paint: median {statistics.median(paints):.0f} ms, {paints[0]:.0f} to {paints[-1]:.0f}", flush=True
         )
-        for answer in ANSWERS:
-            share = work_share(browser, url, answer)
-            print(f"{answer} of {N_LINES} lines at {TOKENS_PER_S} tokens/s: {share:.2f} of a core", flush=True)
-    server.shutdown()
+        for name in ANSWERS:
+            share = work_share(browser, url, name)
+            print(f"{name} of {N_LINES} lines at {TOKENS_PER_S} tokens/s: {share:.2f} of a core", flush=True)
 
 
 if __name__ == "__main__":

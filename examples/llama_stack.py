@@ -1,9 +1,8 @@
 """Converts between the types of llama-stack and those of OpenAI's API: a module to copy into a program that has both.
 
-Messages, tool definitions, sampling options, replies, log probabilities and streams are converted; docs/contract.md
-lists the rules. Arguments of llama-stack's types may be its objects or dicts. Results are dicts, or the dataclasses of
-this module, whose fields have llama-stack's names. Where llama-stack's own conversions differ from each other or lose
-data, this module has one rule.
+Messages, tool definitions, sampling options, replies, log probabilities and streams are converted. Arguments of
+llama-stack's types may be its objects or dicts. Results are dicts, or the dataclasses of this module, whose fields have
+llama-stack's names. Where llama-stack's own conversions differ from each other or lose data, this module has one rule.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class BaseClient:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
     def _call(self, driver: Any, arguments: Arguments) -> Call:
-        return Call(self._settings, self._pool, driver, arguments.timeout, arguments.max_retries)
+        return Call(self._settings, self._pool, driver, arguments.call_options)
 
     async def _reply(self, driver: Any, request: Completion) -> Reply[Any]:
         """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
@@ -107,14 +107,14 @@ class BaseClient:
 
     async def _list_models(self, driver: Any) -> list[Model]:
         arguments = Arguments(self._settings, {}, "request")
-        return await fetch_models(self._call(driver, arguments), arguments.headers)
+        return await fetch_models(self._call(driver, arguments))
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
         arguments = Arguments(self._settings, given, "request")
-        raw = await self._call(driver, arguments).fetch(method, path, json, arguments.headers)
+        raw = await self._call(driver, arguments).fetch(method, path, json)
         text = raw.decode("utf-8", "replace")
         try:
             return json_module.loads(text) if text.strip() else None
@@ -201,7 +201,9 @@ class Client(BaseClient):
         replace those of the client, `extra_headers` are added to its headers. `extra_body` has other fields.
         `allow_truncated`: whether `finish` returns a cut reply.
         """
-        request = Completion(self._settings, prompt, options, "stream")
+        return self._stream(Completion(self._settings, prompt, options, "stream"))
+
+    def _stream(self, request: Completion) -> Stream[Any]:
         return Stream(self._call(Driver(), request), request)
 
     @overload

@@ -1,6 +1,6 @@
 """`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server, and its command line.
 
-Parses the options, opens the port, and then loads the model while the server already responds. The HTTP server
+Parses the options, opens the port, and loads the model while the server already responds. The HTTP server
 itself is in serving/http/http_server.py. The model runs in a process of its own (serving/engine/process.py): this
 process imports neither llama.cpp nor numpy.
 """
@@ -27,9 +27,11 @@ from .serving.core.errors import NO_MEMORY
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
+from .serving.loading.load_log import StartLog
 from .serving.loading.loader import Loader
 from .serving.loading.logs import log_to_stderr, report_failure
 from .serving.loading.options import GROUPS, Options
+from .serving.loading.service import Service
 from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes
@@ -65,9 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.get:
             return _print(f"serve it: {sys.executable} -m localchat.server {_fetch(options.get, catalog)}")
         file = chosen_model(options, catalog)
+        if serves_all:
+            catalog.models()  # An invalid mapping file ends the start, and later only a change of it.
         problem = summary_of(file).problem
         if problem:
-            return report_failure(f"cannot load {problem}")
+            return report_failure(f"cannot load {printable_name(str(file.path))}: {problem}")
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
     if not options.api_keys and not options.uds and not is_loopback(options.host):
@@ -100,17 +104,17 @@ def _fetch(name: str, catalog: Catalog) -> str:
         raise ModelFileError("interrupted: the same command goes on where this one ended") from None
     except ModelFileError as error:
         with contextlib.suppress(ModelFileError):
-            found = catalog.find(name).name
-            log.warning("%s; %s is here already", error, found)
-            return found
+            local_name = catalog.find(name).name
+            log.warning("%s; %s is here already", error, local_name)
+            return local_name
         raise
 
 
 def _free_memory() -> tuple[int, str]:
     """The bytes that are free for a model, and where. Another process loads llama.cpp and the driver of the GPU."""
     code = "from localchat.serving.engine.llama.devices import memory_for_models as f; print(f())"
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
-    n_free, _, where = done.stdout.strip().partition(" ")
+    process = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    n_free, _, where = process.stdout.strip().partition(" ")
     return int(n_free or 0), where
 
 
@@ -131,36 +135,36 @@ def _list_text(models: Iterable[ModelFile]) -> str:
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = printable_name(f"{model.source}: {header.problem or model.path}")
+        place = printable_name(f"{model.source}: {model.path}") + (f": {header.problem}" if header.problem else "")
         projector = projector_of(model)
         modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
-        taken = ", ".join(("text", *modalities))
-        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
-        for one in model.adapters:
-            size, place = gigabytes(ModelFile(Path(one.path), "").n_bytes), f"adapter of {model.name}: {one.path}"
-            rows.append((one.name, size, "LoRA", context, taken, printable_name(place)))
+        inputs = ", ".join(("text", *modalities))
+        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, inputs, place))
+        for adapter in model.adapters:
+            size = gigabytes(ModelFile(Path(adapter.path), "").n_bytes)
+            place = printable_name(f"adapter of {model.name}: {adapter.path}")
+            rows.append((adapter.name, size, "LoRA", context, inputs, place))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 
 
 def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
-    loader = Loader(file, options)
+    loader, start_log = Loader(options), StartLog(options)
+    service = Service(file, options, catalog=catalog, load=loader.load, load_log=start_log)
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(loader):
+        service.load(service.default)
         # These imports take as long as the engine process takes to load a small model.
         from .serving.http.http_server import ChatServer
-        from .serving.loading.service import Service
 
-        service = Service(file, options, catalog=catalog, load=loader.load)
         server = ChatServer(service, options, listener)
         with contextlib.ExitStack() as closing:
             # They are called in reverse order, so that `server.close` does not wait until a model has been loaded.
             for close in (server.close, loader.close, service.stop):
                 closing.callback(close)
-            loader.url, loader.on_failure = server.url, server.shutdown
-            service.load(service.default)
+            start_log.open(server.url, server.shutdown)
             _stop_on_signals(server, options.drain)
             server.serve_forever()
-    return 1 if loader.has_failed else 0
+    return 1 if start_log.has_failed else 0
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
@@ -188,14 +192,14 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
     parser = _parser()
-    given = vars(parser.parse_args(arguments))
-    model, key = given.pop("model_option"), given["api_key"]
-    if model is not None and given["model"] is not None:
-        parser.error(f"two models are given, {given['model']} and {model}: name one; --models-dir serves several")
-    given["model"] = given["model"] or model
-    given["api_keys"] = [*given["api_keys"], *([key] if key else [])]
-    given["defaults"] = {name: value for defaults in given["defaults"] for name, value in defaults.items()}
-    options = Options(**given)
+    values = vars(parser.parse_args(arguments))
+    model, key = values.pop("model_option"), values["api_key"]
+    if model is not None and values["model"] is not None:
+        parser.error(f"two models are given, {values['model']} and {model}: name one; --models-dir serves several")
+    values["model"] = values["model"] or model
+    values["api_keys"] = [*values["api_keys"], *([key] if key else [])]
+    values["defaults"] = {name: value for defaults in values["defaults"] for name, value in defaults.items()}
+    options = Options(**values)
     if options.tls_key and not options.tls_cert:
         parser.error("--tls-key is the key of a certificate: add --tls-cert")
     if options.uds and options.tls_cert:

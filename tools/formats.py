@@ -20,7 +20,8 @@ from typing import Any
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.channels import ChannelDialect
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.prompt.sandbox import TemplateError
+from localchat.serving.chat.prompt.control_tokens import without_markers
+from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 from localchat.serving.models.gguf import read_header
@@ -188,7 +189,7 @@ def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
 def _rendered(template: ChatTemplate, switches: Mapping[str, Any], *messages: Message) -> str:
     history = [QUESTION, *(message.as_json() for message in messages)]
     prompt = template.render(history, tools=TOOLS, add_generation_prompt=not messages, variables=switches)
-    return str.__str__(prompt)  # without the marks of user text
+    return without_markers(prompt)
 
 
 def _common_start(prompt: str, whole: str) -> int:

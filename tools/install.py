@@ -1,6 +1,6 @@
 """Create the virtual environment and install localchat with llama-cpp-python, from a wheel or from source.
 
-`make` calls it: `python -m tools.install .venv server,test`. It needs only Python's standard library and pip.
+`make` calls it: `python -m tools.install .venv server,media,test`. It needs only Python's standard library and pip.
 """
 
 from __future__ import annotations
@@ -406,7 +406,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Install and return 0, or print what prevents it and return 1."""
     parser = argparse.ArgumentParser(description="Install localchat in a virtual environment.")
     parser.add_argument("folder", type=Path, help="the virtual environment, created if it does not exist")
-    parser.add_argument("extras", help="extras of pyproject.toml, separated by commas: server,test")
+    parser.add_argument("extras", help="extras of pyproject.toml, separated by commas: server,media,test")
     parser.add_argument("--replace", action="store_true", help="replace llama-cpp-python, by default for the GPU")
     options = parser.parse_args(arguments)
     try:

@@ -254,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folder and return 0, or print what prevents it and return 1."""
     parser = argparse.ArgumentParser(description="Write a folder to install from on machines without a network.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--extras", default="server", help="of pyproject.toml, separated by commas (server)")
+    parser.add_argument("--extras", default="server,media", help="of pyproject.toml, separated by commas (%(default)s)")
     parser.add_argument("--accel", default="", choices=ACCELERATORS, help="a graphics card to build for")
     parser.add_argument("--rpc", default="", help="not empty: for a model on several machines (no)")
     parser.add_argument("--pythons", default=sys.executable, help="interpreters to collect wheels for (this one)")

@@ -1,6 +1,7 @@
 """Events, values and errors: comparison, immutability, repr, pickling, JSON."""
 
 import copy
+import dataclasses
 import json
 import pickle
 import typing
@@ -20,6 +21,7 @@ EXAMPLES = {
     "content_delta": events.ContentDelta("a"),
     "reasoning_delta": events.ReasoningDelta("a"),
     "refusal_delta": events.RefusalDelta("a"),
+    "audio_delta": events.AudioDelta(b"\0", "a"),
     "tool_call_delta": events.ToolCallDelta(0, "call_1", "f", "{"),
     "tool_call": CALL,
     "logprobs": events.Logprobs(({"token": "a"},)),
@@ -38,9 +40,9 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
         event.choice_index = 1
     with pytest.raises(AttributeError, match="choice_index"):
         del event.choice_index
-    other = events.changed(event, raw={"a": 1})
+    other = dataclasses.replace(event, raw={"a": 1})
     assert (other, other.raw, event.raw) == (event, {"a": 1}, None)
-    assert events.changed(event, choice_index=1) != event
+    assert dataclasses.replace(event, choice_index=1) != event
     assert ", raw=" not in repr(event)
     assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
     assert tuple(vars(event)) == type(event).__match_args__
@@ -50,9 +52,9 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
 
 
 def test_call_is_succeeded_or_failed_and_its_result_compares_without_the_value():
-    failed = events.changed(CALL, arguments=None, error="not JSON")
+    failed = dataclasses.replace(CALL, arguments=None, error="not JSON")
     assert (CALL.status, failed.status) == ("succeeded", "failed")
-    assert hash(CALL) != hash(events.changed(CALL, id="2"))
+    assert hash(CALL) != hash(dataclasses.replace(CALL, id="2"))
     assert ToolResult(CALL, "a", value=1) == ToolResult(CALL, "a", value=2)
 
 
@@ -100,7 +102,7 @@ class Day:
 
 
 def test_values_as_json_have_neither_raw_fields_nor_headers():
-    call = events.changed(CALL, extra={"signature": "s"}, raw={"x": 1})
+    call = dataclasses.replace(CALL, extra={"signature": "s"}, raw={"x": 1})
     reply = Reply((Choice(text="hi", tool_calls=(call,)),), headers={"Set-Cookie": "x"}, raw={}, parsed=Day(date.max))
     shown = reply.as_dict()
     assert json.loads(json.dumps(shown)) == shown

@@ -1,4 +1,4 @@
-"""Conversion of values and streams to and from llama-stack's types: a row for each rule of docs/contract.md."""
+"""Conversion of values and streams to and from llama-stack's types: a row for each rule."""
 
 import base64
 import enum

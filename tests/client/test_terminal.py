@@ -168,7 +168,7 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
         (_, (_, text)), _, last = sent(server)
         assert (text["text"], last) == ("first", ("user", "next"))
         terminal.end()
-        assert server.left.is_set()
+        assert server.left.wait(DEADLINE_S)
 
 
 def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):

@@ -93,7 +93,7 @@ def with_model(folder: Path, scratch: Path) -> None:
     shutil.copytree(folder, kit)
     shutil.copy(ROOT / "localchat" / "serving" / "models" / "demo.gguf", file)
     (scratch / "tiny-mmproj.gguf").write_bytes(b"a projector")
-    options = ["--extras", "server,test", "--pythons", sys.executable, "--model", str(file)]
+    options = ["--extras", "server,media,test", "--pythons", sys.executable, "--model", str(file)]
     assert wheelhouse.main([str(kit), *options]) == 0
     for name in (file.name, "tiny-mmproj.gguf"):
         assert f"  models/{name}\n" in (kit / "SHA256SUMS").read_text()
@@ -150,7 +150,7 @@ def main() -> int:
     folder = ROOT / "wheelhouse"
     pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
     start = time.monotonic()
-    if wheelhouse.main([str(folder), "--extras", "server,test", "--pythons", " ".join(sorted(pythons))]):
+    if wheelhouse.main([str(folder), "--extras", "server,media,test", "--pythons", " ".join(sorted(pythons))]):
         return 1
     print(f"{'wheelhouse':20} {time.monotonic() - start:6.1f} s  ok", flush=True)
     failures = 0

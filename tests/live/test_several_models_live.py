@@ -117,7 +117,7 @@ def limited(folder: Path, monkeypatch: Any, n_bytes: int, contexts: dict[str, in
     monkeypatch.setenv("LIMITED_FOLDER", str(folder))
     catalog, options = Catalog([folder], environment={"HOME": str(folder)}), Options(port=0, n_parallel=1)
     first = catalog.find(next(iter(contexts)))
-    with contextlib.closing(Loader(first, options)) as loader:
+    with contextlib.closing(Loader(options)) as loader:
         service = Service(first, catalog=catalog, load=loader.load)
         with served(service, options) as (server, _):
             yield service, server.server_port

@@ -1,28 +1,33 @@
 """The chat page in a headless Chromium, with the real HTTP server and engine, on fake models with given outputs."""
 
 import base64
-import contextlib
 import functools
 import json
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from localchat.serving.http.endpoints import chat_page
-from tests.support.browser import CHROMIUM, Browser, Page, chromium
+from tests.page.pages import (
+    GATED,
+    HAS_MODELS,
+    IS_IDLE,
+    RESPONSE,
+    chat,
+    give,
+    import_text,
+    page_of,
+    show_imported,
+    start_with,
+    stream,
+    tab_of,
+    wait_for_response,
+)
 from tests.support.fakes import FakeProjector, endless
 from tests.support.media_files import png, wav
-from tests.support.serving import ANY_PORT, BIG, LAST_MESSAGE, Serving, generating, serving
+from tests.support.serving import ANY_PORT, BIG, LAST_MESSAGE, generating, serving
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt install chromium")
-
-RESPONSE = ".assistant .prose"
-HAS_MODELS = "$('#model').options.length"
-IS_IDLE = "!$('#send').hidden && $('.assistant .acts')"
-GATED = {**BIG, "is_gated": True}
 SEES = {**BIG, "modalities": ("image", "audio"), "projector": FakeProjector()}
 # The template of a model that can reason, whose prompt is the last message.
 REASONING = LAST_MESSAGE + "{% if enable_thinking is defined %}{% endif %}{# <think></think> #}"
@@ -43,83 +48,6 @@ Also <u>this</u> Vec<String>: [link](javascript:window.hacked=1) ![image](https:
 ```
 
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@contextlib.contextmanager
-def page_of(browser: Browser, model: Any, ready: str = HAS_MODELS, **options: Any) -> Iterator[tuple[Page, Serving]]:
-    """A new tab with the page of a new server, once it is ready, and the server."""
-    with serving(model, **options) as running, tab_of(browser, running) as page:
-        page.wait(ready)
-        yield page, running
-
-
-@contextlib.contextmanager
-def tab_of(browser: Browser, running: Serving) -> Iterator[Page]:
-    """A new tab. At the end it has raised nothing, was refused nothing, and has asked no other server."""
-    url = f"http://127.0.0.1:{running.port}/"
-    page = browser.open(url)
-    yield page
-    assert page.eval("violations") == []
-    page.go("about:blank#end")
-    assert [asked for asked in page.requests if not asked.startswith((url, "data:", "blob:", "about:"))] == []
-    assert page.errors == []
-
-
-def wait_for_response(page: Page, text: str) -> None:
-    """Wait until the last response is complete, and has this text."""
-    page.wait(f"{IS_IDLE} && $$('{RESPONSE}').at(-1).innerText === {json.dumps(text)}")
-
-
-def chat(page: Page, text: str, response: str) -> None:
-    page.do(("#input", f"{text}\n"))
-    wait_for_response(page, response)
-
-
-def stream(page: Page, running: Serving) -> None:
-    """Send a message to the gated model `endless`, and wait for a part of the response."""
-    page.do(("#input", "go\n"))
-    running.gate.release(12)
-    page.wait(f"$('{RESPONSE}').innerText.startsWith('abc')")
-
-
-def start_with(page: Page, script: str) -> None:
-    """Load the page again, after a script of its own."""
-    page.send("Page.addScriptToEvaluateOnNewDocument", source=script)
-    page.reload()
-    page.wait(HAS_MODELS)
-
-
-def give(page: Page, files: dict[str, tuple[str, bytes]], field: str = "#attach-file", events: str = "change") -> None:
-    """Give files, each with its media type, to a field, as the dialog ("change"), "paste" or "dragover drop" does."""
-    data = json.dumps([(content.decode("latin-1"), name, kind) for name, (kind, content) in files.items()])
-    page.eval(
-        f"""(() => {{
-            const data = new DataTransfer();
-            for (const [text, name, type] of {data})
-                data.items.add(new File([Uint8Array.from(text, (c) => c.charCodeAt(0))], name, {{type}}));
-            const field = Object.assign($("{field}"), {{files: data.files}});
-            const kinds = {{change: Event, paste: ClipboardEvent, dragover: DragEvent, drop: DragEvent}};
-            for (const kind of "{events}".split(" ")) field.dispatchEvent(new kinds[kind](
-                kind, {{clipboardData: data, dataTransfer: data, bubbles: true, cancelable: true}}));
-        }})()"""
-    )
-
-
-def import_text(page: Page, text: str) -> None:
-    give(page, {"some.json": ("", text.encode())}, "#import-file")
-
-
-def show_imported(page: Page, *messages: dict[str, Any]) -> None:
-    """Import a conversation, and show it."""
-    import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": "Old", "messages": messages}]}))
-    page.wait("$('#list .pick').textContent === 'Old'")
-    page.do("#list .pick")
 
 
 def test_message_is_streamed_with_its_reasoning_and_kept_after_a_reload(browser):
@@ -336,14 +264,14 @@ def test_earlier_responses_stay_until_another_has_begun(browser):
             page.do(f"#ask button: {button}")
             page.wait(f"{IS_IDLE} && $$('.message').length === {n_kept}")
             if (button, n_kept) == ("Remove", 6):
-                page.wait_for_text("#log > .error", "cannot be reached")
+                page.wait_for_text("#messages > .error", "cannot be reached")
                 set_network(offline=False)
                 page.reload()
                 page.do((".message", 6))
         assert page.text(".user .text") == "other"
-        assert page.eval("$$('#log > .error, .editor').length") == 0
+        assert page.eval("$$('#messages > .error, .editor').length") == 0
         set_network(offline=True)
-        page.do(".assistant button: Regenerate", ("#log > .error", 1))
+        page.do(".assistant button: Regenerate", ("#messages > .error", 1))
         assert page.text(RESPONSE).strip() == "fine"
 
 
@@ -374,7 +302,7 @@ def test_page_works_without_storage_and_says_so(browser, script, notice):
 
 def test_the_page_is_one_file_without_links():
     text, headers = chat_page()
-    assert len(text.encode()) < 155_000
+    assert len(text.encode()) < 170_000
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert [name for name in ("src", "href", "onclick", "style") if f' {name}="http' in text] == []

@@ -13,7 +13,7 @@ from typing import Any
 
 from localchat.serving.core.media import IMAGE
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
-from tests.serving.core.test_media_files import GOOD, mutated
+from tests.serving.engine.test_media_decoding import GOOD, mutated
 from tests.serving.http.test_server_examples import EXAMPLES
 from tests.support.fuzz import replace_value
 from tests.support.live import running_process

@@ -46,7 +46,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.send(f"{domain}.enable")
         page.send("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_VIOLATIONS)
-        page.send("Emulation.setDeviceMetricsOverride", width=1200, height=800, deviceScaleFactor=1, mobile=False)
+        page.resize(1200)
         page.go(url)
         return page
 
@@ -107,6 +107,18 @@ class Page:
 
     def send(self, method: str, **params: Any) -> Any:
         return self._browser.send(method, self._session, **params)
+
+    def resize(self, width: int, height: int = 800) -> None:
+        """Give the window this size, and wait until the page is laid out for it."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        self.wait_for_frames()
+
+    def wait_for_frames(self, n_frames: int = 2) -> None:
+        """Wait until the page has been shown so many times."""
+        frame = "new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)))"
+        for _ in range(n_frames):
+            self.eval(frame)
 
     def go(self, url: str) -> None:
         self.send("Page.navigate", url=url)
@@ -171,6 +183,26 @@ class Page:
         text = {"text": "\r"} if key == "Enter" else {}
         for kind, given in (("keyDown", text), ("keyUp", {})):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **given)
+
+    def wheel(self, pixels: int, selector: str = "body") -> None:
+        """Turn the wheel over the middle of an element, downwards or, with a negative number, upwards."""
+        x, y = self._middle(selector)
+        self.send("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=pixels)
+
+    def swipe(self, pixels: int, selector: str = "body") -> None:
+        """Scroll with a finger on the middle of an element, downwards or, with a negative number, upwards."""
+        x, y = self._middle(selector)
+        for i in range(11):
+            points = [{"x": x, "y": y - pixels * i / 10}]
+            self.send("Input.dispatchTouchEvent", type="touchMove" if i else "touchStart", touchPoints=points)
+        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def _middle(self, selector: str) -> tuple[float, float]:
+        box = self.eval(
+            f"(({{ x, y, width, height }}) => [x + width / 2, y + height / 2])"
+            f"($({json.dumps(selector)}).getBoundingClientRect())"
+        )
+        return tuple(box)
 
 
 @contextlib.contextmanager

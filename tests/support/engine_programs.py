@@ -17,6 +17,12 @@ def crashing(path, options, *others):
 program.load = crashing
 """)
 
+
+def ends_in_load(statement: str) -> str:
+    """The statement ends the process while it loads a model."""
+    return _program(f"def load(*arguments):\n    {statement}\nprogram.load = load\n")
+
+
 # It writes what ggml does, and aborts.
 ABORTS = """
 import os, sys

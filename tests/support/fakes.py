@@ -20,6 +20,7 @@ from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
 from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.media.decoding import decode
 from localchat.serving.engine.protocols import CopyFailed, DecodeFailed, NoFreeCells
 from localchat.serving.engine.values import (
     Adapters,
@@ -193,8 +194,11 @@ class FakeCells:
 
 
 class FakeProjector:
-    """A projector without libmtmd. The data of its images may be their name, cells, positions, whether they are causal,
-    and chunks, such as b"a 40 40 1 1"; other files have four cells. `gate` is acquired before each encoding."""
+    """A projector without libmtmd.
+
+    The data of its images may be their name, cells, positions, whether they are causal, and chunks, such as
+    b"a 40 40 1 1". Other files are decoded and have four cells. `gate` is acquired before each encoding.
+    """
 
     around = ord("<"), ord(">")  # The tokens around an image.
 
@@ -228,6 +232,7 @@ class FakeProjector:
     def _read(media: MediaFile) -> tuple[str, int, int, int, int]:
         found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
         if found is None:
+            decode(media, 16_000)
             return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
         name, *numbers = found.groups()
         return (name.decode(), *map(int, numbers))  # type: ignore[return-value]
@@ -268,11 +273,13 @@ class FakeBackend(FakeCells):
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,  # The FIM tokens, by their names in ModelFacts.
         modalities: tuple[str, ...] = (),
+        metadata: Mapping[str, str] = {},
     ):
         self.facts = ModelFacts(
             description="a fake", n_params=0, n_bytes=0, n_vocab=n_vocab, n_ctx_train=n_ctx, n_ctx=n_ctx,
             n_cells=n_cells, n_parallel=n_parallel, chat_template=chat_template, bos="", eos="", add_bos=False,
-            special_tokens=frozenset(), sampling=SamplingParams(), metadata={}, modalities=modalities, **(fim or {}),
+            special_tokens=frozenset(), sampling=SamplingParams(), metadata=metadata, modalities=modalities,
+            **(fim or {}),
         )  # fmt: skip
         n_slots = n_parallel + n_idle
         limits = CacheLimits(n_cells, n_parallel, n_slots, n_batch, can_truncate, max_drafted, is_unified=is_unified)

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import math
 import re
 import select
 import socket
@@ -21,7 +22,8 @@ from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import ServedModel, Service
+from localchat.serving.loading.served_model import ServedModel
+from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 from tests.support import exchanges
@@ -88,16 +90,16 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, gate=gate, **{"chat_template": LAST_MESSAGE, **facts})
 
-    def load(loaded: ServedModel, others: OtherModels) -> None:
+    def load(file: ModelFile, others: OtherModels, on_progress: Any) -> Model:
         assert running.may_load.wait(DEADLINE_S), "the test never let the model load"
-        loaded.model = Model("Fake", engine)
+        return Model("Fake", engine)
 
     service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
     options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
     with started(backend, **options) as engine, served(service, settings) as (server, thread):
         running = Serving(server, engine, backend, thread)
         if is_ready:
-            service.default.model = Model("Fake", engine)
+            make_ready(service.default, Model("Fake", engine))
         try:
             yield running
         finally:
@@ -107,8 +109,15 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
     wait_for(lambda: set(threading.enumerate()) <= threads_before)
 
 
-def no_load(served: ServedModel, others: OtherModels) -> None:
+def no_load(file: ModelFile, others: OtherModels, on_progress: Any) -> Model:
     raise AssertionError("the test loads no model")
+
+
+def make_ready(served: ServedModel, model: Model) -> None:
+    """Let a model be loaded without the thread that loads models."""
+    served.queue(0)
+    served.begin_load()
+    served.finish_load(model, 0, math.inf)
 
 
 @contextlib.contextmanager
@@ -116,7 +125,7 @@ def serving_demo(engine: Engine, **options: Any) -> Iterator[int]:
     """Serve an engine that has the built-in model; yields the port."""
     service = Service(ModelFile(DEMO_PATH, DEMO), load=no_load)
     with served(service, Options(port=0, **options)) as (server, _):
-        server.service.default.model = Model(DEMO, engine)
+        make_ready(server.service.default, Model(DEMO, engine))
         yield server.server_port
 
 

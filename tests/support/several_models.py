@@ -5,6 +5,7 @@ import http.client
 import json
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.model_pages import state_of
 from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import ServedModel, Service
+from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
@@ -41,8 +42,8 @@ class Loads:
         self.error: Exception | None = None
         self.gate = threading.Semaphore(1_000_000)
 
-    def __call__(self, served: ServedModel, others: OtherModels) -> None:
-        name = served.file.name
+    def __call__(self, file: ModelFile, others: OtherModels, on_progress: Callable[[float], None]) -> Model:
+        name = file.name
         self.names.append(name)
         assert self.gate.acquire(timeout=30), "the test never opened the gate"
         if self.error is not None:
@@ -53,7 +54,7 @@ class Loads:
         backend.facts = replace(backend.facts, n_bytes=10**9)
         engine = self.engines[name] = started(backend)
         self.most_at_once = max(self.most_at_once, self.n_open)
-        served.model = Model(name, engine)
+        return Model(name, engine)
 
     @property
     def n_open(self) -> int:
@@ -68,6 +69,7 @@ class Running:
     loads: Loads
     http_server: ChatServer
     later: Callable[..., Future[Any]]  # Calls a function on a thread.
+    skew_s: list[float]  # How far the clock of the service is ahead.
 
     def get(self, path: str) -> tuple[int, Any]:
         return ask(self.http_server.server_port, path)
@@ -106,10 +108,12 @@ def several_models(folder: Path, **options: Any) -> Iterator[Running]:
         (folder / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
     loads, settings = Loads(), Options(port=0, **options)
     catalog = Catalog([folder], environment={"HOME": str(folder)})
-    service = Service(ModelFile(DEMO_PATH, "demo"), settings, catalog=catalog, load=loads)
+    skew_s = [0.0]
+    clock = {"clock": lambda: time.monotonic() + skew_s[0]}
+    service = Service(ModelFile(DEMO_PATH, "demo"), settings, catalog=catalog, load=loads, **clock)
     with ThreadPoolExecutor(64) as threads, served(service, settings) as (found, _):
         try:
-            yield Running(service, loads, found, threads.submit)
+            yield Running(service, loads, found, threads.submit, skew_s)
         finally:
             loads.gate.release(1000)
     assert loads.n_open == 0

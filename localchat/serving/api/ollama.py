@@ -142,7 +142,7 @@ def _images(holder: Fields, *, is_replayed: bool = False) -> str:
     if not all(isinstance(source, str) for source in sources):
         holder.refuse("images", "a list of images in base64")
     paths = (item_path(holder.at("images"), sources, i) for i in range(len(sources)))
-    attachments = [Attachment(IMAGE, path, source, "", is_replayed) for path, source in zip(paths, sources)]
+    attachments = [Attachment(IMAGE, path, source, is_replayed) for path, source in zip(paths, sources)]
     return "".join(map(holder.attach, attachments))
 
 

@@ -52,8 +52,7 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
         return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
     if kind in _MEDIA:
-        source, format = _media_source(part, kind)
-        return part.attach(Attachment(_MEDIA[kind], part.path, source, format, is_replayed))
+        return part.attach(Attachment(_MEDIA[kind], part.path, _media_source(part, kind), is_replayed))
     if kind in _FILES:
         if not is_replayed:
             raise field_error(part.path, "is a file; this server reads no files: leave it out, or send text about it")
@@ -65,13 +64,16 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
     return "\n".join(texts_in(part.raw))
 
 
-def _media_source(part: Fields, kind: str) -> tuple[str, str]:
-    """The source of an image or of audio, a URL or base64, and the format that the part gives beside it. A part without
-    one, such as the id of an uploaded file, is no error here, since its model may read only text."""
-    given = part.raw.get({"input_audio": "input_audio", "image": "source"}.get(kind, "image_url"))
-    fields = given if isinstance(given, dict) else {"url": given}
-    source, format = fields.get("data") or fields.get("url"), fields.get("format") or fields.get("media_type")
-    return source if isinstance(source, str) else "", format if isinstance(format, str) else ""
+def _media_source(part: Fields, kind: str) -> str:
+    """The source of an image or of audio: a URL or base64.
+
+    The format beside it is not read, since the bytes of the file show it. A part without a source, such as the id of an
+    uploaded file, is no error here, since its model may read only text.
+    """
+    value = part.raw.get({"input_audio": "input_audio", "image": "source"}.get(kind, "image_url"))
+    fields = value if isinstance(value, dict) else {"url": value}
+    source = fields.get("data") or fields.get("url")
+    return source if isinstance(source, str) else ""
 
 
 def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:

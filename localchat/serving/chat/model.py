@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,10 @@ from ..core import errors
 from ..core.params import MAX_LISTED_TOKENS, GenerationParams
 from ..engine.process import AnyEngine
 from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
-from .prompt.sandbox import TemplateError
-from .prompt.template import ChatTemplate
+from .prompt.jinja import TemplateError
+from .prompt.template import CHATML, ChatTemplate
+
+log = logging.getLogger("localchat.server")
 
 MAX_TEMPLATES = 8  # Cached templates of requests (`chat_template`). Compiling and testing one takes milliseconds.
 
@@ -33,7 +36,10 @@ class Model:
         reasoning_budget: int | None = None,
         reasoning_message: str = "",
     ) -> None:
-        """`defaults` are sampling values that override those of the model file."""
+        """`defaults` are sampling values that override those of the model file. `chat_template` replaces its templates.
+
+        A template that cannot be used is an error of chat requests alone: see `template_for`.
+        """
         self.name = name
         self.engine = engine
         self.adapters: Adapters = ()  # Those of requests without `lora`.
@@ -44,8 +50,14 @@ class Model:
         self.reasoning_message = reasoning_message
         self.max_tokens = max_tokens
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
-        self.template = self._compiled(chat_template or engine.facts.chat_template)
-        self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
+        self.template_source = chat_template or engine.facts.chat_template or CHATML
+        self._template = self._template_or_error(self.template_source)
+        # Some files have a second template, for requests with tools.
+        tool_source = None if chat_template else engine.facts.metadata.get("tokenizer.chat_template.tool_use")
+        self._tool_template = self._template_or_error(tool_source) if tool_source else self._template
+        self._template_of_request = functools.lru_cache(MAX_TEMPLATES)(
+            functools.partial(self._compiled, is_trusted=False)
+        )
 
     def named(self, name: str) -> Model:
         """This model, or one that has its engine and an adapter, if the name is that of the adapter."""
@@ -63,7 +75,7 @@ class Model:
             if id >= len(adapters):
                 raise errors.field_error(field, f"has the id {id}, and the model has {len(adapters)} adapters")
             if problem := adapters[id].problem:
-                raise errors.NotSupported(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
+                raise errors.UnusableAdapter(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
         return tuple(sorted((id, scale) for id, scale in given if scale))
 
     def check_queue(self, n_sequences: int, field: str) -> None:
@@ -75,15 +87,27 @@ class Model:
             raise errors.field_error(field, f"{problem}: {hint}")
         check_queue(n_sequences, self.engine.n_open, max_open)
 
-    def template_for(self, chat_template: str | None) -> ChatTemplate:
-        """The template of a request; None: the model's own. Raises BadRequest if it is invalid."""
-        if chat_template is None:
-            return self.template
-        try:
-            return self._compiled_once(chat_template)
-        except TemplateError as error:
-            error.param = "chat_template"
-            raise
+    def template_for(self, chat_template: str | None, *, has_tools: bool = False) -> ChatTemplate:
+        """The template of a request, or that of the model if `chat_template` is None.
+
+        `has_tools` is whether the prompt shows tools. Raises TemplateError, a BadRequest, if the template is invalid.
+        """
+        if chat_template is not None:
+            try:
+                return self._template_of_request(chat_template)
+            except TemplateError as error:
+                error.param = "chat_template"
+                raise
+        template = self._tool_template if has_tools else self._template
+        if isinstance(template, TemplateError):
+            raise TemplateError(f"{template.message}; completions and embeddings of this model work")
+        return template
+
+    @property
+    def usable_templates(self) -> list[ChatTemplate]:
+        """The templates of the model that can be used: one, two or none."""
+        templates = dict.fromkeys((self._template, self._tool_template))
+        return [template for template in templates if isinstance(template, ChatTemplate)]
 
     def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> GenerationRequest:
         """A sequence for the engine, with defaults for the values that the request does not set, and with `options` as
@@ -94,7 +118,15 @@ class Model:
         options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
         return GenerationRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
-    def _compiled(self, source: str | None) -> ChatTemplate:
+    def _template_or_error(self, source: str) -> ChatTemplate | TemplateError:
+        """The template with this source, or why it cannot be used."""
+        try:
+            return self._compiled(source)
+        except TemplateError as error:
+            log.warning("%s has no chat: %s", self.name, ascii(error.message)[1:-1])
+            return error
+
+    def _compiled(self, source: str, *, is_trusted: bool = True) -> ChatTemplate:
         facts = self.engine.facts
         return ChatTemplate(
             source,
@@ -103,6 +135,7 @@ class Model:
             add_bos=facts.add_bos,
             special_texts=facts.special_tokens,
             tokenize=self.engine.tokenize,
+            is_trusted=is_trusted,
         )
 
     def _biases(self, params: GenerationParams) -> dict[int, float]:

@@ -9,6 +9,8 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .text import without_folders
+
 INTERNAL_ERROR = "internal error: see the server's log"
 # The message for a MemoryError, which has no text.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
@@ -29,6 +31,9 @@ class ApiError(Exception):
     type = "invalid_request_error"
     code: str | None = None
     retry_after_s: int | None = None
+    # Whether the text may have paths of this machine, as those of the system and of llama.cpp have. Clients get the
+    # names of the files alone (`message`), the log gets the paths (`str(error)`).
+    may_have_paths = False
 
     def __init_subclass__(cls, **attributes: Any) -> None:
         """Set class attributes, which are written as arguments: `class NotFound(ApiError, status=404)`."""
@@ -37,7 +42,7 @@ class ApiError(Exception):
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = without_folders(message) if self.may_have_paths else message
         self.param = param
         self.code = code or self.code
 
@@ -92,7 +97,7 @@ class TooManyConnections(QueueFull, status=503, code="too_many_connections"):
     """The limit of open connections is reached."""
 
 
-class InferenceError(ApiError, status=500, type="inference_error"):
+class InferenceError(ApiError, status=500, type="inference_error", may_have_paths=True):
     """The engine failed. `param` is None, since the request is not the cause."""
 
     is_transient = False  # Whether another try may succeed at once.
@@ -116,6 +121,10 @@ def out_of_resources(error: BaseException | None) -> OutOfResources | None:
 
 class NotSupported(ApiError, status=501, code="not_supported"):
     """The served model does not support this; another model may."""
+
+
+class UnusableAdapter(NotSupported, may_have_paths=True):
+    """The adapter of a request could not be loaded."""
 
 
 class ModelLoading(ApiError, status=503, type="model_loading"):

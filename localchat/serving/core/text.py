@@ -28,6 +28,17 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL_CHARACTERS)
 
 
+# The folders of an absolute path, up to the name of the file. A path may have spaces and punctuation; it ends at a
+# colon or a quote that no letter follows. If another path follows before that, the text between them is lost, too.
+# A slash behind a letter or another slash is one of a relative path or of a URL.
+_FOLDERS = re.compile(r"""(?<![\w.:/\\])(?:[A-Za-z]:[/\\]|\\\\|/)(?=\S)(?:(?:[^\n'":]|[:'](?=\w))*[/\\])?""")
+
+
+def without_folders(text: str) -> str:
+    """The text with the names of files in place of their absolute paths."""
+    return _FOLDERS.sub("", text)
+
+
 def to_json(value: Any) -> str:
     """A value as JSON on one line, whatever a reader takes for the end of a line."""
     text = _ENCODER.encode(value)

@@ -69,6 +69,7 @@ class Engine:
         self.tokenize = backend.tokenize
         self._inputs = Inputs(backend, encoder)
         self.tokenize_prompt, self.embed = self._inputs.tokenize_prompt, self._inputs.embed
+        self.media_errors = self._inputs.media_errors
         # Whether its process has ended: never, since this is the process.
         self.has_died = False
         # The error that stopped the engine thread, if one did.

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from typing import TYPE_CHECKING
 
-from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, item_path
+from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
 from ..core.media import MediaFile
 from .batch import MediaChunk
 from .protocols import Backend
 from .values import GenerationRequest, PromptPart, check_tokens
 
 if TYPE_CHECKING:
-    from .media.encoder import MediaEncoder
+    from .media.encoder import MediaEncoder, PreparedMedia
 
 # The tokens of a text that does not fit are counted up to this number, which takes less than a second.
 _COUNTED_TOKENS = 100_000
@@ -49,9 +49,7 @@ class Inputs:
             if isinstance(part, int):
                 tokens.append(part)
             elif isinstance(part, MediaFile):
-                if self._encoder is None:
-                    raise NotSupported("this model supports only text: it has no projector", part.path)
-                medium = self._encoder.prepared(part)
+                medium = self._prepared(part)
                 tokens += medium.cells
                 chunks += medium.chunks
             else:
@@ -63,6 +61,22 @@ class Inputs:
                     raise _too_long(len(tokens) + error.n_tokens, self._backend.facts.n_ctx, "at least ") from error
                 add_bos = False
         return tokens, chunks
+
+    def media_errors(self, media: Iterable[MediaFile]) -> list[ApiError | None]:
+        """Why each image or sound cannot be used; None for those that can. `submit` finds these prepared."""
+        errors: list[ApiError | None] = []
+        for file in media:
+            try:
+                self._prepared(file)
+                errors.append(None)
+            except (BadRequest, NotSupported) as error:
+                errors.append(error)
+        return errors
+
+    def _prepared(self, file: MediaFile) -> PreparedMedia:
+        if self._encoder is None:
+            raise NotSupported("this model supports only text: it has no projector", file.path)
+        return self._encoder.prepared(file)
 
     def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what

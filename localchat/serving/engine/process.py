@@ -37,6 +37,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Union
 
+from ..core.errors import ApiError
+from ..core.media import MediaFile
 from .engine import Engine
 from .values import (
     EngineDied,
@@ -190,6 +192,11 @@ class EngineProcess:
     def tokenize_prompt(self, parts: Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
         tokens: list[int] = self._result(self._call("tokenize_prompt", list(parts), add_bos=add_bos))
         return tokens
+
+    def media_errors(self, media: Iterable[MediaFile]) -> list[ApiError | None]:
+        # Without a limit of time: the files of other requests may come first.
+        errors: list[ApiError | None] = self._result(self._call("media_errors", list(media)), lambda: None)
+        return errors
 
     def embed(
         self, inputs: Sequence[str | Sequence[int]], *, check: Callable[[], None] = lambda: None, **options: Any

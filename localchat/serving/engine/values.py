@@ -215,7 +215,7 @@ class ModelFacts:
     bos: str  # The text of the beginning-of-sequence token.
     eos: str  # The text of the end-of-sequence token.
     add_bos: bool  # Whether prompts begin with the BOS token.
-    special_tokens: frozenset[str]  # The texts of control tokens and user-defined tokens.
+    special_tokens: frozenset[str]  # The texts of control tokens, without user-defined tokens.
     sampling: SamplingParams  # The defaults: those of localchat, with the recommendations in the metadata.
     metadata: Mapping[str, str]
     # The tokens before the prefix, the suffix and the middle of a FIM prompt; None if the model has none.

@@ -327,7 +327,7 @@ class Endpoints:
             "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
             "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
             "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
-            "chat_template": model.template.source, "bos_token": facts.bos, "eos_token": facts.eos,
+            "chat_template": model.template_source, "bos_token": facts.bos, "eos_token": facts.eos,
         }  # fmt: skip
         exchange.send_json(200, body)
 

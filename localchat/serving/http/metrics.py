@@ -45,7 +45,7 @@ class Metrics:
             help = "Time from the head of a request to its end."
             lines += _histogram("request_duration_seconds", help, {"": self._duration_s})
         engines = {model.name: model.engine for served in service.loaded() if (model := served.model) is not None}
-        lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(engines)))])
+        lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(service.is_serving()))])
         return "\n".join([*lines, *_of_engines(engines), ""])
 
 

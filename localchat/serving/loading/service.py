@@ -1,4 +1,7 @@
-"""The models of the server: named by requests, loaded when one needs them, ended when others need their place."""
+"""The models of the server, for the threads of requests: found by name, used while they are loaded, loaded if not.
+
+`served_model.py` has the states of a model, `model_thread.py` the thread that loads and unloads them.
+"""
 
 from __future__ import annotations
 
@@ -7,113 +10,72 @@ import logging
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..core import errors
 from ..core.model_options import ServiceOptions
 from ..models.catalog import Catalog
-from ..models.memory import NotEnoughMemory, OtherModels
-from ..models.model_file import ModelFile, ModelFileError, summary_of
+from ..models.model_file import ModelFile, ModelFileError
+from .load_log import LoadLog
+from .model_thread import POLL_S, LoadModel, ModelThread
+from .served_model import ServedModel, State
 
 if TYPE_CHECKING:
     from ..chat.model import Model
 
 log = logging.getLogger("localchat.server")
 
-RETRY_S = 60.0  # A model that could not be loaded is tried again after this many seconds, or when its file has changed.
-MAX_TRIES = 3  # A load that crashes is tried again at the next request, up to this many times in a row.
-_POLL_S = 0.25  # How often a request that waits for a model checks whether its client is still there.
-# How long the requests that waited for a model have to begin, before another model may take its place.
-_FIRST_USE_S = 5.0
-_CLOSE_S = 10.0  # How long the thread that loads models may take to end.
-# What an engine process takes at most beside the weights and the context, such as libraries and kernels.
-_PROCESS_BYTES = 1 << 30
-
-
-@dataclass(eq=False)
-class ServedModel:
-    """A model that requests may name, and its state, which the service changes under its lock."""
-
-    file: ModelFile
-    model: Model | None = None  # The loaded model; None: it is not loaded.
-    is_loading: bool = False  # Whether it is queued to be loaded, or being loaded.
-    progress: float = 0.0  # The loaded share, from 0 to 1.
-    began_at: float = 0.0  # When it was queued to be loaded.
-    # Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again.
-    is_ending: bool = False
-    is_wanted: bool = False  # Whether it is to be loaded even if no request waits for it.
-    # Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time.
-    failure: str = ""
-    # The class of the error of the requests that waited for it.
-    error_class: type[errors.InferenceError] = errors.InferenceError
-    failed_at: float = -math.inf
-    retry_at: float = 0.0
-    failed_stamp: int = 0
-    n_failed: int = 0  # The failed loads in a row.
-    n_users: int = 0  # The requests that use it.
-    n_waiting: int = 0  # The requests that wait until it has been loaded.
-    used_at: float = 0.0  # When the last request ended, or else the last load; 0: neither has happened.
-    # When it is ended if no request uses it: infinity is never, minus infinity after a call of `unload`.
-    expires_at: float = math.inf
-
 
 class Service:
-    """The models of this server. One of them, the default, serves requests that name none. One thread loads and ends
-    models, one after another; loaded models go on serving meanwhile."""
+    """The models of this server. One of them, the default, serves requests that name none."""
 
     def __init__(
         self,
         file: ModelFile,
         options: ServiceOptions = ServiceOptions(),
         *,
-        load: Callable[[ServedModel, OtherModels], None],
+        load: LoadModel,
         catalog: Catalog | None = None,
+        load_log: LoadLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`file` is the default model, `catalog` has all that requests may name; None: the default one alone. `load`
-        loads a model beside others: it sets its `progress` and its `model`."""
+        """`file` is the default model, `catalog` has all that requests may name; None: the default one alone."""
         self.default = ServedModel(file)
         self.waits = options.waits
+        self.clock = clock
         self._options = options
         self._catalog = catalog
-        self._load_file = load
-        self.clock = clock
-        self.is_stopped = False
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
         self._models: dict[object, ServedModel] = {None: self.default}
-        self._to_load: deque[ServedModel] = deque()
-        self._thread: threading.Thread | None = None
+        self._model_thread = ModelThread(self._changed, self.loaded, load, options, load_log or LoadLog(), clock)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._model_thread.is_stopped
 
     def close(self) -> None:
         """End all models. Call this after the last request has ended."""
         self.stop()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_S)
+        self._model_thread.join()
         with contextlib.ExitStack() as closing:
             for served in self.loaded():
-                if served.model is not None:
-                    closing.callback(served.model.engine.close)
+                if (model := served.model) is not None:
+                    closing.callback(model.engine.close)
 
     def stop(self) -> None:
         """End the requests in flight, which check `is_stopped` or wait for an engine, and load no more."""
-        with self._changed:
-            self.is_stopped = True
-            self._changed.notify_all()
+        self._model_thread.stop()
         for served in self.loaded():
             if (model := served.model) is not None:
                 model.engine.stop()
 
+    # --- names ---
+
     def served(self) -> list[ServedModel]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
-        files: Sequence[ModelFile] = ()
-        try:
-            files = self._catalog.models() if self._catalog else ()
-        except ModelFileError as error:  # A mapping file is being edited.
-            log.warning("%s", error)
+        files = self._catalog.models() if self._catalog else ()
         return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel:
@@ -155,239 +117,117 @@ class Service:
             return served
 
     def loaded(self) -> list[ServedModel]:
-        """The loaded models, including those that are about to be ended."""
+        """The models that are READY or DRAINING."""
         with self._changed:
             return [served for served in self._models.values() if served.model is not None]
 
     def model(self, name: str = "") -> Model:
         """The loaded model of this name. Without a name: the default model if it is loaded, otherwise the loaded model
         that was used last. Raises what `find` raises; ModelLoading if it is not loaded, and does not load it."""
-        best = self.find(name)
+        served = self.find(name)
         if not name:
-            best = max(self.loaded(), key=lambda served: (served is self.default, served.used_at), default=best)
-        model = best.model
+            served = max(self.loaded(), key=lambda other: (other is self.default, other.used_at), default=served)
+        model = served.model
         if model is None:
-            raise self._not_loaded(best)
+            raise self._not_loaded(served)
         return model
 
+    # --- requests ---
+
     def check(self) -> None:
-        """Raise ModelLoading while the default model loads for the first time, InferenceError if that failed later."""
-        if self.default.model is None:
-            if not self.default.used_at:
-                raise self._not_loaded(self.default)
+        """Raise ModelLoading until the default model has been loaded once, InferenceError if a later load failed."""
+        with self._changed:
             self._check_failure(self.default, math.inf)
+            if not self.default.was_loaded:
+                raise self._not_loaded(self.default)
+
+    def is_serving(self) -> bool:
+        """Whether a request for the default model, or for a loaded one, is served: at once or after a load."""
+        if self.loaded():
+            return True
+        try:
+            self.check()
+        except errors.ApiError:
+            return False
+        return self.waits or not self.default.is_loading
 
     @contextlib.contextmanager
     def using(
         self, served: ServedModel, keep_alive_s: float | None = None, while_waiting: Callable[[], None] = lambda: None
     ) -> Iterator[Model]:
-        """The loaded model, which is not ended within the `with`, and stays loaded for `keep_alive_s` after it; None:
-        for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an error.
-        Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown."""
-        model: Model | None = None
-        with self._changed:
-            served.n_waiting += 1
-        try:
-            began_at = self.clock()
-            while model is None:
-                with self._changed:
-                    if self._queue_unless_loaded(served, began_at, is_wanted=not self.waits):
-                        model = served.model
-                        served.n_users += 1
-                    elif not self.waits:
-                        raise self._not_loaded(served)
-                    else:
-                        self._changed.wait(_POLL_S)
-                if model is None:
-                    while_waiting()
-        finally:
-            with self._changed:
-                served.n_waiting -= 1
-                self._changed.notify_all()
+        """The loaded model, which is not unloaded within the `with`, and stays loaded for `keep_alive_s` after it;
+        None: for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an
+        error. Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown."""
+        model = self._wait_until_ready(served, while_waiting)
         try:
             yield model
         finally:
             with self._changed:
                 served.n_users -= 1
-                self._keep(served, self._options.idle_unload if keep_alive_s is None else keep_alive_s)
+                served.keep_until(self.clock(), self._options.idle_unload if keep_alive_s is None else keep_alive_s)
+                self._changed.notify_all()
+
+    def _wait_until_ready(self, served: ServedModel, while_waiting: Callable[[], None]) -> Model:
+        """The model, which now has one user more."""
+        with self._changed:
+            served.n_waiting += 1
+        try:
+            began_at = self.clock()
+            while True:
+                with self._changed:
+                    self._queue_unless_ready(served, began_at, is_wanted=not self.waits)
+                    if served.state is State.READY:
+                        assert served.model is not None
+                        served.n_users += 1
+                        return served.model
+                    if not self.waits:
+                        raise self._not_loaded(served)
+                    self._changed.wait(POLL_S)
+                while_waiting()
+        finally:
+            with self._changed:
+                served.n_waiting -= 1
+                self._changed.notify_all()
 
     def load(self, served: ServedModel) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
         with self._changed:
-            self._queue_unless_loaded(served, is_wanted=True)
+            self._queue_unless_ready(served, math.inf, is_wanted=True)
+            served.unload_requested = False
 
     def unload(self, served: ServedModel) -> None:
-        """End a model as soon as no request uses it. Returns at once."""
+        """Unload a model, also one that loads, as soon as no request uses it. Returns at once."""
         with self._changed:
-            served.expires_at = -math.inf
+            served.unload_requested = True
             self._changed.notify_all()
 
-    def _keep(self, served: ServedModel, seconds: float) -> None:
-        """Keep a model loaded for this time from now on, unless `unload` was called meanwhile."""
-        served.used_at = self.clock()
-        if served.expires_at != -math.inf:
-            served.expires_at = served.used_at + seconds
-        self._changed.notify_all()
-
-    def _queue_unless_loaded(self, served: ServedModel, since: float = math.inf, *, is_wanted: bool) -> bool:
-        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now. Raises the error of
+    def _queue_unless_ready(self, served: ServedModel, since: float, *, is_wanted: bool) -> None:
+        """Queue a model to be loaded unless it is READY, queued already, or about to be unloaded. Raises the error of
         a load that has failed since this time, or is not to be tried again yet."""
         if self.is_stopped:
             raise errors.ShuttingDown
-        if served.model is not None and not served.is_ending and not served.model.engine.has_died:
-            return True
+        if served.state is State.READY and served.model is not None and served.model.engine.has_died:
+            served.crash()
+        if served.state is State.READY:
+            return
         self._check_failure(served, since)
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
-            thread.start()
-            self._thread = thread
         served.is_wanted = served.is_wanted or is_wanted
-        if not served.is_loading:
-            served.is_loading, served.progress, served.began_at = True, 0.0, self.clock()
-            served.expires_at = math.inf
-            self._to_load.append(served)
-            self._changed.notify_all()
-        return False
+        if served.state in (State.UNLOADED, State.FAILED):
+            self._model_thread.queue(served)
 
     def _check_failure(self, served: ServedModel, since: float) -> None:
-        is_over = self.clock() >= served.retry_at and served.failed_at < since
-        if served.failure and not is_over and served.failed_stamp == served.file.stamp:
-            raise served.error_class(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
+        failure = served.failure
+        if failure is None or failure.file_stamp != served.file.stamp:
+            return
+        if self.clock() < failure.retry_at or failure.failed_at >= since:
+            text = f"the model {served.file.name!r} cannot be loaded: {failure.error}"
+            raise type(failure.error)(text)
 
     def _not_loaded(self, served: ServedModel) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
-        passed_s = self.clock() - served.began_at
-        left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
-        text = f"the model {served.file.name!r} is not loaded"
+        text, left_s = f"the model {served.file.name!r} is not loaded", 0.0
         if served.is_loading:
             text = f"the model is loading ({served.progress:.0%}): try again soon"
+            passed_s = self.clock() - served.queued_at
+            left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
         return errors.ModelLoading(text, left_s)
-
-    # The rest runs on the thread that loads and ends models.
-
-    def _run(self) -> None:
-        while not self.is_stopped:
-            try:
-                self._load_or_end_one()
-            except BaseException:  # Requests wait for this thread.
-                log.exception("loading or ending a model failed")
-                with self._changed:
-                    self._changed.wait(_POLL_S)
-
-    def _load_or_end_one(self) -> None:
-        """Load the next model of the queue, or end one that has expired; wait while there is neither."""
-        with self._changed:
-            unused = [served for served in self.loaded() if not served.n_users]
-            idle = min(unused, key=lambda served: served.expires_at, default=None)
-            left_s = math.inf if idle is None else idle.expires_at - self.clock()
-            if left_s > 0 and not self._to_load:
-                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
-                return
-            next_one = self._to_load.popleft() if left_s > 0 else None
-            if next_one is None and idle is not None:
-                idle.is_ending = True
-        if next_one is not None:
-            self._load_one(next_one)
-        elif idle is not None:
-            self._end(idle, "no request uses it")
-
-    def _load_one(self, served: ServedModel) -> None:
-        failure: BaseException | None = None
-        try:
-            self._load_if_needed(served)
-        except BaseException as error:
-            log.debug("loading failed", exc_info=True)
-            failure = error
-        short = errors.out_of_resources(failure)
-        cause = short or failure
-        with self._changed:
-            served.is_loading, served.is_wanted = False, False
-            served.failure = "" if cause is None else str(cause) or type(cause).__name__
-            served.failed_at, served.failed_stamp = self.clock() if failure else -math.inf, served.file.stamp
-            served.n_failed = served.n_failed + 1 if failure else 0
-            served.error_class = errors.OutOfResources if short else errors.InferenceError
-            is_transient = getattr(cause, "is_transient", False)
-            served.retry_at = served.failed_at + (0 if is_transient and served.n_failed < MAX_TRIES else RETRY_S)
-            self._keep(served, self._options.idle_unload)
-            # Otherwise the models of waiting requests could take each other's place for ever.
-            self._changed.wait_for(
-                lambda: not served.n_waiting or served.is_loading or self.is_stopped,  # `is_loading`: queued again
-                _FIRST_USE_S,
-            )
-
-    def _load_if_needed(self, served: ServedModel) -> None:
-        """Load a model beside others or in their place, unless no request waits for it any more."""
-        if (dead := served.model) is not None:
-            if not dead.engine.has_died:  # It was to be ended for another model, whose request is gone.
-                return
-            with self._changed:
-                served.model = None
-            dead.engine.close()
-        if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
-            log.error("cannot load %s", problem)
-            raise errors.InferenceError(problem)
-        while self._is_needed(served):
-            if 0 < self._options.max_models <= len(self.loaded()):
-                self._end_least_recent(served)
-                continue
-            try:
-                self._load_file(served, self._others())
-                return
-            except NotEnoughMemory as error:
-                # End no model if ending all of them would not free enough.
-                freed = sum(_n_bytes(other.model) + _PROCESS_BYTES for other in self.loaded() if other.model)
-                if error.n_missing > freed:
-                    log.error("cannot load %s: %s", served.file.name, error)
-                    raise
-                self._end_least_recent(served, only_idle=not error.n_missing)
-
-    def _is_needed(self, served: ServedModel) -> bool:
-        return not self.is_stopped and (served.is_wanted or served.n_waiting > 0)
-
-    def _others(self) -> OtherModels:
-        loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
-        n_mapped = sum(model.engine.facts.n_mapped_bytes for model, _ in loaded)
-        return OtherModels(n_mapped, sum(_n_bytes(model) for model, n_users in loaded if not n_users))
-
-    def _end_least_recent(self, new: ServedModel, *, only_idle: bool = False) -> None:
-        """End the least recently used idle model for a new one, or wait for one as long as the new one is needed. After
-        some seconds, or if there is only one, new requests for the least recently used one wait: it could stay busy."""
-        began_at = self.clock()
-        blocked: ServedModel | None = None
-        try:
-            while self._is_needed(new):
-                with self._changed:
-                    loaded = self.loaded()
-                    victim = min(loaded, key=lambda served: (served.n_users > 0, served.used_at), default=None)
-                    if victim is None or (only_idle and victim.n_users):  # It has become busy meanwhile.
-                        return
-                    if victim.n_users:
-                        if blocked is None and (len(loaded) == 1 or self.clock() - began_at >= _FIRST_USE_S):
-                            blocked, victim.is_ending = victim, True
-                        self._changed.wait(_POLL_S)
-                        continue
-                    victim.is_ending = True
-                self._end(victim, f"{new.file.name} takes its place")
-                return
-        finally:
-            if blocked is not None:
-                with self._changed:
-                    blocked.is_ending = False
-                    self._changed.notify_all()
-
-    def _end(self, served: ServedModel, why: str) -> None:
-        """End a model that no request uses, whose `is_ending` is set. Its memory is free when this returns."""
-        with self._changed:
-            model, served.model = served.model, None
-        assert model is not None, "only this thread ends models"
-        try:
-            model.engine.close()
-            log.info("the model %s has been unloaded: %s", served.file.name, why)
-        finally:
-            with self._changed:
-                served.is_ending = False
-                self._changed.notify_all()
-
-
-def _n_bytes(model: Model) -> int:
-    return model.engine.facts.n_bytes + model.engine.facts.n_context_bytes

@@ -51,6 +51,7 @@ class GGUFError(ModelFileError):
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
+        self.problem = problem  # Without the path.
 
 
 def read_header(path: Path) -> Mapping[str, Any]:

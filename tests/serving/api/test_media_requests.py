@@ -1,11 +1,16 @@
 """Images, sound and files in the requests of all interfaces: to a model that takes them, and to a model of text."""
 
 import base64
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from localchat.serving.core.media import AUDIO
+from localchat.serving.core.media import IMAGE as AN_IMAGE
+from tests.serving.engine.test_media_decoding import GOOD as GOOD_FILES
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeProjector, echo, endless
 from tests.support.media_files import jpeg, png, wav
@@ -116,13 +121,12 @@ def test_image_is_where_it_is_in_the_message(seeing: Serving, name: str):
         (CHAT, chat(image({"url": "https://example.org/a.png"})), PART, "fetches nothing"),
         (CHAT, {"messages": [user(A), user(image("file:///a.png"))]}, "messages[1].content[0]", "fetches nothing"),
         (CHAT, chat(image({})), PART, "fetches nothing"),
-        (CHAT, chat(image(encoded(png()[:-99]))), PART, "is cut"),
-        (CHAT, chat(sound("mp3")), PART, "says that it is MP3"),
-        (CHAT, chat(image(SOUND)), PART, "it is WAV"),
+        (CHAT, chat(image(encoded(png()[:-99]))), PART, "truncated"),
+        (CHAT, chat(image(SOUND)), PART, "it is damaged, or no PNG, JPEG, GIF, BMP or WebP"),
         (CHAT, chat(*[image(URL)] * 21, A), "messages[0].content[20]", "more than 20"),
         (RESPONSES, responses({"type": "input_image", "file_id": "f"}), "input[0].content[0]", "fetches nothing"),
         (MESSAGES, chat({"type": "image", "source": {"type": "url", "url": "https://a"}}), PART, "fetches nothing"),
-        (MESSAGES, chat(block("AAAA")), PART, "unknown format"),
+        (MESSAGES, chat(block("AAAA")), PART, "it begins with"),
         ("/api/chat", ollama([IMAGE, "http://a"]), "messages[0].images[1]", "fetches nothing"),
         ("/api/chat", ollama([1]), "messages[0].images", "must be a list of images"),
         ("/api/generate", {"prompt": "a", "raw": True, "images": [IMAGE]}, "images", "not supported with 'raw'"),
@@ -132,6 +136,54 @@ def test_bad_image_is_refused_with_its_path(seeing: Serving, path: str, body: di
     status, found = ask(seeing.port, path, {**LIMIT, **body})
     message = found["error"] if path.startswith("/api") else found["error"]["message"]
     assert (status, expected in message, f"'{at}'" in message) == (400, True, True), message
+    assert seeing.chat(max_tokens=1)[0] == 200
+
+
+# An image in each interface, whose type is said to be PNG: the path, the body, and the path of the part.
+INTERFACES: dict[str, Callable[[str], tuple[str, dict[str, Any], str]]] = {
+    "chat": lambda data: (CHAT, chat(A, image(f"data:image/png;base64,{data}"), B), "messages[0].content[1]"),
+    "responses": lambda data: (
+        RESPONSES,
+        responses({"type": "input_image", "image_url": f"data:image/png;base64,{data}"}, INPUT_TEXT),
+        "input[0].content[0]",
+    ),
+    "messages": lambda data: (MESSAGES, chat(block(data), B), PART),
+    "ollama": lambda data: ("/api/chat", ollama([data]), "messages[0].images"),
+}
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_file_is_read_by_its_bytes_and_refused_with_its_path(seeing: Serving, interface: str):
+    """Whatever type the request says that it has."""
+    for kind, data in GOOD_FILES.values():
+        path, body, at = INTERFACES[interface](encoded(data))
+        status, found = ask(seeing.port, path, {**LIMIT, "stream": False, **body})
+        assert status == (200 if kind == AN_IMAGE else 400), found
+        for wrong in (data[: len(data) // 3], b"\0" * 40 + data):
+            path, body, at = INTERFACES[interface](encoded(wrong))
+            status, found = ask(seeing.port, path, {**LIMIT, "stream": False, **body})
+            message = found["error"] if path.startswith("/api") else found["error"]["message"]
+            assert (status, message.startswith(f"'{at}' cannot be read: ")) == (400, True), message
+
+
+def test_sound_is_read_by_its_bytes(seeing: Serving):
+    for kind, data in GOOD_FILES.values():
+        part = {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "mp3"}}
+        assert ask(seeing.port, CHAT, {**LIMIT, **chat(part, B)})[0] == (200 if kind == AUDIO else 400)
+
+
+def test_server_without_the_libraries_names_their_extra(seeing: Serving, monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in sys.modules if re.match(r"(PIL|soundfile)(\.|$)", name)]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("PIL", "soundfile"):
+        monkeypatch.setitem(sys.modules, name, None)
+    new = {"type": "input_audio", "input_audio": {"data": encoded(wav(seed=99))}}  # Not prepared for another test.
+    for part in (image(encoded(png(seed=99))), new):
+        status, found = ask(seeing.port, CHAT, {**LIMIT, **chat(part, B)})
+        assert (status, found["error"]["param"]) == (501, PART)
+        assert "pip install 'localchat-llama[media]'" in found["error"]["message"]
+    assert ask(seeing.port, CHAT, {**LIMIT, **chat_result(image(encoded(png(seed=99))), C)})[0] == 200
+    assert "localchat-llama[media]" in seeing.last_prompt
     assert seeing.chat(max_tokens=1)[0] == 200
 
 

@@ -16,7 +16,7 @@ from localchat.serving.api.messages import parse_messages
 from localchat.serving.chat.constraints import constraint as constraint_module
 from localchat.serving.chat.constraints.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS, Dialect
-from localchat.serving.chat.prompt.template import ChatTemplate, prefilled
+from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.errors import BadRequest, NotSupported
 from localchat.serving.core.events import ContentDelta, ReasoningDelta
 from localchat.serving.core.fields import Fields
@@ -204,7 +204,9 @@ def test_constrained_text_with_markers_is_read_exactly(dialect: Dialect, tools: 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 def test_calls_may_follow_a_prefilled_text(dialect: Dialect):
     """The grammar requires the marker that ends the text, if the family has one."""
-    prompt = prefilled(dialect, "<|start|>assistant", "", "Hi")
+    template = ChatTemplate("")
+    template.dialect = dialect
+    prompt = template.prefilled("<|start|>assistant", "", "Hi")
     constraint = constraint_of("", prompt, dialect, **PREFILLED, **required(parallel_tool_calls=False))
     text = support.generated(constraint, random.Random(dialect.name))
     assert text is not None

@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -303,18 +304,36 @@ def test_failure_of_one_sequence_ends_the_run():
         assert not run.is_running
 
 
+class Gate:
+    """Holds the engine before its first step."""
+
+    def __init__(self) -> None:
+        self.is_reached, self.is_open = threading.Event(), threading.Event()
+
+    def acquire(self, timeout: float) -> bool:
+        self.is_reached.set()
+        return self.is_open.wait(timeout)
+
+
 def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
-    gate = threading.Semaphore(0)
+    """The first prompt is held for some time in its first step, and the second one in the queue."""
+    gate: Any = Gate()
+    submitted_at = time.perf_counter()
     with (
         engines.started(FakeBackend(n_parallel=1, gate=gate)) as engine,
         engines.submit(engine, request("ab")) as first,
         engines.submit(engine, request("cd")) as second,
     ):
-        assert not first.wait(0.05)
-        assert not second.wait(0.05)
-        gate.release(100)
+        assert gate.is_reached.wait(engines.DEADLINE_S)
+        held_at = time.perf_counter()
+        threading.Event().wait(0.05)
+        opened_at = time.perf_counter()
+        gate.is_open.set()
         for generation in (first, second):
             while generation.run.is_running:
                 generation.run.take(engines.DEADLINE_S)
-        assert second.run.usage().queue_s > 0.05 > second.run.usage().prompt_s
-        assert first.run.usage().queue_s < 0.05 < first.run.usage().prompt_s
+        ended_at = time.perf_counter()
+    first_usage, second_usage = first.run.usage(), second.run.usage()
+    assert first_usage.queue_s <= held_at - submitted_at
+    assert first_usage.prompt_s >= opened_at - held_at <= second_usage.queue_s
+    assert second_usage.prompt_s <= ended_at - opened_at

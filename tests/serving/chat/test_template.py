@@ -2,13 +2,15 @@
 
 import faulthandler
 import re
+import time
 
+import jinja2
 import pytest
 
-from localchat.serving.chat.prompt import sandbox
-from localchat.serving.chat.prompt.marked import user_ranges
-from localchat.serving.chat.prompt.sandbox import TemplateError, compile_template, render_template
-from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, prefilled
+from localchat.serving.chat.prompt import jinja
+from localchat.serving.chat.prompt.control_tokens import without_markers
+from localchat.serving.chat.prompt.jinja import TemplateError, compile_template, new_deadline, render_template
+from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}
@@ -46,6 +48,21 @@ def test_template_language(source, expected):
     assert render(source) == expected
 
 
+# A value for filters that need a special one, and the arguments of filters that need some.
+FILTER_VALUES = {"dictsort": {"b": 1, "a": 2}, "items": {"a": 1}, "xmlattr": {"a": 1}, "groupby": [{"x": 1}]}
+FILTER_VALUES.update({name: [2, 1] for name in ("batch", "slice", "random", "max", "min", "sort", "sum", "unique")})
+FILTER_VALUES.update(dict.fromkeys(("abs", "filesizeformat", "round", "int", "float"), 3))
+FILTER_VALUES.update(from_json="[1]", map=[{"x": 1}], selectattr=[{"x": 1}], rejectattr=[{"x": 1}])
+FILTER_ARGUMENTS = {"attr": "'x'", "batch": "2", "slice": "2", "replace": "'a', 'b'", "groupby": "'x'"}
+FILTER_ARGUMENTS.update(dict.fromkeys(("selectattr", "rejectattr"), "'x'"), map="attribute='x'")
+
+
+@pytest.mark.parametrize("name", sorted({*jinja2.defaults.DEFAULT_FILTERS, "from_json"}))
+def test_template_has_all_filters_of_jinja(name):
+    source = f"{{{{ value | {name}({FILTER_ARGUMENTS.get(name, '')}) | string | length }}}}"
+    assert render(source, variables={"value": FILTER_VALUES.get(name, "a b")}).isdigit()
+
+
 # A template that is refused, and a part of the message.
 ERRORS = [
     ("{% if %}", "not valid Jinja at line 1"),
@@ -53,87 +70,57 @@ ERRORS = [
     ("{{ messages.__class__.__name__ }}", "unsafe"),
     ("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe"),
     ("{{ messages[0].update({'role': 'x'}) }}", "unsafe"),
-    ("{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}", "loops more than 20000 times"),
+    ("{{ range(10 ** 9) }}", "Range too big"),
+    ("{{ 'a' | oops }}", "No filter named"),
     ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
     ("{{ messages[0].content + 1 }}", "TypeError"),
     ("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled"),
-    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in ("batch(3)", "slice(3)", "round(3)", "sum")),
-    *((f"{{{{ 'a' | {name} }}}}", "No filter named") for name in ("striptags", "center", "urlize", "groupby")),
-    *((f"{{{{ ''.{name}(1) }}}}", "unsafe") for name in ("ljust", "center", "format_map")),
-    *((f"{{{{ {name}(1) }}}}", "unsafe") for name in ("{}.fromkeys", "(1).to_bytes")),
-    *((f"{{{{ {name}([(1, 1)]) }}}}", "TypeError") for name in ("dict", "namespace")),
-    ("{% autoescape true %}{% endautoescape %}", "autoescape is not supported"),
     ("a" * 200_000, "200000 characters; the limit is 131072"),
     ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
+    ("{{ 'x' * 10 ** 9 }}", "the result of '\\*' has 1000000000 items, the limit is 33554432"),
+    ("{{ 9 ** 99999999 }}", "the result of '\\*\\*' has about 399999996 bits, the limit is 1024"),
+    ("{{ 10 ** 200 * 10 ** 200 }}", "about 1330 bits"),
+    ("{% for i in range(99) %}{{ 'x' * 999999 }}{% endfor %}", "prints 33999966 characters or more"),
 ]
 
 
 @pytest.mark.parametrize(("source", "message"), ERRORS, ids=lambda text: text[:40])
-def test_template_error(source, message, monkeypatch):
-    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
+def test_template_error(source, message):
     with pytest.raises(TemplateError, match=message):
-        render(source)
+        render_template(compile_template(source), {"messages": [USER]}, new_deadline())
 
 
-# Lists and tuples whose text doubles with each step, and texts that are near the limit of one operation.
-LISTS, TUPLES = (
-    f"{{% set n = namespace(x={x}) %}}{{% for i in range(40) %}}{{% set n.x = {twice} %}}{{% endfor %}}"
-    for x, twice in (("[1]", "[n.x, n.x]"), ("(1, 2)", "(n.x, n.x)"))
+NESTED = "{% for a in r %}{% for b in r %}{% for c in r %}BODY{% endfor %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        NESTED.replace("BODY", ""),
+        NESTED.replace("BODY", "{{ a }}"),
+        "{% set n = namespace(x=0) %}" + NESTED.replace("BODY", "{% set n.x = n.x + 1 %}"),
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{% for a in r recursive %}{{ loop(r) if loop.depth < 9 }}{% endfor %}",
+    ],
 )
-OTHER = LISTS + "{% set m = n.x %}" + LISTS
-TEXT = "{% set t = 'ab' * 14000 %}{% set t = t + t + t + t + t + t %}"
-DEEP = "{% set n = namespace(x=()) %}{% for i in range(2000) %}{% set n.x = (n.x,) %}{% endfor %}"
-PRINTED = [
-    *("n.x", "n", "'a' ~ n.x", "{1: n.x}.items()", "','.join(n.x)", "'{}'.format(n.x)", "raise_exception(n.x)"),
-    *("'%s' % (n.x,)", "'%r' % n.x", "(n.x * 2) | length"),
-]
-COMPARED = ["== m", "!= m", "< m", "in [m]", "not in [m]", "is eq(m)"]
-FILTERS = ["string", "safe", "tojson", "sort", "min", "unique", "join", "upper", "trim", "select('eq', m) | list"]
-HASHED = ["{n.x: 1}", "{}[n.x]", "{}.get(n.x)", "n.x in {}", "{}[[n.x]].a"]
-RESULTS = [
-    *("t + t", "t ~ t", "[t] * 9999", "[t, t] | join", "[1, 2, 3] | join(t)", "t.join('123')", "t | list"),
-    *("t | replace('a', 'cc')", "t.replace('', 'c')", "t.split('b')", "t.split(sep='b')", "t.splitlines()"),
-    *("('%(a)s' * 9) % {'a': t}", "('{0}' * 9).format(t)", "t | indent(9)", "[[t]] | tojson(indent=999999)"),
-    *("t.find('ba' * 9999)", "'ba' * 9999 in t", "t.strip('ba' * 9999)", "t | trim('ba' * 9999)"),
-    *("'%(a)99999d' % {'a': 1}", "'%*d' % (99999, 1)", "('9' * 9999) | int", "[{}] | map(attribute='a.' * 19999)"),
-]
-WORK = [
-    *("{{ 'x' * 1000000000 }}", "{{ 10 ** 300 * 10 ** 300 }}", "{{ 9 ** 99999999 }}", "{{ '{:999999999}'.format(1) }}"),
-    *("{{ '{:{w}}'.format('a', w=30000000) }}", "{{ 'a' | indent(30000000, true) }}"),
-    "{{ ('a\n' * 9999) | indent(' ' * 9999) }}",
-    "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}",
-    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
-    *(f"{LISTS}{{{{ {x} }}}}" for x in PRINTED),
-    *(f"{OTHER}{{{{ n.x {x} }}}}" for x in COMPARED),
-    *(f"{OTHER}{{{{ [m, n.x] | {x} }}}}" for x in FILTERS),
-    OTHER + "{{ [m, n.x] | map('list') | sort }}",
-    LISTS + "{% for i in range(2) %}{{ loop.changed(n.x) }}{% endfor %}",
-    *(f"{TUPLES}{{{{ {x} }}}}" for x in HASHED),
-    DEEP + "{{ {n.x: 1} }}",
-    "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}",
-    *(TEXT + x for x in ("{{ t }}{{ t }}", "{% set a %}{{ t }}{{ t }}{% endset %}")),
-    TEXT + "{% macro m() %}{{ t }}{{ t }}{% endmacro %}{{ m() | length }}",
-    *(f"{TEXT}{{{{ ({x}) | length }}}}" for x in RESULTS),
-    TEXT + "{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
-    "{% set t = [0] * 9999 %}{% for i in range(999) %}{% set a = t[1:] %}{% endfor %}",
-    "{% for i in [1] recursive %}{{ loop(range(99999)) if loop.depth < 2 }}{% endfor %}",
-    "{% block a %}{% for i in range(99999) %}{% endfor %}{{ self.a() }}{% endblock %}",
-    # A variable with the name of the counter.
-    "{% set _steps = range(9) %}{% for i in range(99999) %}{% endfor %}",
-]
-
-
-@pytest.mark.parametrize("source", WORK, ids=lambda source: source[-40:])
-def test_operation_that_is_too_large_is_refused_before_it_runs(source, monkeypatch):
-    monkeypatch.setattr(sandbox, "MAX_SIZE", 1 << 18)
-    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 4_000)
-    faulthandler.dump_traceback_later(5, exit=True)  # An operation in C would stop every other kind of timeout.
+def test_template_of_a_request_ends_at_its_deadline(source, monkeypatch):
+    faulthandler.dump_traceback_later(30, exit=True)  # A loop that cannot be interrupted would stop the tests.
+    monkeypatch.setattr(jinja, "MAX_RENDER_S", 0.1)
     try:
-        # Without the test conversations of `ChatTemplate`, which would take ten times as long.
-        with pytest.raises(TemplateError, match="refused as too much work"):
-            render_template(compile_template(source), {"messages": [USER]})
+        template = compile_template("{% set r = range(99999) %}" + source)
+        started_at = time.thread_time()
+        with pytest.raises(TemplateError, match=r"it takes more than 0\.1 s"):
+            render_template(template, {}, new_deadline(), is_trusted=False)
+        assert time.thread_time() - started_at < 5
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def test_template_of_a_model_ends_at_its_deadline_when_it_prints(monkeypatch):
+    monkeypatch.setattr(jinja, "MAX_RENDER_S", 0.1)
+    template = compile_template("{% set r = range(99999) %}" + NESTED.replace("BODY", "{{ a }}"))
+    with pytest.raises(TemplateError, match=r"it takes more than 0\.1 s"):
+        render_template(template, {}, new_deadline())
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('a' * 9999) }}", "{{ messages['a' * 9999].b }}"])
@@ -172,7 +159,7 @@ def test_template_cannot_change_its_variables():
 )
 def test_prompt_starts_with_one_bos(source, add_bos, content, expected):
     template = ChatTemplate(source, bos_token="<s>", add_bos=add_bos, special_texts=SPECIAL)
-    assert template.render([{"role": "user", "content": content}]) == expected
+    assert without_markers(template.render([{"role": "user", "content": content}])) == expected
 
 
 THINKING = CHATML + "{# <think> </think> #}"
@@ -199,12 +186,12 @@ PREFILLS = {
 @pytest.mark.parametrize(("source", "reasoning", "text", "prompt"), PREFILLS.values(), ids=PREFILLS)
 def test_prefill_ends_the_prompt(source, reasoning, text, prompt):
     """Only its markers, and not its texts, may become control tokens."""
-    template = ChatTemplate(source)
+    template = ChatTemplate(source, special_texts=SPECIAL + tuple(re.findall(r"<\|\w+\|>", prompt)))
     rendered = template.render([USER])
-    found = prefilled(template.dialect, rendered, reasoning, text)
-    assert found == prompt
-    user_texts = [found[start:stop] for start, stop in user_ranges(found) if stop > start >= len(rendered)]
-    assert user_texts == [part for part in (reasoning, text) if part]
+    assert template.prefilled(rendered, reasoning, text) == prompt
+    forged = template.prefilled(rendered, reasoning and "</s>", text and "<|im_end|>")
+    parsed = "".join(part for part, is_parsed in template.parts(forged) if is_parsed)
+    assert (parsed.count("</s>"), parsed.count("<|im_end|>")) == (0, rendered.count("<|im_end|>"))
 
 
 # --- messages and tools in the format of the template ---
@@ -385,10 +372,12 @@ def test_missing_template_is_chatml():
     assert render(None) == render("") == HEADER
 
 
-def test_test_conversations_share_one_limit_of_work(monkeypatch):
+def test_test_conversations_share_one_deadline(monkeypatch):
     """A template that takes long for each of them would delay the start twenty times."""
-    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
-    loops = "{% for _ in range(90) %}{% for _ in range(90) %}{% endfor %}{% endfor %}"
-    template = ChatTemplate(loops + "{{ messages[-1].content }}")
-    assert not template.capabilities.shows_results  # This test conversation comes after the limit.
+    monkeypatch.setattr(jinja, "MAX_RENDER_S", 0.2)
+    slow = "{% if messages | length > 1 %}{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}"
+    started_at = time.thread_time()
+    template = ChatTemplate(slow + "{% endfor %}{% endif %}{{ messages[-1].content }}")
+    assert time.thread_time() - started_at < 10
+    assert not template.capabilities.shows_results  # This test conversation comes after the deadline.
     assert template.render([USER]) == "hi"

@@ -28,10 +28,12 @@ from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import process, values
 from localchat.serving.engine.process import EngineProcess
 from localchat.serving.engine.values import GenerationRequest, LoadOptions, StepOutput
+from localchat.serving.loading import load_log
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import Loader
 from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import RETRY_S, ServedModel, Service
+from localchat.serving.loading.served_model import RETRY_S, State
+from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support import engine_programs as programs
@@ -232,7 +234,7 @@ def serving_process(
     if program:
         monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
     file, options = ModelFile(path, "demo"), Options(port=0, n_parallel=2, n_ctx=256, ping_s=ping_s)
-    loader = Loader(file, options)
+    loader = Loader(options)
     models = Service(file, load=loader.load, **service)
     with served(models, options) as (server, _):
         models.load(models.default)
@@ -256,14 +258,54 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(mon
     assert "rebuild" in message
 
 
+@pytest.mark.parametrize(
+    ("program", "n_starts"),
+    [
+        ("os.kill(os.getpid(), signal.SIGILL)", 2),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 2),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 1),  # as the system does if memory is short
+        ("os._exit(3)", 1),
+    ],
+)
+def test_only_a_crash_is_taken_for_a_faulty_instruction(program: str, n_starts: int, monkeypatch: pytest.MonkeyPatch):
+    starts: list[bool] = []
+
+    def start(path: str, options: LoadOptions, *others: Any) -> EngineProcess:
+        starts.append(options.use_extra_bufts)
+        return EngineProcess(path, options, *others)
+
+    monkeypatch.setattr(loading, "EngineProcess", start)
+    monkeypatch.setattr(loading, "has_matrix_instructions", lambda: True)
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", programs.ends_in_load(program)])
+    with pytest.raises(values.EngineError) as failed:
+        Loader(Options()).load(ModelFile(DEMO_PATH, "demo"), OtherModels(), lambda share: None)
+    assert starts == [True, False][:n_starts]
+    assert failed.value.is_transient
+
+
+def test_engine_process_finds_modules_of_the_user_and_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "module_of_the_user.py").write_text("print('it was imported', flush=True)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    program = "import module_of_the_user, localchat, sys; sys.exit(3)"
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
+    with pytest.raises(values.EngineDied, match=r"exit code 3 \(it was imported\)"):
+        EngineProcess(str(DEMO_PATH), LoadOptions()).wait_until_loaded()
+
+
 def test_model_is_there_before_it_is_reported_to_be_ready(monkeypatch: pytest.MonkeyPatch):
-    default, at_report = ServedModel(ModelFile(DEMO_PATH, "demo")), list[Any]()
-    monkeypatch.setattr(loading, "report", lambda message: at_report.append(default.model))
-    with contextlib.closing(Loader(default.file, Options(n_parallel=2, n_ctx=256))) as loader:
-        loader.load(default, OtherModels())
-    assert default.model is not None
-    default.model.engine.close()
-    assert set(at_report) == {default.model}
+    """Clients send requests as soon as they read the report, which waits until the server is open."""
+    at_report: list[State] = []
+    monkeypatch.setattr(load_log, "report", lambda message: at_report.append(service.default.state))
+    options, start_log = Options(n_parallel=2, n_ctx=256), load_log.StartLog(Options())
+    service = Service(ModelFile(DEMO_PATH, "demo"), load=Loader(options).load, load_log=start_log)
+    with contextlib.closing(service):
+        service.load(service.default)
+        wait_for(lambda: service.default.state is State.READY)
+        assert not at_report
+        start_log.open("http://localhost", lambda: None)
+        wait_for(lambda: len(at_report) > 6)
+    assert set(at_report) == {State.READY}
 
 
 def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.MonkeyPatch):
@@ -316,8 +358,8 @@ def test_close_waits_until_the_process_has_ended():
 def test_loader_that_closes_ends_a_process_that_starts(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
     monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", "import time; time.sleep(60)"])
     file = ModelFile(DEMO_PATH, "demo")
-    loader = Loader(file, Options())
-    load = pool.submit(loader.load, ServedModel(file), OtherModels())
+    loader = Loader(Options())
+    load = pool.submit(loader.load, file, OtherModels(), lambda share: None)
     loader.close()
     assert type(load.exception(DEADLINE_S)) is values.EngineStopped
 

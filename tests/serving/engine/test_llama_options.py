@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.errors import OutOfResources
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.llama import context, embed, load_backend
 from localchat.serving.engine.llama import load as loading
@@ -280,7 +281,7 @@ def test_context_for_embeddings_is_made_smaller_down_to_the_least_and_then_is_an
 
     monkeypatch.setattr(L, "llama_init_from_model", refuse)
     facts = replace(engine.facts, n_ctx=2048)
-    with pytest.raises(EngineError, match="could not create a context for embeddings"):
+    with pytest.raises(OutOfResources, match=r"no memory for a context for embeddings: llama\.cpp could not create it"):
         LlamaEmbedding(engine.backend._model, facts, 1, contextlib.nullcontext)
     assert sizes == [2048, 1024, 512, 256]
 

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gguf import PoolingType
 
-from localchat.serving.engine.llama import context, library, load_backend
+from localchat.serving.core.errors import OutOfResources
+from localchat.serving.engine.llama import context, embed, library, load_backend
 from localchat.serving.engine.llama.context import STEP, CacheMemory, ContextSize, context_size, warn_of_context
 from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
-from tests.support.tiny_models import write_mamba, write_sliding
+from tests.support.tiny_models import write_bert, write_mamba, write_sliding
 
 DEMO = str(DEMO_PATH)
 GB = 10**9
@@ -193,7 +195,8 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     write_sliding(folder / "sliding.gguf", 64)
     write_mamba(folder / "recurrent.gguf")
-    return {"full": DEMO, "sliding": str(folder / "sliding.gguf"), "recurrent": str(folder / "recurrent.gguf")}
+    write_bert(folder / "encoder.gguf", PoolingType.MEAN)
+    return {"full": DEMO, **{name: str(folder / f"{name}.gguf") for name in ("sliding", "recurrent", "encoder")}}
 
 
 @pytest.mark.cpu_only
@@ -213,6 +216,48 @@ def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(paths, caplog
     assert 0.85 * allocated - (1 << 20) < backend.facts.n_context_bytes < 1.3 * allocated
     if n_ctx > 4096:
         assert "tokens that the model was trained for" in caplog.text
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("n_ctx", [512, 8192])
+@pytest.mark.parametrize(
+    ("name", "kv_type"),
+    [("full", "f16"), ("full", "q8_0"), ("sliding", "f16"), ("recurrent", "f16"), ("encoder", "f16")],
+)
+def test_estimated_memory_of_vectors_is_near_that_of_llama_cpp(paths, caplog, name, kv_type, n_ctx):
+    library.L.llama_log_set(library._on_log, None)
+    caplog.set_level(logging.DEBUG, "localchat.engine.llama")
+    backend = load_backend(paths[name], LoadOptions(n_ctx=n_ctx, n_parallel=1, kv_type=kv_type))
+    caplog.clear()
+    try:
+        backend.embed([[1, 2, 3]])
+        params = embed._params(backend._model, backend.facts, backend._embedding._n_ctx, name == "encoder", 1)
+        [memory] = backend._vector_memories(params)
+    finally:
+        backend.close()
+    buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", caplog.text)
+    allocated = sum(float(size) * (1 << 20) for size in buffers)
+    assert len(buffers) >= 2
+    assert 0.85 * allocated - (1 << 20) < memory.n_bytes(params.n_ctx) < 1.3 * allocated + (5 << 20)
+
+
+@pytest.mark.cpu_only
+def test_vectors_take_only_memory_that_is_free(paths, monkeypatch):
+    """The system would otherwise end the process, and with it the requests of all others."""
+    backend = load_backend(paths["full"], LoadOptions(n_ctx=8192, n_parallel=1))
+    try:
+        monkeypatch.setattr(context, "mapped_memory", lambda: 1 << 20)
+        monkeypatch.setattr(context, "free_memory", lambda: (1 << 20) + 10**6)
+        reason = r"no memory for a context for embeddings: one of 512 tokens takes \d+ MB, and 1 MB are free"
+        with pytest.raises(OutOfResources, match=reason):
+            backend.embed([[1, 2, 3]])
+        monkeypatch.setattr(context, "free_memory", lambda: 40 * 10**6)
+        [vector] = backend.embed([[1, 2, 3]])  # The failure is not kept.
+        assert backend._embedding._n_ctx == 2048
+        monkeypatch.setattr(context, "free_memory", lambda: 0)
+        assert backend.embed([[1, 2, 3]])[0] == vector  # It is there.
+    finally:
+        backend.close()
 
 
 def test_huge_context_is_refused_before_it_is_created():

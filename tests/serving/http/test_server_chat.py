@@ -130,6 +130,29 @@ def test_template_of_a_request_needs_an_option_of_the_server():
     assert (status, body["error"]["param"]) == (400, "chat_template")
 
 
+@pytest.mark.parametrize("template", ["{% if %}", "{{ 'a' | oops }}", "a" * 200_000])
+def test_template_that_cannot_be_used_is_an_error_of_chat_requests_alone(template, caplog):
+    with serving(chat_template=template, **BIG) as running:
+        status, body = running.chat(content="hi")
+        assert (status, body["error"]["param"]) == (400, "messages")
+        assert "the chat template" in body["error"]["message"]
+        assert running.request("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 1})[0] == 200
+        assert running.request("GET", "/props")[1]["chat_template"] == template
+        assert running.request("POST", "/api/show", {"model": "Fake"})[1]["capabilities"] == ["completion"]
+    assert "Fake has no chat: the chat template" in caplog.text
+
+
+def test_requests_with_tools_have_the_template_for_tools_of_the_model():
+    metadata = {"tokenizer.chat_template.tool_use": "{{ tools | length }} tools: {{ messages[0].content }}"}
+    look = {"type": "function", "function": {"name": "look"}}
+    with serving(chat_template="{{ messages[0].content }}", metadata=metadata, **BIG) as running:
+        for fields, prompt in (({}, "hi"), ({"tools": [look]}, "1 tools: hi"), ({"tools": []}, "hi")):
+            assert running.chat(content="hi", **fields)[0] == 200
+            assert running.last_prompt == prompt
+        assert "tools" in running.request("POST", "/api/show", {"model": "Fake"})[1]["capabilities"]
+        assert Model("Fake", running.engine, chat_template="a").template_for(None, has_tools=True).source == "a"
+
+
 def test_none_hides_the_tools_from_the_template_unless_an_option_shows_them():
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     with serving(generating(call), chat_template="{{ tools }}{{ messages[0].content }}", **BIG) as running:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -22,8 +21,8 @@ from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading import logs
+from localchat.serving.loading.load_log import StartLog
 from localchat.serving.loading.options import Options
-from localchat.serving.loading.service import ServedModel
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.command import restored, run_command
@@ -205,7 +204,7 @@ def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
     ],
 )
 def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason: str):
-    assert loading.reason_of(DEMO_PATH, error) == f"{DEMO_PATH}: {reason}"
+    assert loading.reason_of(DEMO_PATH, error) == reason
 
 
 class Gone(io.StringIO):
@@ -225,9 +224,7 @@ class Gone(io.StringIO):
 def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Gone())
-    monkeypatch.setattr(loading, "EngineProcess", mock.Mock())
-    start = loading._Start(ModelFile(DEMO_PATH, "demo"), Options(), has_bar=True)
-    start._show(0.5)
+    StartLog(Options()).progress(ModelFile(DEMO_PATH, "demo"), 0.5)
     assert bool(sys.stderr.n_writes) == has_bar
     with restored():
         logs.log_to_stderr()
@@ -244,18 +241,17 @@ def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: P
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: Any):
+def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.MonkeyPatch):
     engine = mock.Mock()
     monkeypatch.setattr(loading, "EngineProcess", lambda *_: engine)
     monkeypatch.setattr(loading.Loader, "_model", mock.Mock(side_effect=ValueError("the template is broken")))
     file = ModelFile(DEMO_PATH, "demo")
-    loader = loading.Loader(file, Options())
+    engine.wait_until_loaded.return_value = engine
+    loader = loading.Loader(Options())
     for n_ended in (1, 2):
         with pytest.raises(EngineError, match="the template is broken"):
-            loader.load(ServedModel(file), OtherModels())
+            loader.load(file, OtherModels(), lambda share: None)
         assert engine.close.call_count == n_ended
-    assert loader.has_failed
-    assert caplog.text.count("cannot load") == 2
 
 
 # --- the log ---

@@ -91,6 +91,23 @@ def test_refused_client_that_stays_frees_its_thread_soon(status):
         wait_for(lambda: len(running.server.connections._states) == int(status == 503))
 
 
+def test_connection_that_is_being_closed_takes_no_place():
+    """A place is free as soon as its connection is being closed, not only when its thread has ended."""
+    connections = Connections(1)
+    with contextlib.ExitStack() as stack:
+        first, second, third, fourth = (stack.enter_context(socket.socket()) for _ in range(4))
+        assert connections.add(first)
+        connections.mark(first, "idle")
+        assert connections.add(second)  # It takes the place of the first.
+        assert [connections.is_ending(sock) for sock in (first, second)] == [True, False]
+        connections.remove(second)
+        assert connections.add(third)
+        assert not connections.is_ending(third)
+        connections.remove(first)
+        assert connections.add(fourth)
+        assert connections.is_ending(fourth)  # The third one is busy.
+
+
 def test_close_waits_no_longer_than_until_the_last_connection_has_ended():
     connections, (ours, theirs) = Connections(2), socket.socketpair()
     with ours, theirs:
@@ -126,12 +143,13 @@ def test_server_without_files_for_connections_waits_until_there_are_some(caplog)
         resource.setrlimit(resource.RLIMIT_NOFILE, (free.fileno(), limits[1]))  # No number below this one is free.
         for sock in sockets:
             sock.connect(("127.0.0.1", running.port))
-        threading.Event().wait(0.5)
+        wait_for(lambda: "no file is left" in caplog.text)
+        threading.Event().wait(0.3)  # A loop that calls `accept` all the time would log hundreds of lines.
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for sock in sockets:
             sock.close()
         assert running.chat()[0] == 200
-    assert 0 < caplog.text.count("no file is left") < 20
+    assert caplog.text.count("no file is left") < 20
 
 
 # --- TLS ---

@@ -13,6 +13,7 @@ from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.chat_requests import HI
+from tests.support.endpoint_requests import MODEL_REQUESTS
 from tests.support.engines import request_for, submit
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
@@ -167,21 +168,15 @@ def test_loading_is_503_then_the_model_serves(caplog):
 def test_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """The estimate is based on the time so far. The error rounds and limits it."""
     service = Service(ModelFile(DEMO_PATH, "Fake"), load=no_load, clock=lambda: 106.0)
-    service.default.progress, service.default.began_at = progress, 100.0
+    service.default.queue(100.0)
+    service.default.progress = progress
     with pytest.raises(ModelLoading) as loading:
         service.model()
     assert loading.value.headers() == ModelLoading("", seconds).headers()
 
 
 def test_unknown_model_is_refused_by_every_endpoint(running):
-    chat, text, given = {"messages": LONG, "max_tokens": 1}, {"prompt": "a"}, {"input": "a"}
-    for path, fields in {
-        CHAT: chat, "/v1/messages": chat, "/v1/messages/count_tokens": chat, "/api/chat": chat, "/apply-template": chat,
-        "/v1/completions": text, "/completion": text, "/api/generate": text, "/api/embeddings": text,
-        "/v1/embeddings": given, "/v1/responses": given, "/api/embed": given, "/infill": {"input_prefix": "a"},
-        "/v1/rerank": {"query": "a", "documents": ["b"]}, "/tokenize": {"content": "a"}, "/detokenize": {"tokens": [1]},
-        "/api/show": {},
-    }.items():  # fmt: skip
+    for path, fields in MODEL_REQUESTS.items():
         status, body = running.request("POST", path, {"model": "other", **fields})
         message = body["error"] if path.startswith("/api/") else body["error"]["message"]
         assert (status, "there is no model 'other' here" in message) == (404, True)
@@ -202,5 +197,5 @@ def test_bug_in_a_route_is_500_without_details_and_a_short_machine_is_503(caplog
     with serving() as running, mock.patch.object(GenerationRun, "take", side_effect=error):
         status, body = running.chat()
         assert (status, body["error"]["message"].startswith(message)) == (expected, True)
-        assert logged in caplog.text
         assert running.request("GET", "/health")[0] == 200
+    assert logged in caplog.text

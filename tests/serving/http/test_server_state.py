@@ -41,8 +41,18 @@ def test_props_have_the_names_of_llama_cpp(running):
     assert (body["chat_template"], body["bos_token"]) == (LAST_MESSAGE, running.engine.facts.bos)
 
 
+def counts_of(metrics: str) -> list[tuple[str, ...]]:
+    """The path, the status and the number of requests, except those for the metrics themselves."""
+    counts = re.findall(r'requests_total{path="(.*)",status="(\d+)"} (\d+)', metrics)
+    return sorted(count for count in counts if count[0] != "/metrics")
+
+
 def test_metrics_are_prometheus_text():
     """Requests that are not HTTP have a label of their own, as have paths without an endpoint."""
+    expected = [
+        ("/chat/completions", "200", "2"), ("/health", "200", "1"), ("/models/", "200", "1"),
+        ("malformed", "400", "2"), ("other", "404", "2"),
+    ]  # fmt: skip
     with serving() as running:
         exchange(running, b"hello\r\n\r\n")
         exchange(running, b"GET / HTTP/1.1\r\n\r\n")
@@ -50,19 +60,14 @@ def test_metrics_are_prometheus_text():
             assert running.chat("abc")[0] == 200
         for path in ("/v1/models/Fake", "/nothing", "/nothing/else", "/health"):
             running.request("GET", path)
-        # A request is counted after its response, so the number of the requests for metrics is not known.
-        wait_for(lambda: 'path="/health"' in running.request("GET", "/metrics")[1])
+        # A request is counted after its response, on the thread of its connection.
+        wait_for(lambda: counts_of(running.request("GET", "/metrics")[1]) == expected)
         response, text = exchanges.exchange(running.address, "/metrics")
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     lines = [line for line in text.splitlines() if not line.startswith("# ")]
     label = r'[a-z]+="[^"]*"'
     assert all(re.fullmatch(rf"localchat_[a-z_]+({{{label}(,{label})*}})? [0-9.e+-]+", line) for line in lines)
     values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-    requests = re.findall(r'requests_total{path="(.*)",status="(\d+)"} (\d+)', text)
-    assert sorted(request for request in requests if request[0] != "/metrics") == [
-        ("/chat/completions", "200", "2"), ("/health", "200", "1"), ("/models/", "200", "1"),
-        ("malformed", "400", "2"), ("other", "404", "2"),
-    ]  # fmt: skip
     assert values["localchat_request_duration_seconds_count"] >= 8
     assert values['localchat_time_to_first_token_seconds_count{model="Fake"}'] == 2
     assert values['localchat_tokens_generated_total{model="Fake"}'] == 8

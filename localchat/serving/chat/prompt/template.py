@@ -1,7 +1,7 @@
 """Chat templates: renders messages and tools to a prompt, and adds an assistant prefill.
 
-The prompt is a str whose user text is marked, so that this text yields no control tokens (see `marked.text_parts`).
-Raises only TemplateError.
+A rendered prompt has the markers of control_tokens.py, so that texts of the request yield no control tokens.
+`ChatTemplate.parts` and `without_markers` remove them. Raises only TemplateError.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Callable
 
-from ...core.text import pattern_of
-from ..dialects import Dialect, detect
-from .marked import Marked, marked, user_ranges
-from .sandbox import TemplateError, all_steps, compile_template, render_template
+from ..dialects import detect
+from .control_tokens import ControlTokens, TextPart
+from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
 from .template_messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
@@ -24,8 +24,10 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Roles that templates print as part of a marker. Any other role is treated as user text.
+# Roles that templates print as part of a marker. A part of a control token in any other role is a text of the request.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
+
+_control_tokens = functools.lru_cache(maxsize=4)(ControlTokens)  # Each template of a model has the same ones.
 
 
 class ChatTemplate:
@@ -38,19 +40,25 @@ class ChatTemplate:
         add_bos: bool = False,
         special_texts: Iterable[str] = (),
         tokenize: Callable[[str], Iterable[int]] = lambda text: (),
+        is_trusted: bool = True,
     ) -> None:
-        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template. With
-        `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are the
-        texts of the control tokens; `tokenize` returns the tokens of a marker."""
+        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template.
+
+        With `add_bos`, prompts begin with exactly one BOS, whether or not the template prints it. `special_texts` are
+        the texts of the control tokens; `tokenize` returns the tokens of a marker. A template of a request is not
+        trusted: see `render_template`.
+        """
         self.source = source or CHATML
-        self.special = re.compile(pattern_of(special_texts))  # For `text_parts`.
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._first = bos_token if add_bos else ""
-        self._template = compile_template(self.source)
         self.dialect = detect(self.source)
-        # All test conversations share one limit of work, so that a malicious template does not delay the start.
-        render = functools.partial(self._render_test, all_steps())
-        self.capabilities = find_capabilities(self.source, render)
+        self._control_tokens = _control_tokens(frozenset(special_texts))
+        # A string of a request that is one of these words may be compared with it.
+        self._words = _ROLES.union(re.findall(r"\w+", self.source))
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._bos = bos_token if add_bos else ""
+        self._is_trusted = is_trusted
+        self._template = compile_template(self.source)
+        # All test conversations share one deadline, so that a slow template does not delay the start.
+        self.capabilities = find_capabilities(self.source, functools.partial(self._render_test, new_deadline()))
         # Those of the markers that the parser needs; the text of other control tokens is left out.
         self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
@@ -63,43 +71,62 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
-        `variables` are more variables of the template. Those that this class sets take precedence."""
+
+        `variables` are more variables of the template. Those that this class sets take precedence.
+        """
         try:
-            given = {
-                **(variables or {}),
-                "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.calls[0].written),
-                "tools": list(map(whole_tool, tools or ())) or self.capabilities.no_tools,
-                "add_generation_prompt": add_generation_prompt,
-            }
-            prompt = render_template(self._template, {**_with_marks(given), **self._tokens})
+            prompt = self._rendered(
+                {
+                    **self._marked_variables(variables or {}),
+                    "messages": self.marked(self._adapted(messages, tools, self.capabilities)),
+                    "tools": self.marked(list(map(whole_tool, tools or ()))) or self.capabilities.no_tools,
+                    "add_generation_prompt": add_generation_prompt,
+                },
+                new_deadline(),
+            )
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
-        # A BOS in user text is not the BOS of the prompt.
-        if not prompt.startswith(self._first) or any(start < len(self._first) for start, _ in user_ranges(prompt)):
-            return self._first + prompt
-        return prompt
+        # A BOS in a text of the request has markers around it, so it is not taken for that of the prompt.
+        return prompt if prompt.startswith(self._bos) else self._bos + prompt
+
+    def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
+        """A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
+        dialect = self.dialect
+        is_open = dialect.reasoning_start(prompt) == "open"
+        marked_reasoning: str = self.marked(reasoning)
+        marked_text: str = self.marked(text or "")
+        if text is not None and not reasoning and not is_open:
+            return prompt + dialect.text_start[0] + marked_text
+        prompt += ("" if is_open else dialect.reasoning.start + "\n") + marked_reasoning
+        if text is None:
+            return prompt
+        return prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + marked_text
+
+    def marked(self, value: Any) -> Any:
+        """A copy of a JSON value of a request, whose strings yield no control tokens in a rendered prompt."""
+        return self._control_tokens.marked(value, self._words)
+
+    def parts(self, prompt: str) -> list[TextPart]:
+        """The texts of a rendered prompt to tokenize."""
+        return self._control_tokens.parts(prompt)
+
+    def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.marked(value) for name, value in variables.items()}
+
+    def _adapted(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> list[dict[str, Any]]:
+        return adapt_messages(messages, tools, capabilities, self.dialect.calls[0].written)
+
+    def _rendered(self, variables: Mapping[str, Any], deadline: float) -> str:
+        variables = {**variables, **self._tokens}
+        # Variables of templates for OpenAI's older `functions` API.
+        if "functions" in self._words:
+            variables["functions"] = to_json(variables["tools"], indent=2) if variables["tools"] else ""
+        if "datetime" in self._words:
+            variables["datetime"] = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        return render_template(self._template, variables, deadline, is_trusted=self._is_trusted)
 
     def _render_test(
-        self, steps: list[int], messages: Messages, tools: Messages | None, capabilities: Capabilities
+        self, deadline: float, messages: Messages, tools: Messages | None, capabilities: Capabilities
     ) -> str:
-        adapted = adapt_messages(messages, None, capabilities, self.dialect.calls[0].written)
-        given = {"messages": adapted, "tools": tools or capabilities.no_tools}
-        return render_template(self._template, {**given, **self._tokens}, steps)
-
-
-def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -> str:
-    """A prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
-    is_open = dialect.reasoning_start(prompt) == "open"
-    if text is not None and not reasoning and not is_open:
-        return prompt + dialect.text_start[0] + Marked(text)
-    prompt += ("" if is_open else dialect.reasoning.start + "\n") + Marked(reasoning)
-    return prompt if text is None else prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + Marked(text)
-
-
-def _with_marks(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a template with all strings marked as user text, except known roles."""
-    result: dict[str, Any] = marked(given)
-    for message, original in zip(result["messages"], given["messages"]):
-        if original.get("role") in _ROLES:
-            message["role"] = original["role"]
-    return result
+        adapted = self.marked(self._adapted(messages, None, capabilities))
+        return self._rendered({"messages": adapted, "tools": self.marked(tools) or capabilities.no_tools}, deadline)

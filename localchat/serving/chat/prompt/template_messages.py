@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from .sandbox import TemplateError
+from .jinja import TemplateError
 
 Message = dict[str, Any]
 Messages = Sequence[Mapping[str, Any]]

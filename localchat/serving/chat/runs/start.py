@@ -14,7 +14,7 @@ from ...api.completions import CompletionRequest
 from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, checked
+from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, read_attachment
 from ...core.request import Input
 from ...engine.process import AnyEngine
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
@@ -22,8 +22,8 @@ from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.parser import OutputParser
 from ..model import Check, Model
-from ..prompt.marked import text_parts
-from ..prompt.template import ChatTemplate, prefilled
+from ..prompt.control_tokens import without_markers
+from ..prompt.template import ChatTemplate
 from .generation import GenerationRun, Output, PlainText, wire_errors
 
 
@@ -34,7 +34,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check 
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
-    parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
+    parser_prompt = template.dialect.reasoning.start if is_continued else without_markers(prompt)
     with wire_errors("messages"):
         sequence = model.sequence(
             tuple(_parts(prompt, template, media)),
@@ -79,7 +79,7 @@ def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
 def prompt_text(model: Model, request: ChatRequest) -> str:
     """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
     request, _ = _with_media(model, request)
-    return MARKER.sub("<__media__>", str.__str__(_rendered(model, request)[0]))
+    return MARKER.sub("<__media__>", without_markers(_rendered(model, request)[0]))
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
@@ -91,64 +91,80 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
 
 
 def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Mapping[int, MediaFile]]:
-    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers. Notes
-    replace the markers of others in replayed messages. Raises BadRequest for others in new messages."""
+    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
+
+    Notes replace the markers of the others in replayed messages.
+
+    Raises:
+        BadRequest: The model cannot take an image or a sound of a new message, or its file cannot be read.
+        NotSupported: The library that reads it is not installed.
+    """
     media: dict[int, MediaFile] = {}
     notes: dict[int, str] = {}
+
+    def leave_out(i: int, error: errors.ApiError) -> None:
+        attachment = request.attachments[i]
+        if not attachment.is_replayed:
+            raise error
+        notes[i] = note_of(attachment.kind, error.message)
+
     modalities = model.engine.facts.modalities
     for i, attachment in enumerate(request.attachments):
-        try:
-            if ("image" if attachment.kind == IMAGE else "audio") in modalities:
-                media[i] = checked(attachment)
-            elif attachment.is_replayed:
-                notes[i] = note_of(attachment.kind)
-            else:
-                refuse_media(attachment.path, attachment.kind, modalities)
-        except errors.BadRequest as error:
-            if not attachment.is_replayed:
-                raise
-            notes[i] = note_of(attachment.kind, error.message)
+        if ("image" if attachment.kind == IMAGE else "audio") in modalities:
+            try:
+                media[i] = read_attachment(attachment)
+            except errors.BadRequest as error:
+                leave_out(i, error)
+        elif attachment.is_replayed:
+            notes[i] = note_of(attachment.kind)
+        else:
+            refuse_media(attachment.path, attachment.kind, modalities)
         if len(media) > MAX_MEDIA:
             text = f"the request has more than {MAX_MEDIA} images and sounds: '{attachment.path}' is number {i + 1}"
             raise errors.BadRequest(text, attachment.path)
+    for i, problem in zip(list(media), model.engine.media_errors(media.values()) if media else ()):
+        if problem is not None:
+            leave_out(i, problem)
+            del media[i]
+    if not notes:
+        return request, media
 
     def with_notes(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         return MARKER.sub(lambda found: notes.get(int(found[1]), found[0]), value)
 
-    if notes:
-        messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
-        request = replace(request, messages=tuple(messages))
-    return request, media
+    messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
+    return replace(request, messages=tuple(messages)), media
 
 
 def _parts(prompt: str, template: ChatTemplate, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
     """The parts of a prompt to tokenize, and the media between them."""
     start = 0
     for found in MARKER.finditer(prompt) if media else ():
-        yield from text_parts(prompt[start : found.start()], template.special)
+        yield from template.parts(prompt[start : found.start()])
         yield media[int(found[1])]
         start = found.end()
-    yield from text_parts(prompt[start:] if start else prompt, template.special)
+    yield from template.parts(prompt[start:])
 
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:
-    """The prompt, whose user text is marked, its template, and the assistant prefill at its end."""
+    """The prompt with its markers, its template, and the assistant prefill at its end."""
     is_continued = bool(request.continue_final_message)
     with wire_errors("messages"):
-        template = model.template_for(request.chat_template)
+        tools = request.tools if model.keep_tools or request.tool_choice != "none" else ()
+        template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
             request.messages[:-1] if is_continued else request.messages,
-            tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
+            tools=tools,
             add_generation_prompt=request.add_generation_prompt or is_continued,
             variables=request.template_vars,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
     is_reasoning = request.continue_final_message == "reasoning_content"
     if is_reasoning or reasoning or text:
-        prompt = prefilled(template.dialect, prompt, reasoning, None if is_reasoning else text)
-    return prompt, template, str.__str__(prompt)[n_rendered:]
+        prompt = template.prefilled(prompt, reasoning, None if is_reasoning else text)
+    return prompt, template, without_markers(prompt[n_rendered:])
 
 
 def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ..batch import Batch, BatchChunk, CacheLimits, Span
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
 from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
+from .context import CacheMemory
 from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .rpc import Limit
@@ -44,6 +45,7 @@ class LlamaBackend:
         *,
         adapts_threads: bool,
         limit: Limit = contextlib.nullcontext,
+        vector_memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
     ):
         """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. What computes
         on workers runs within `limit()`."""
@@ -52,6 +54,7 @@ class LlamaBackend:
         self.projector = projector
         self._adapters = adapters
         self._limit = limit
+        self._vector_memories = vector_memories  # See `LlamaEmbedding`.
         self.limits = limits
         self.vocabulary = vocabulary
         self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
@@ -207,7 +210,7 @@ class LlamaBackend:
         with self._embedding_lock:
             if self._embedding is None:
                 n_threads = L.llama_n_threads(self._context)
-                self._embedding = LlamaEmbedding(self._model, self.facts, n_threads, self._limit)
+                self._embedding = LlamaEmbedding(self._model, self.facts, n_threads, self._limit, self._vector_memories)
             return self._embedding.embed(inputs)
 
     def pair_tokens(self, query: str, document: str) -> list[int]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...models.memory import NotEnoughMemory, OtherModels, gigabytes
+from ...models.memory import NotEnoughMemory, gigabytes
 from ..batch import CacheLimits
 from ..tuning import CPU, GPU
 from ..values import LIKELY_TOKENS, EngineError, LoadOptions
-from .devices import Device, used_gpus
+from .devices import Device, free_memory, mapped_memory, used_gpus
 from .library import L, last_errors
 from .threads import default_threads
 
@@ -41,6 +40,8 @@ _IDLE_SLOTS = 24
 _BATCH, _PASS = 2048, 512
 # The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
 _WIDTHS_PER_ROW = 8
+# How many times as many bytes an f16 KV cache takes as one of these types, whose blocks of 32 values have a scale.
+_F16_RATIO: Mapping[str, float] = {"f16": 1, "q8_0": 64 / 34, "q4_0": 64 / 18}
 KV_TYPES: Mapping[str, int] = {"f16": L.GGML_TYPE_F16, "q8_0": L.GGML_TYPE_Q8_0, "q4_0": L.GGML_TYPE_Q4_0}
 
 
@@ -64,6 +65,10 @@ class CacheMemory(NamedTuple):
             return _UNLIMITED
         n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
         return min(n // STEP * STEP, _UNLIMITED)
+
+    def with_freed(self, n_bytes: int) -> CacheMemory:
+        """This memory, once so many bytes of it have been freed."""
+        return self if self.n_free is None else self._replace(n_free=self.n_free + n_bytes)
 
     def n_bytes(self, n_tokens: int) -> int:
         """The bytes of a context with a KV cache of this many tokens."""
@@ -111,6 +116,24 @@ def context_size(
         free = f"{gigabytes(n_free)} are free {f'on {tightest.gpus} ' if tightest.gpus else ''}beside the weights"
         text = f"a context of {options.n_ctx} tokens takes {gigabytes(n_bytes)}, and {free}: {least}"
         raise NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))
+    size = _size_within(options, memories, n_ctx_train, n_weight_bytes, has_streams)
+    if options.others.n_idle:
+        n_alone = _size_within(
+            options, [memory.with_freed(options.others.n_idle) for memory in memories], n_ctx_train, n_weight_bytes
+        ).n_ctx
+        if size.n_ctx < n_alone:
+            raise NotEnoughMemory(f"the context has {size.n_ctx} tokens, and {n_alone} without the idle models")
+    return size
+
+
+def _size_within(
+    options: LoadOptions,
+    memories: Sequence[CacheMemory],
+    n_ctx_train: int,
+    n_weight_bytes: int,
+    has_streams: bool = False,
+) -> ContextSize:
+    """The size of the context by default, or that of the options, as far as there is memory for more."""
     n_default = min(memory.n_default_tokens() for memory in memories)
     per_token = sum(memory.per_token for memory in memories)
     is_on_gpus = all(memory.gpus for memory in memories)
@@ -125,12 +148,6 @@ def context_size(
     n_each = n_ctx if is_on_gpus else min(n_ctx, LIKELY_TOKENS)
     n_likely = min(max(n_ctx, options.n_parallel * n_each), n_default // STEP * STEP)
     n_cells = max(n_likely, options.n_ctx, MIN_TOKENS)
-    n_idle = options.others.n_idle
-    if n_idle and n_cells < n_ctx:
-        more = [one if one.n_free is None else one._replace(n_free=one.n_free + n_idle) for one in memories]
-        alone = context_size(replace(options, others=OtherModels()), more, n_ctx_train, n_weight_bytes)
-        if n_cells < alone.n_ctx:
-            raise NotEnoughMemory(f"the context has {n_cells} tokens, and {alone.n_ctx} without the idle models")
     return ContextSize(min(n_ctx, n_cells), n_cells)
 
 
@@ -171,11 +188,13 @@ class LoadedModel:
         self.is_on_gpus = self.n_on_gpus == self.n_layers
         # The limit of rows of one pass through the layers (n_ubatch).
         self.n_pass = _PASS
+        # Bytes of the KV cache for each token, and of the recurrent state of a sequence.
+        self._kv_bytes, self._state_bytes = 0, 0
 
     def cache_memories(self, free: int | None) -> list[CacheMemory]:
         """The memory in which the KV cache is allocated: that of the machine, which had `free` bytes before the model
         was loaded, of the GPUs, or both."""
-        kv_bytes, state_bytes = self._measured_cache()
+        kv_bytes, state_bytes = self._kv_bytes, self._state_bytes = self._measured_cache()
         # The attention mask has 16 bits for each row and token, in each memory.
         mask_bytes = 2 * self.n_pass if kv_bytes else 0
         pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
@@ -191,6 +210,36 @@ class LoadedModel:
             fixed = pass_bytes + logits_bytes + self.n_outputs * state_bytes * share
             names = ", ".join(gpu.name for gpu in self.gpus)
             memories.append(CacheMemory(n_free, kv_bytes * share + mask_bytes, fixed, names))
+        return memories
+
+    def vector_memories(self, params: Any) -> list[CacheMemory]:
+        """The memory of a second context, for vectors, with these parameters of llama.cpp. It is created while the
+        model is in use, so the free memory is that of this moment. Call `cache_memories` before."""
+        n_rows = params.n_ubatch
+        kv_bytes = self._kv_bytes * _F16_RATIO[self.options.kv_type]
+        # For each row and token, the mask has a number, and without flash attention each head a score.
+        n_heads = L.llama_model_n_head(self.pointer)
+        has_scores = params.flash_attn_type == L.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        scores_bytes = 4 * n_rows * (1 + (n_heads if has_scores else 0))
+        if L.llama_model_is_recurrent(self.pointer):
+            scores_bytes = 0
+        n_vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.pointer))
+        pass_bytes = n_rows * (L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW + n_vocab) * 4
+        state_bytes = params.n_seq_max * self._state_bytes
+        output_bytes = n_rows * n_vocab * 4  # In the memory of the machine, wherever the layers are.
+        free, share = free_memory(), self.n_on_gpus / self.n_layers
+        if free is not None:  # The system counts the weights that are mapped from files as free.
+            free = max(free - self.options.others.n_mapped - mapped_memory(), 0)
+        memories = [CacheMemory(free, 0, output_bytes)]
+        if share < 1:
+            fixed = output_bytes + pass_bytes + state_bytes * (1 - share)
+            memories = [CacheMemory(free, kv_bytes * (1 - share) + scores_bytes, fixed)]
+        if share:
+            n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None
+            names = ", ".join(gpu.name for gpu in self.gpus)
+            memories.append(
+                CacheMemory(n_free, kv_bytes * share + scores_bytes, pass_bytes + state_bytes * share, names)
+            )
         return memories
 
     def _measured_cache(self) -> tuple[int, int]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...core.errors import ContextLengthExceeded
+from ...core.errors import ContextLengthExceeded, OutOfResources
+from ...models.memory import gigabytes
 from ..values import EngineError, ModelFacts, check_tokens
+from .context import LARGEST_SHARE, CacheMemory
 from .library import BatchRows, L, Model, last_errors
 from .rpc import Limit
 from .vocabulary import Vocabulary
@@ -41,20 +43,32 @@ Piece = tuple[int, int, int]
 class LlamaEmbedding:
     """A context that computes vectors of tokens, for one thread at a time. It is as large as fits into memory."""
 
-    def __init__(self, model: Model, facts: ModelFacts, n_threads: int, limit: Limit):
-        """What computes on workers runs within `limit()`. Raises EngineError if not even a context of `_MIN_INPUT`
-        tokens fits into memory."""
+    def __init__(
+        self,
+        model: Model,
+        facts: ModelFacts,
+        n_threads: int,
+        limit: Limit,
+        memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
+    ):
+        """What computes on workers runs within `limit()`. `memories` returns what a context with these parameters
+        takes, and what is free now. Raises OutOfResources if not even a context of `_MIN_INPUT` tokens fits into it."""
         is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
         # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
         n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
         while True:
             params = _params(model, facts, n_ctx, is_whole, n_threads)
-            with limit():
-                context = L.llama_init_from_model(model.pointer, params)
+            # llama.cpp would take memory that the system does not have, and the system would end the process.
+            shortage = _shortage(params.n_ctx, memories(params))
+            context = None
+            if not shortage:
+                with limit():
+                    context = L.llama_init_from_model(model.pointer, params)
             if context is not None:
                 break
             if n_ctx <= _MIN_INPUT:
-                raise EngineError(f"llama.cpp could not create a context for embeddings: {last_errors()}")
+                reason = shortage or f"llama.cpp could not create it: {last_errors()}"
+                raise OutOfResources(f"there is no memory for a context for embeddings: {reason}")
             n_ctx = max(n_ctx // 2, _MIN_INPUT)
         log.info("created a context for embeddings: at most %d tokens per input", n_ctx)
         self._n_ctx, self._n_vocab = n_ctx, facts.n_vocab
@@ -119,6 +133,15 @@ class LlamaEmbedding:
         if not pointer:
             raise EngineError(f"the model gave no vector: {last_errors()}")
         return np.ctypeslib.as_array(pointer, shape)
+
+
+def _shortage(n_cells: int, memories: Sequence[CacheMemory]) -> str:
+    """Why a context of so many cells does not fit into memory; "" if it does."""
+    for memory in memories:
+        if memory.n_free is not None and memory.n_bytes(n_cells) > memory.n_free * LARGEST_SHARE:
+            n_bytes, where = gigabytes(memory.n_bytes(n_cells)), f" on {memory.gpus}" if memory.gpus else ""
+            return f"one of {n_cells} tokens takes {n_bytes}, and {gigabytes(memory.n_free)} are free{where}"
+    return ""
 
 
 def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:

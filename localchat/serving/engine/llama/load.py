@@ -87,7 +87,16 @@ def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] |
     )
     adapts_threads = not model.n_on_gpus
     return LlamaBackend(
-        owner, context, vocabulary, facts, limits, projector, pointers, adapts_threads=adapts_threads, limit=limit
+        owner,
+        context,
+        vocabulary,
+        facts,
+        limits,
+        projector,
+        pointers,
+        adapts_threads=adapts_threads,
+        limit=limit,
+        vector_memories=model.vector_memories,
     )
 
 

@@ -30,13 +30,13 @@ class Vocabulary:
         ids = range(self.n_tokens)
         self.eog_tokens = frozenset(compress(ids, mapped(L.llama_vocab_is_eog, pointer, ids)))
         self._attributes = np.fromiter(mapped(L.llama_vocab_get_attr, pointer, ids), np.int64, self.n_tokens)
-        special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
-        self.special_tokens = frozenset(self._text(id) for id in self._ids_with(special))
+        # llama.cpp makes these tokens of a text only with `parse_special`, and user-defined tokens always.
+        control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
+        self.special_tokens = frozenset(self._text(id) for id in self._ids_with(control))
         self.bos, self.eos = self._text(L.llama_vocab_bos(pointer)), self._text(L.llama_vocab_eos(pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(pointer))
         # Arrays over the vocabulary: the ids, and which are control tokens, whose text is empty unless it is requested.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
-        control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = self._attributes & control != 0
         # The bytes of each token, including control tokens.
         self.all_pieces = self._read_pieces()

@@ -66,7 +66,7 @@ class MediaEncoder:
     def __init__(self, projector: LlamaProjector, max_bytes: int = CACHE_BYTES) -> None:
         self._projector = projector
         self._max_bytes = max_bytes
-        self._counting = threading.Lock()  # One file is decoded at a time, which bounds the memory for that.
+        self._counting = threading.Lock()  # Each content is decoded and counted once.
         self._lock = threading.Lock()  # Guards the rest.
         self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
@@ -85,7 +85,7 @@ class MediaEncoder:
         self._projector.close()
 
     def prepared(self, media: MediaFile) -> PreparedMedia:
-        """The medium of this content; any thread. Raises BadRequest if it cannot be decoded."""
+        """The medium of this content; any thread. Raises what the projector's `count` raises."""
         key = hashlib.sha256(media.kind.encode() + media.data).digest()
         with self._counting:
             with self._lock:

@@ -1,7 +1,8 @@
 """A projector: libmtmd through llama-cpp-python's bindings.
 
-It turns a file into tokens and chunks, and a chunk into rows that the text model computes in place of the vectors of
-tokens. Files have been checked (core/media.py): libmtmd ends the process for some, and starts ffmpeg for others.
+It turns an image or a sound into tokens and chunks, and a chunk into rows that the text model computes in place of the
+vectors of tokens. libmtmd gets pixels and samples (decoding.py), and never a file: its decoders end the process for
+some files, and start ffmpeg for others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from ...core.media import MediaFile
 from ..batch import MediaChunk
 from ..llama.library import L, Model, last_errors, mtmd
 from ..values import EngineError
+from .decoding import Decoded, Pixels, decode
 
 # Placeholders of these sizes show the largest number of cells of an image.
 _SIZES = ((4096, 4096), (16384, 1024), (1024, 16384), (448, 448))
-# A program that is not there: libmtmd starts ffmpeg from this folder for files that it does not know.
-_NO_FOLDER = b"/nonexistent"
 # The side of the image that is encoded as a trial.
 _TRIAL_SIDE = 64
 
@@ -48,8 +48,8 @@ class LlamaProjector:
         self.modalities = tuple(name for name, is_supported in has.items() if is_supported)
         self._is_mrope = bool(library.mtmd_decode_use_mrope(self._context))
         self._width: int = L.llama_model_n_embd_inp(model.pointer)
-        self._options = library.mtmd_helper_init_opt_default()
-        self._options.video_params.ffmpeg_bin_dir = _NO_FOLDER
+        # The samples of a second of sound that the model hears.
+        self._sample_rate: int = library.mtmd_get_audio_sample_rate(self._context) if has["audio"] else 0
         self.is_encoding = False  # Whether `encode` runs.
         self.n_pass = 1 << 30  # The limit of cells of a chunk that one pass computes, which the context sets.
         # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
@@ -74,33 +74,37 @@ class LlamaProjector:
         return most
 
     def count(self, media: MediaFile) -> list[int | MediaChunk]:
-        """What stands for an image or sound in a prompt: tokens that the model wants around it, and its chunks, which
-        are not encoded. Any thread. Raises BadRequest if it cannot be decoded."""
-        with self._items(self._bitmap(media, is_counted=True)) as items:
-            found = [item for _, item in items]
-        for item in found:
+        """What stands for an image or a sound in a prompt: tokens that the model wants around it, and its chunks, which
+        are not encoded. Any thread.
+
+        Raises:
+            BadRequest: The file cannot be decoded, or takes more tokens than one pass computes.
+            NotSupported: The library that decodes it is not installed.
+        """
+        with self._items(self._bitmap(decode(media, self._sample_rate), is_counted=True)) as items:
+            counted = [item for _, item in items]
+        for item in counted:
             if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self.n_pass:
                 raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
-        return found
+        return counted
 
     def encode(self, media: MediaFile) -> list[Any]:
         """The rows of each chunk, in a buffer. Runs on one thread."""
         self.is_encoding = True
         try:
-            with self._items(self._bitmap(media)) as items:
+            with self._items(self._bitmap(decode(media, self._sample_rate))) as items:
                 return [self._rows(chunk, item) for chunk, item in items if isinstance(item, MediaChunk)]
         finally:
             self.is_encoding = False
 
-    def _bitmap(self, media: MediaFile, is_counted: bool = False) -> Any:
-        """The decoded file; without its pixels or samples if they are only counted."""
-        buffer = (ctypes.c_uint8 * len(media.data)).from_buffer_copy(media.data)
-        bitmap = self._library.mtmd_helper_bitmap_init_from_buf_wrapper(
-            self._context, buffer, len(media.data), is_counted, self._options
-        ).bitmap
-        if not bitmap:
-            raise BadRequest(f"{media.kind} cannot be decoded: the file is damaged, or of a rare kind")
-        return bitmap
+    def _bitmap(self, decoded: Decoded, is_counted: bool = False) -> Any:
+        """libmtmd's copy of an image or a sound; without its pixels or samples if they are only counted."""
+        library, data = self._library, ctypes.c_char_p(decoded.data)
+        if isinstance(decoded, Pixels):
+            pixels = None if is_counted else ctypes.cast(data, ctypes.POINTER(ctypes.c_uint8))
+            return library.mtmd_bitmap_init(decoded.width, decoded.height, pixels)
+        samples = None if is_counted else ctypes.cast(data, ctypes.POINTER(ctypes.c_float))
+        return library.mtmd_bitmap_init_from_audio(decoded.count, samples)
 
     @contextlib.contextmanager
     def _items(self, bitmap: Any) -> Iterator[list[tuple[Any, int | MediaChunk]]]:
@@ -158,8 +162,8 @@ class LlamaProjector:
         if "image" in self.modalities:
             trials.append(library.mtmd_bitmap_init(_TRIAL_SIDE, _TRIAL_SIDE, (ctypes.c_uint8 * (3 * _TRIAL_SIDE**2))()))
         if "audio" in self.modalities:
-            n_samples = library.mtmd_get_audio_sample_rate(self._context)  # A second.
-            trials.append(library.mtmd_bitmap_init_from_audio(n_samples, (ctypes.c_float * n_samples)()))
+            second = (ctypes.c_float * self._sample_rate)()
+            trials.append(library.mtmd_bitmap_init_from_audio(self._sample_rate, second))
         for bitmap in trials:
             try:
                 with self._items(bitmap) as items:

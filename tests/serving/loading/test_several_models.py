@@ -19,6 +19,7 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine.values import EngineError
 from localchat.serving.http.metrics import Metrics
+from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
 from tests.support.chat_requests import HI
 from tests.support.exchanges import events_of
@@ -138,7 +139,7 @@ def test_model_at_work_is_ended_after_its_request_if_another_one_needs_its_memor
     model = server.service.find("two")
     with server.service.using(model) as loaded:
         waiting = server.later(server.chat, "one")
-        wait_for(lambda: model.is_ending)
+        wait_for(lambda: model.state is State.DRAINING)
         assert model.model is loaded
     assert (waiting.result(30)[0], server.states("two")) == (200, ["unloaded"])
 
@@ -176,6 +177,63 @@ def test_idle_model_is_unloaded(server):
     wait_for(lambda: server.states("one") == ["unloaded"] and server.loads.n_open == 0)
     assert server.statuses("one") == [200]
     assert server.get("/health")[0] == 503  # the default model has never been loaded
+
+
+@started_with({"idle_unload": 3600})
+def test_server_whose_models_are_all_unloaded_serves_requests(server):
+    assert "localchat_up 0" in server.get("/metrics")[1]
+    for _ in range(2):  # A model that is loaded again is like one that is loaded for the first time.
+        assert server.statuses("demo") == [200]
+        wait_for(lambda: not server.service.default.n_users)
+        server.skew_s[0] += 3601
+        assert server.post("/models/unload", model="one")[0] == 200  # The thread reads the clock again.
+        wait_for(lambda: server.loads.n_open == 0)
+        assert server.states("demo") == ["unloaded"]
+        assert (server.get("/health")[0], "localchat_up 1" in server.get("/metrics")[1]) == (200, True)
+
+
+@pytest.mark.parametrize("by", ["a request", "keep_alive", "idle time", "another model"])
+@started_with({"max_models": 1, "idle_unload": 3600})
+def test_model_that_is_loaded_again_stays_loaded(server, by):
+    assert server.statuses("one") == [200]
+    if by == "a request":
+        server.post("/models/unload", model="one")
+    elif by == "keep_alive":
+        server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=0)
+    elif by == "idle time":
+        wait_for(lambda: not server.service.find("one").n_users)
+        server.skew_s[0] += 3601
+        server.service.unload(server.service.default)  # The thread reads the clock again.
+    else:
+        assert server.statuses("two") == [200]
+    server.wait("one", "unloaded")
+    loaded = [name for name in server.loads.names if name == "one"]
+    assert server.statuses("one", "one", "one") == [200] * 3
+    assert [name for name in server.loads.names if name == "one"] == [*loaded, "one"]
+    assert server.states("one") == ["loaded"]
+
+
+def test_model_that_is_asked_for_while_it_is_drained_is_loaded_again(server):
+    """Also without a request that waits."""
+    assert server.statuses("one") == [200]
+    one = server.service.find("one")
+    server.loads.memory = 1
+    with server.service.using(one):
+        waiting = server.later(server.chat, "two")
+        wait_for(lambda: one.state is State.DRAINING)
+        assert server.post("/models/load", model="one")[0] == 200
+    assert waiting.result(30)[0] == 200
+    server.wait("one", "loaded")
+    assert server.states("two") == ["unloaded"]
+
+
+def test_load_after_an_unload_of_a_model_in_use_keeps_it(server):
+    assert server.statuses("one") == [200]
+    with server.service.using(server.service.find("one")):
+        for path in ("unload", "load"):
+            assert server.post(f"/models/{path}", model="one")[0] == 200
+    assert server.statuses("one") == [200]
+    assert server.loads.names == ["one"]
 
 
 @started_with({"idle_unload": 3600})
@@ -279,6 +337,19 @@ def test_odd_files_spoil_no_list(server, tmp_path):
     assert [server.post("/api/show", model=name)[0] for name in names] == [200] * len(names)
 
 
+@started_with({"max_models": 2})
+def test_crash_of_a_model_in_use_gives_its_place_to_the_model_that_waits(server):
+    with server.service.using(server.service.find("one")) as crashing, server.service.using(server.service.find("two")):
+        waiting = server.later(server.chat, "three")
+        server.wait("three", "loading")
+        crashing.engine.has_died = True
+        crashing.engine.close()
+        again = server.later(server.chat, "one")  # The request notices the crash.
+        assert waiting.result(30)[0] == 200
+    assert again.result(30)[0] == 200
+    assert server.loads.names == ["one", "two", "three", "one"]
+
+
 @started_with({"max_models": 1})
 @pytest.mark.parametrize("waits_for", ["its load", "a model in use"])
 def test_server_that_closes_ends_a_request_that_waits_and_the_thread_that_loads(server, waits_for):
@@ -288,15 +359,15 @@ def test_server_that_closes_ends_a_request_that_waits_and_the_thread_that_loads(
             use.enter_context(server.service.using(one))
         server.loads.gate = threading.Semaphore(0)
         waiting = server.later(server.chat, "two")
-        wait_for(lambda: one.is_ending or "two" in server.loads.names)
+        wait_for(lambda: one.state is State.DRAINING or "two" in server.loads.names)
         server.service.stop()
         closing = server.later(server.service.close) if waits_for == "its load" else None
         server.loads.gate.release()
         assert waiting.result(30)[0] == 503
         if closing is not None:
             closing.result(30)
-        server.service._thread.join(30)
-        assert not server.service._thread.is_alive()
+        server.service._model_thread._thread.join(30)
+        assert not server.service._model_thread._thread.is_alive()
 
 
 def test_loaded_model_is_served_after_its_file_is_gone_and_unloaded_after_its_request(server, tmp_path):
@@ -305,7 +376,8 @@ def test_loaded_model_is_served_after_its_file_is_gone_and_unloaded_after_its_re
     assert server.statuses("one") == [200]
     with server.service.using(server.service.find("one")):
         assert server.post("/models/unload", model="one")[0] == 200
-        assert [one["name"] for one in server.get("/api/ps")[1]["models"]] == ["one"]
+        (shown,) = server.get("/api/ps")[1]["models"]
+        assert (shown["name"], shown["expires_at"] < "2300") == ("one", True)
     wait_for(lambda: server.loads.n_open == 0)
     assert server.statuses("one") == [404]
 
@@ -336,7 +408,7 @@ def test_nothing_is_swapped_for_a_request_that_is_gone(server, leaves_in):
         server.requested().close()
         wait_for(lambda: not server.http_server.endpoints.n_in_flight)
         server.loads.gate.release(1000)
-        wait_for(lambda: server.states("one") == ["unloaded"] and not two.is_ending)
+        wait_for(lambda: server.states("one") == ["unloaded"] and two.state is not State.DRAINING)
     assert "one" not in server.loads.names
     assert leaves_in == "the queue" or (server.statuses("two"), server.loads.names) == ([200], ["two"])
 
@@ -345,23 +417,22 @@ def test_nothing_is_swapped_for_a_request_that_is_gone(server, leaves_in):
 def test_first_model_that_becomes_idle_is_ended_and_no_request_for_the_other_waits(server):
     def waiting_for(name: str) -> Future[tuple[int, Any]]:
         waiting = server.later(server.chat, name)
-        wait_for(lambda: server.states(name) == ["loading"] and not server.service._to_load)
+        wait_for(lambda: server.states(name) == ["loading"] and server.service.find(name).state is State.LOADING)
         return waiting
 
-    now = [100.0]
-    server.service.clock = lambda: now[0]
     one = server.service.find("one")
     with server.service.using(one) as long:
-        now[0] += 1
+        server.skew_s[0] += 1
         with server.service.using(server.service.find("two")):
             waiting = waiting_for("three")
             assert server.statuses("one", "two") == [200] * 2
         assert waiting.result(30)[0] == 200
-        assert (one.model, one.is_ending, server.states("two")) == (long, False, ["unloaded"])
+        assert (one.model, one.state is State.DRAINING, server.states("two")) == (long, False, ["unloaded"])
         with server.service.using(server.service.find("three")):
             waiting = waiting_for("two")
-            now[0] += 60
-            wait_for(lambda: one.is_ending or server.service.find("three").is_ending)  # so that it gets its turn
+            server.skew_s[0] += 60
+            three = server.service.find("three")
+            wait_for(lambda: State.DRAINING in (one.state, three.state))  # so that it gets its turn
         assert waiting.result(30)[0] == 200
 
 
@@ -390,7 +461,7 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     [(BaseException("a panic"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)],
 )
 def test_any_error_of_the_loading_thread_is_that_of_the_request(server, error, status):
-    with mock.patch("localchat.serving.loading.service.summary_of", side_effect=error):
+    with mock.patch("localchat.serving.loading.model_thread.summary_of", side_effect=error):
         found, body = server.chat("one")
     assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
     assert server.statuses("two") == [200]
@@ -398,7 +469,7 @@ def test_any_error_of_the_loading_thread_is_that_of_the_request(server, error, s
 
 def test_loading_thread_that_cannot_start_is_503_and_starts_at_the_next_request(server):
     refusing = mock.Mock(**{"Thread.return_value.start.side_effect": RuntimeError("can't start new thread")})
-    with mock.patch("localchat.serving.loading.service.threading", refusing):
+    with mock.patch("localchat.serving.loading.model_thread.threading", refusing):
         assert server.statuses("one") == [503]
     assert server.statuses("one") == [200]
 

@@ -1,0 +1,143 @@
+"""What the log says about loads: their progress and their outcome, and the report at the start of the server."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..core.errors import InferenceError
+from ..engine.values import ModelFacts
+from ..models.memory import gigabytes
+from ..models.model_file import ModelFile, printable_name
+from .loader import load_options
+from .logs import report, report_failure
+from .options import Options
+
+if TYPE_CHECKING:
+    from ..chat.model import Model
+
+log = logging.getLogger("localchat.server")
+
+_BAR_WIDTH = 30
+_PAUSE_S = 10.0  # Seconds between two lines about the progress of a load.
+
+
+class LoadLog:
+    """Lines in the log about the model that loads. The thread of the models calls the methods, which take no lock; only
+    `progress` may be called by another thread."""
+
+    def __init__(self) -> None:
+        self._began_at = self._logged_at = 0.0
+
+    def begun(self) -> None:
+        self._began_at = self._logged_at = time.monotonic()
+
+    def progress(self, file: ModelFile, share: float) -> None:
+        """The loaded share is now this, from 0 to 1."""
+        if time.monotonic() - self._logged_at > _PAUSE_S:
+            self._logged_at = time.monotonic()
+            log.info("loading %s: %d %% after %.0f s", file.name, share * 100, self._seconds)
+
+    def loaded(self, file: ModelFile, model: Model) -> None:
+        """The model is READY."""
+        log.info("the model %s is ready, in %.1f s", file.name, self._seconds)
+
+    def failed(self, file: ModelFile, error: InferenceError) -> None:
+        """The model is FAILED."""
+        log.error("cannot load %s: %s", printable_name(str(file.path)), error)
+
+    @property
+    def _seconds(self) -> float:
+        """The time since the begin of the load."""
+        return time.monotonic() - self._began_at
+
+
+class StartLog(LoadLog):
+    """The log of a server that starts. On a terminal a bar shows the progress of the first model; a report follows, or
+    a failure, which ends the server. After that, this is an ordinary log: a bar would disturb other lines."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.has_failed = False
+        self._options = options
+        self._is_starting = True
+        is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+        self._has_bar = is_terminal and os.environ.get("TERM") != "dumb"
+        self._shown_percent = -1
+        # Set when the port is open. The model may be loaded before that.
+        self._is_open = threading.Event()
+        self._url = ""
+        self._shut_down: Callable[[], None] = lambda: None
+
+    def open(self, url: str, shut_down: Callable[[], None]) -> None:
+        """The server is open for clients at this URL. `shut_down` ends it."""
+        self._url = url
+        self._shut_down = shut_down
+        self._is_open.set()
+
+    def progress(self, file: ModelFile, share: float) -> None:
+        if not (self._is_starting and self._has_bar):
+            super().progress(file, share)
+        elif (percent := int(share * 100)) != self._shown_percent:
+            self._shown_percent = percent
+            bar = ("#" * round(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+            _write(f"\rloading {file.name} [{bar}] {percent:3} %")
+
+    def loaded(self, file: ModelFile, model: Model) -> None:
+        if not self._is_starting:
+            super().loaded(file, model)
+            return
+        self._end_start()
+        # The existing objects live as long as the process. A collection of all of them would delay all requests.
+        gc.freeze()
+        self._report(file, model.engine.facts)
+
+    def failed(self, file: ModelFile, error: InferenceError) -> None:
+        if not self._is_starting:
+            super().failed(file, error)
+            return
+        self._end_start()
+        self.has_failed = True
+        report_failure(f"cannot load {printable_name(str(file.path))}: {error}")
+        self._shut_down()
+
+    def _end_start(self) -> None:
+        if self._shown_percent >= 0:
+            _write("\r\x1b[K")
+        self._is_starting = False
+        self._is_open.wait()
+
+    def _report(self, file: ModelFile, facts: ModelFacts) -> None:
+        size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
+        cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
+        free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
+        total = gigabytes(facts.n_bytes + facts.n_context_bytes)
+        report(f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}")
+        if facts.modalities:
+            report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
+        report(f"context  {facts.n_ctx} tokens for each request; {cells}")
+        report(f"memory   {total} ({size} weights, {context} context){free}")
+        report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
+        if facts.workers:
+            report(f"workers  {', '.join(f'{endpoint} has {n} layers' for endpoint, n in facts.workers)}")
+        adapters = [f"{adapter.name} ({adapter.problem or f'scale {adapter.scale:g}'})" for adapter in facts.adapters]
+        if adapters:
+            report(f"adapters {', '.join(adapters)}")
+        report(f"loaded   in {self._seconds:.1f} s")
+        report(f"localchat is ready: {file.name} at {self._url} (Ctrl-C ends it)")
+        if self._url.startswith("http"):
+            python = shlex.quote(sys.executable or "python")
+            report(f'try: {python} -m localchat --base-url {self._url} "What is your name?"')
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # The terminal may be gone, which does not end the load.
+        print(text, end="", file=sys.stderr, flush=True)

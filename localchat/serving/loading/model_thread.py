@@ -1,0 +1,209 @@
+"""The thread that loads and unloads models, one after another, while the loaded ones go on serving."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..core.errors import InferenceError
+from ..core.model_options import ServiceOptions
+from ..engine.values import EngineStopped
+from ..models.memory import NotEnoughMemory, OtherModels
+from ..models.model_file import ModelFile, summary_of
+from . import unloading
+from .load_log import LoadLog
+from .served_model import ServedModel, State
+
+if TYPE_CHECKING:
+    from ..chat.model import Model
+
+log = logging.getLogger("localchat.server")
+
+# Loads a model beside others, and reports the loaded share, from 0 to 1.
+LoadModel = Callable[[ModelFile, OtherModels, Callable[[float], None]], "Model"]
+
+POLL_S = 0.25  # How often a wait checks what nobody notifies of: a client that has left, the passing of time.
+CLOSE_S = 10.0  # How long the thread may take to end.
+# How long the requests that waited for a model have to begin, before another model may take its place.
+FIRST_USE_S = 5.0
+
+
+class ModelThread:
+    """The queue of models to be loaded, and the thread that works on it. It starts with the first model."""
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        loaded: Callable[[], list[ServedModel]],
+        load: LoadModel,
+        options: ServiceOptions,
+        load_log: LoadLog,
+        clock: Callable[[], float],
+    ) -> None:
+        """`changed` guards all models, and is notified of each change; `loaded` returns the loaded ones."""
+        self.is_stopped = False
+        self._changed = changed
+        self._loaded = loaded
+        self._load_model = load
+        self._options = options
+        self._log = load_log
+        self._clock = clock
+        self._queue: deque[ServedModel] = deque()
+        self._thread: threading.Thread | None = None
+
+    def queue(self, served: ServedModel) -> None:
+        """Load a model that is UNLOADED or FAILED as soon as its turn comes. Called under the lock."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
+            thread.start()
+            self._thread = thread
+        served.queue(self._clock())
+        self._queue.append(served)
+        self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Load and unload no more. Does not wait."""
+        with self._changed:
+            self.is_stopped = True
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    # The rest runs on the thread.
+
+    def _run(self) -> None:
+        while not self.is_stopped:
+            try:
+                self._step()
+            except BaseException:  # Requests wait for this thread.
+                log.exception("loading or unloading a model failed")
+                with self._changed:
+                    self._changed.wait(POLL_S)
+
+    def _step(self) -> None:
+        """Unload a model that has expired, or load the next one of the queue; wait while there is neither."""
+        with self._changed:
+            expiring = unloading.next_to_expire(self._loaded())
+            left_s = math.inf if expiring is None else unloading.expires_at(expiring) - self._clock()
+            if expiring is not None and left_s <= 0:
+                expiring.drain()
+                work = partial(self._unload, expiring, "no request uses it")
+            elif self._queue:
+                served = self._queue.popleft()
+                served.begin_load()
+                work = partial(self._load, served)
+            else:
+                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                return
+        work()
+
+    def _load(self, served: ServedModel) -> None:
+        self._log.begun()
+        model: Model | None = None
+        error: BaseException | None = None
+        try:
+            model = self._load_beside_others(served)
+        except EngineStopped:  # The server stops.
+            pass
+        except BaseException as reason:  # Also a panic of a library in Rust: requests wait for this load.
+            log.debug("loading failed", exc_info=True)
+            error = reason
+        with self._changed:
+            if model is not None:
+                served.finish_load(model, self._clock(), self._options.idle_unload)
+            elif error is not None:
+                served.fail_load(error, self._clock())
+            else:
+                served.abandon_load()
+            failure = served.failure
+            self._changed.notify_all()
+        if model is not None:
+            self._log.loaded(served.file, model)
+            self._wait_for_first_use(served)
+        elif failure is not None:
+            self._log.failed(served.file, failure.error)
+
+    def _wait_for_first_use(self, served: ServedModel) -> None:
+        """Let the requests that waited for a model begin. Otherwise models could take each other's place for ever."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not served.n_waiting or served.state is not State.READY or self.is_stopped, FIRST_USE_S
+            )
+
+    def _is_needed(self, served: ServedModel) -> bool:
+        return served.is_needed and not self.is_stopped
+
+    def _load_beside_others(self, served: ServedModel) -> Model | None:
+        """Load a model, and unload others as long as it does not fit beside them. None: no request waits for it any
+        more. Raises what `load` raises; NotEnoughMemory if to unload all others would not help."""
+        if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
+            raise InferenceError(problem)
+
+        def on_progress(share: float) -> None:
+            served.progress = share
+            self._log.progress(served.file, share)
+
+        while self._is_needed(served):
+            if not unloading.has_place(self._loaded(), self._options.max_models):
+                self._make_room(served)
+                continue
+            try:
+                return self._load_model(served.file, unloading.memory_of(self._loaded()), on_progress)
+            except NotEnoughMemory as error:
+                if not unloading.may_help(self._loaded(), error):
+                    raise
+                self._make_room(served, only_idle=error.n_missing == 0)
+        return None
+
+    def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
+        """Unload one model for a new one, as soon as one is idle and as long as the new one is needed. Unload none if
+        one has crashed meanwhile, and with `only_idle`, if all are in use."""
+        began_at, n_loaded = self._clock(), len(self._loaded())
+        try:
+            while self._is_needed(new):
+                with self._changed:
+                    loaded = self._loaded()
+                    if len(loaded) < n_loaded:
+                        return
+                    victim = unloading.least_recent_idle(loaded)
+                    if victim is None and not only_idle:
+                        if (busy := unloading.next_to_drain(loaded, self._clock() - began_at)) is not None:
+                            busy.drain()
+                        self._changed.wait(POLL_S)
+                        continue
+                    if victim is not None and victim.state is State.READY:
+                        victim.drain()
+                if victim is not None:
+                    self._unload(victim, f"{new.file.name} takes its place")
+                return
+        finally:
+            self._resume_drained()
+
+    def _resume_drained(self) -> None:
+        """A model that was drained while all were in use is not needed if another one became idle before it."""
+        with self._changed:
+            for served in self._loaded():
+                if served.state is State.DRAINING:
+                    served.resume()
+                    self._changed.notify_all()
+
+    def _unload(self, served: ServedModel, reason: str) -> None:
+        """Unload a model that is DRAINING and that no request uses. Its memory is free when this returns."""
+        model = served.model
+        assert model is not None
+        try:
+            model.engine.close()
+            log.info("the model %s has been unloaded: %s", served.file.name, reason)
+        finally:
+            with self._changed:
+                served.finish_unload()
+                if self._is_needed(served):
+                    self.queue(served)
+                self._changed.notify_all()

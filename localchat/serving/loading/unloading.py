@@ -1,0 +1,63 @@
+"""The policy of unloading: which model is unloaded, when, and whether that makes room for another one.
+
+A model is unloaded if no request has used it for a time (`--idle-unload`, `keep_alive`), and for another one if
+`--max-models` are loaded or if memory is short. Each function decides for the loaded models of one moment, and changes
+nothing: the thread of the models carries the decision out, and asks again when something has changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..models.memory import NotEnoughMemory, OtherModels
+from .served_model import ServedModel, State
+
+# How long a model that is in use stays open for new requests while another one waits for its place.
+GRACE_S = 5.0
+# What an engine process takes at most beside the weights and the context, such as libraries and kernels.
+_PROCESS_BYTES = 1 << 30
+
+
+def expires_at(served: ServedModel) -> float:
+    """When a loaded model is unloaded unless a request uses it before; infinity: never."""
+    if served.n_users:
+        return math.inf
+    return -math.inf if served.unload_requested else served.expires_at
+
+
+def next_to_expire(loaded: Sequence[ServedModel]) -> ServedModel | None:
+    return min(loaded, key=expires_at, default=None)
+
+
+def has_place(loaded: Sequence[ServedModel], max_models: int) -> bool:
+    """Whether one more model may be loaded; a limit of 0 is none."""
+    return not max_models or len(loaded) < max_models
+
+
+def may_help(loaded: Sequence[ServedModel], error: NotEnoughMemory) -> bool:
+    """Whether a model that did not fit may fit once all loaded ones are unloaded."""
+    return error.n_missing <= sum(served.n_bytes + _PROCESS_BYTES for served in loaded)
+
+
+def memory_of(loaded: Sequence[ServedModel]) -> OtherModels:
+    """What the engine process of a further model has to know of the loaded ones."""
+    n_mapped = sum(served.model.engine.facts.n_mapped_bytes for served in loaded if served.model is not None)
+    return OtherModels(n_mapped, sum(served.n_bytes for served in loaded if not served.n_users))
+
+
+def least_recent_idle(loaded: Sequence[ServedModel]) -> ServedModel | None:
+    """The model that makes room for another one: the least recently used one of those that no request uses."""
+    idle = (served for served in loaded if not served.n_users)
+    return min(idle, key=lambda served: served.used_at, default=None)
+
+
+def next_to_drain(loaded: Sequence[ServedModel], waited_s: float) -> ServedModel | None:
+    """The model that gets no further requests, if all are in use and another one has waited for a place for so long.
+
+    The first that becomes idle makes room, but all could stay in use for ever. So the least recently used one is
+    drained after a while, or at once if there is only one.
+    """
+    if any(served.state is State.DRAINING for served in loaded) or (len(loaded) > 1 and waited_s < GRACE_S):
+        return None
+    return min(loaded, key=lambda served: served.used_at, default=None)
