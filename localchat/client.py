@@ -100,6 +100,8 @@ class BaseClient:
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
+                if error.partial is not None and error.partial.refusal:  # The model would decline again.
+                    raise
                 output = [] if error.partial is None else [error.partial.message]
                 correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
                 request.prompt = [*request.prompt, *output, correction]

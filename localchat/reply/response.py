@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -77,10 +78,8 @@ class ResponseParser:
 
     def feed(self, data: bytes, is_end: bool = False) -> Iterator[list[StreamEvent]]:
         """The events of further bytes. `is_end`: no others follow, so a last line may lack its end."""
-        frames = iter(self._frames.feed(data))
-        yield from self._events(frames)
-        if is_end:
-            yield from self._events(self._frames.end())
+        frames = self._frames.feed(data)
+        return self._events(itertools.chain(frames, self._frames.end()) if is_end else iter(frames))
 
     def _events(self, frames: Iterator[ServerSentEvent]) -> Iterator[list[StreamEvent]]:
         while not self.is_over:
@@ -112,7 +111,8 @@ class ResponseParser:
         self._has_ended = self._frames.documents == 1 and is_complete_response(payload)
         events = self._accumulator.add(payload)
         self.is_over = self._accumulator.error is not None
-        self._has_output = self._has_output or any(event.type not in _NO_OUTPUT for event in events)
+        if not self._has_output:
+            self._has_output = any(event.type not in _NO_OUTPUT for event in events)
         if (events and self._has_output) or "prompt_progress" in payload:
             self.n_signs_of_life += 1
         return events
