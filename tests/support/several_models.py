@@ -46,6 +46,7 @@ class Loads:
     def __call__(self, file: ModelFile, others: OtherModels, on_progress: Callable[[float], None]) -> Model:
         name = file.name
         self.names.append(name)
+        on_progress(0.5)
         assert self.gate.acquire(timeout=30), "the test never opened the gate"
         self.on_load()
         if self.error is not None:

@@ -98,8 +98,11 @@ def test_client_that_leaves_while_its_model_loads_is_not_waited_for(server):
 
 @started_with({"waits": False})
 def test_without_waiting_a_request_gets_503_while_its_model_loads(server):
+    server.loads.gate = threading.Semaphore(0)
     status, body = server.chat("one")
     assert (status, body["error"]["code"]) == (503, "model_loading")
+    wait_for(lambda: "is loading (50%)" in server.chat("one")[1]["error"]["message"])
+    server.loads.gate.release()
     server.wait("one", "loaded")
     assert server.statuses("one") == [200]
 
