@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, NamedTuple
 
-from .values import ALL_TYPES, GEMMA_QUOTE, STRING, TYPE_NAMES
+from ...schema.types import ALL_TYPES, STRING, TYPE_NAMES
+from .values import GEMMA_QUOTE
 
 # Placeholders in the texts of layouts: the name of the tool or argument, a number of one to three digits, an id, up to
 # two line breaks, any indentation; and the texts that replace them in written calls.
