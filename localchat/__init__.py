@@ -41,8 +41,8 @@ _NAMES = {
     "errors": "AuthenticationError BadRequestError Cancelled ConflictError ConnectError DoesNotFit IncompleteReply "
     "IncompleteStream LocalChatError ModelNotNamed NotFoundError PermissionDeniedError ProtocolError "
     "RateLimitError ServerError StatusError StreamError TimedOut TooManyRounds UnprocessableError",
-    "events": "Annotations Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta "
-    "RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
+    "events": "Annotations Audio AudioDelta Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop "
+    "ReasoningDelta RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "reply.assembly": "Accumulator",
     "request.completion": "Prompt",
     "request.models": "Model",

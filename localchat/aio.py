@@ -75,7 +75,9 @@ class AsyncClient(BaseClient):
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        request = Completion(self._settings, prompt, options, "stream")
+        return self._stream(Completion(self._settings, prompt, options, "stream"))
+
+    def _stream(self, request: Completion) -> AsyncStream[Any]:
         return AsyncStream(self._call(AsyncDriver(), request), request)
 
     @overload

@@ -27,13 +27,13 @@ class Embeddings(list[Item]):
 async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
     texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
-    model = arguments.model or await default_model(call, arguments.headers)
+    model = arguments.model or await default_model(call)
     fields = {"model": model, **arguments.fields, **arguments.extra_body}
     vectors, usages = Embeddings[Any](), []
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
         body = {name: value for name, value in {**fields, "input": batch}.items() if value is not None}
-        raw = await call.fetch_json("embeddings are", "POST", "embeddings", body, arguments.headers)
+        raw = await call.fetch_json("embeddings are", "POST", "embeddings", body)
         part = parse_embeddings(raw, len(batch), fields.get("encoding_format") == "base64")
         vectors += part
         vectors.model = vectors.model or part.model

@@ -1,107 +1,17 @@
 """The events of a stream and the values of a reply. Data only.
 
-Every event has `type` (a fixed string), `choice_index` and `raw`, the payload that the event was parsed from, None if
-the end of the stream made the event. `raw` is not compared and not in the repr.
+All are frozen dataclasses. Every event has `type` (a fixed string), `choice_index` and `raw`, the payload that the
+event was parsed from, None if the end of the stream made the event. `raw` is neither compared nor in the repr.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeVar, Union
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Union
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-
     from .errors import LocalChatError
-else:
-
-    def dataclass_transform(**options):
-        return lambda cls: cls
-
-
-_MISSING: Any = object()
-
-
-@dataclass_transform(frozen_default=True)
-class Frozen:
-    """The base of values that are like frozen dataclasses. The module dataclasses takes 6 ms to import."""
-
-    _fields: ClassVar[dict[str, Any]] = {}  # The fields with their defaults.
-    # The fields that `==`, `repr` and `as_dict` leave out, and those that only `repr` and `as_dict` leave out.
-    _uncompared: ClassVar[tuple[str, ...]] = ("raw",)
-    _hidden: ClassVar[tuple[str, ...]] = ("headers",)
-    __match_args__: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        names = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
-        if names:  # A subclass without fields of its own has those of its base.
-            cls._fields = {name: getattr(cls, name, _MISSING) for name in names}
-            cls.__match_args__ = names  # type: ignore[misc]  # mypy cannot know the names.
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = {**dict(zip(self._fields, values)), **named}
-        fields = {**self._fields, **given}
-        if len(given) < len(values) + len(named) or len(fields) > len(self._fields) or _MISSING in fields.values():
-            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}, not {values} and {named}")
-        self.__dict__.update(fields)
-
-    def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"cannot change {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"cannot delete {name!r}")
-
-    def _compared(self) -> list[Any]:
-        return [value for name, value in vars(self).items() if name not in self._uncompared]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Frozen) and type(self) is type(other) and self._compared() == other._compared()
-
-    def __hash__(self) -> int:
-        """The hash of the plain fields: a dict, such as the arguments of a call, has none."""
-        plain = (str, int, float, type(None))
-        return hash((type(self), *(value for value in self._compared() if isinstance(value, plain))))
-
-    def _shown(self) -> dict[str, Any]:
-        hidden = (*self._uncompared, *self._hidden)
-        return {name: value for name, value in vars(self).items() if name not in hidden}
-
-    def __repr__(self) -> str:
-        shown = [f"{name}={value!r}" for name, value in self._shown().items()]
-        return f"{type(self).__qualname__}({', '.join(shown)})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON, without `raw` and `headers`, and the `type` of an event."""
-        kind = {"type": self.type} if hasattr(self, "type") else {}
-        return {**kind, **{name: _json_ready(value) for name, value in self._shown().items()}}
-
-
-def _json_ready(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, Frozen):
-        return value.as_dict()
-    if isinstance(value, (list, tuple)):
-        return [_json_ready(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(name): _json_ready(item) for name, item in value.items()}
-    if isinstance(value, Exception):
-        return f"{type(value).__name__}: {value}"
-    from .schema.shapes import to_plain_json  # Only a parsed value needs it.
-
-    return _json_ready(to_plain_json(value))
-
-
-_Copied = TypeVar("_Copied", bound=Frozen)
-
-
-def changed(value: _Copied, **fields: Any) -> _Copied:
-    """A copy with other values for some fields."""
-    return type(value)(**{**vars(value), **fields})
-
-
-_EMPTY: Mapping[str, Any] = {}
 
 # The type of `Reply.parsed`: None without a `response_format`. `Reply` without a parameter is Reply[Any].
 if TYPE_CHECKING:
@@ -112,7 +22,41 @@ else:
     Value = TypeVar("Value", covariant=True)
 
 
-class Usage(Frozen):
+class Record:
+    """The base of the dataclasses here, with their form as JSON."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON, and the `type` of an event. Bytes are base64.
+
+        The fields that are not compared are left out: `raw`, `headers`, and the value of a ToolResult.
+        """
+        compared = [item.name for item in fields(self) if item.compare]  # type: ignore[arg-type]  # Each subclass is one.
+        values = {name: _json_ready(getattr(self, name)) for name in compared}
+        return {"type": self.type, **values} if hasattr(self, "type") else values
+
+
+def _json_ready(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Record):
+        return value.as_dict()
+    if isinstance(value, (list, tuple)):
+        return [_json_ready(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): _json_ready(item) for name, item in value.items()}
+    if isinstance(value, bytes):
+        import base64  # Only replies with sound need it.
+
+        return base64.b64encode(value).decode()
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {value}"
+    from .schema.shapes import to_plain_json  # Only a parsed value needs it.
+
+    return _json_ready(to_plain_json(value))
+
+
+@dataclass(frozen=True)
+class Usage(Record):
     """Token counts as the server reports them. None means that the server does not report the count."""
 
     input_tokens: int = 0
@@ -120,28 +64,30 @@ class Usage(Frozen):
     total_tokens: int = 0
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class MessageStart(Frozen):
+@dataclass(frozen=True)
+class MessageStart(Record):
     """The first payload of the response has arrived."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
     id: str | None = None
     model: str | None = None
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class _TextDelta(Frozen):
+@dataclass(frozen=True, init=False)
+class _TextDelta(Record):
     delta: str
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
     def __init__(self, delta: str, choice_index: int = 0, raw: Any = None) -> None:
-        # Written out, as most events are of these classes: the general __init__ takes several times as long.
-        fields = self.__dict__
-        fields["delta"], fields["choice_index"], fields["raw"] = delta, choice_index, raw
+        # Most events are of these classes. The __init__ of a frozen dataclass takes twice as long.
+        values = self.__dict__
+        values["delta"], values["choice_index"], values["raw"] = delta, choice_index, raw
 
 
 class ContentDelta(_TextDelta):
@@ -162,10 +108,19 @@ class RefusalDelta(_TextDelta):
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
 
 
-TEXT_DELTAS: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
+@dataclass(frozen=True)
+class AudioDelta(Record):
+    """A piece of the sound of the completion, of the text that is spoken, or of both."""
+
+    type: ClassVar[Literal["audio_delta"]] = "audio_delta"
+    data: bytes = field(default=b"", repr=False)  # Bytes of the sound, in the format of the option `audio`.
+    transcript: str = ""
+    choice_index: int = 0
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class ToolCallDelta(Frozen):
+@dataclass(frozen=True)
+class ToolCallDelta(Record):
     """A piece of the arguments of a tool call."""
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
@@ -174,24 +129,25 @@ class ToolCallDelta(Frozen):
     name: str
     delta: str
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class ToolCall(Frozen):
+@dataclass(frozen=True)
+class ToolCall(Record):
     """A complete tool call."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     id: str
     name: str
     # None if they are not a JSON object, or if the stream is ambiguous; then `error` is the reason.
-    arguments: dict[str, Any] | None
+    arguments: dict[str, Any] | None = field(hash=False)
     arguments_json: str
     error: str | None = None
     index: int = 0
     # Other fields of the call, which some servers require back unchanged in the next request.
-    extra: Mapping[str, Any] = _EMPTY
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
     @property
     def status(self) -> Literal["succeeded", "failed"]:
@@ -202,59 +158,67 @@ class ToolCall(Frozen):
     def member(self) -> dict[str, Any]:
         """The call as an element of `tool_calls` in the assistant's message of the next request."""
         text = self.arguments_json if self.arguments and self.error is None else "{}"
-        function = {"name": self.name or "unknown", "arguments": text}
+        others = self.extra.get("function")
+        function = {**(others if isinstance(others, dict) else {}), "name": self.name or "unknown", "arguments": text}
         return {**self.extra, "id": self.id, "type": "function", "function": function}
 
 
-class Logprobs(Frozen):
+@dataclass(frozen=True)
+class Logprobs(Record):
     """Log probabilities of tokens: a dict {token, logprob, bytes, top_logprobs} for each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
-    items: tuple[Any, ...]
+    items: tuple[Any, ...] = field(hash=False)
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class Annotations(Frozen):
+@dataclass(frozen=True)
+class Annotations(Record):
     """Annotations of the text, such as the sources that it cites: a dict for each, as the server sent it."""
 
     type: ClassVar[Literal["annotations"]] = "annotations"
-    items: tuple[Any, ...]
+    items: tuple[Any, ...] = field(hash=False)
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class UsageEvent(Frozen):
+@dataclass(frozen=True)
+class UsageEvent(Record):
     """Token counts so far. They are cumulative: use the last event, do not add the counts of several."""
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class MessageStop(Frozen):
+@dataclass(frozen=True)
+class MessageStop(Record):
     """The last event of a choice."""
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"
     reason: str  # stop, length, tool_calls, content_filter, error or unknown.
     reason_raw: str | None = None  # The finish reason that the server sent.
     inferred: bool = False  # Whether the server sent no finish reason.
-    stop_reason: Any = None  # The stop string or token that ended the text; None if the server does not report it.
+    # The stop string or token that ended the text; None if the server does not report it.
+    stop_reason: Any = field(default=None, hash=False)
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class WarningEvent(Frozen):
+@dataclass(frozen=True)
+class WarningEvent(Record):
     """A defect of the stream that the client repaired; `text` describes it."""
 
     type: ClassVar[Literal["warning"]] = "warning"
     text: str
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-class ErrorEvent(Frozen):
+@dataclass(frozen=True)
+class ErrorEvent(Record):
     """The server reported an error. The stream raises StreamError after this event."""
 
     type: ClassVar[Literal["error"]] = "error"
@@ -263,15 +227,26 @@ class ErrorEvent(Frozen):
     code: str | None = None
     param: str | None = None
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
 
-_Delta = Union[ContentDelta, ReasoningDelta, RefusalDelta, ToolCallDelta]
+_Delta = Union[ContentDelta, ReasoningDelta, RefusalDelta, AudioDelta, ToolCallDelta]
 _Parts = Union[ToolCall, Logprobs, Annotations]
 StreamEvent = Union[MessageStart, _Delta, _Parts, UsageEvent, MessageStop, WarningEvent, ErrorEvent]
 
 
-class Choice(Frozen):
+@dataclass(frozen=True)
+class Audio(Record):
+    """The sound of a completion."""
+
+    id: str | None = None  # The name of the sound in the next request; None if the server sent none.
+    data: bytes = field(default=b"", repr=False)  # The sound, in the format of the option `audio`.
+    transcript: str = ""  # The text that is spoken.
+    expires_at: int | None = None  # When the server forgets the id, in seconds of Unix time; None if it sent none.
+
+
+@dataclass(frozen=True)
+class Choice(Record):
     """One completion; a reply has several only if the request sets `n`."""
 
     index: int = 0
@@ -281,13 +256,15 @@ class Choice(Frozen):
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None  # None until the choice has ended.
     finish_reason_raw: str | None = None
-    stop_reason: Any = None
-    logprobs: tuple[Any, ...] = ()
+    stop_reason: Any = field(default=None, hash=False)
+    logprobs: tuple[Any, ...] = field(default=(), hash=False)
     # The field in which the server sends reasoning and accepts it in the next request; None if there was none.
     reasoning_field: str | None = None
-    annotations: tuple[Any, ...] = ()  # Sources that the text cites, for example, as the server sent them.
+    # Sources that the text cites, for example, as the server sent them.
+    annotations: tuple[Any, ...] = field(default=(), hash=False)
+    audio: Audio | None = None  # The sound of the completion; None if there is none.
     # Other fields of the message that the next request has to contain unchanged, such as signed reasoning.
-    extra: Mapping[str, Any] = _EMPTY
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -301,12 +278,15 @@ class Choice(Frozen):
         message.update(self.extra)
         if self.refusal:
             message["refusal"] = self.refusal
+        if self.audio is not None and self.audio.id is not None:
+            message["audio"] = {"id": self.audio.id}
         if self.tool_calls:
             message["tool_calls"] = [call.member for call in self.tool_calls]
         return message
 
 
-class Reply(Frozen, Generic[Value]):
+@dataclass(frozen=True)
+class Reply(Record, Generic[Value]):
     """A complete response, or the part received so far. `str(reply)` is the text of the first choice."""
 
     choices: tuple[Choice, ...] = ()
@@ -315,25 +295,25 @@ class Reply(Frozen, Generic[Value]):
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
-    headers: Mapping[str, str] = _EMPTY
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     # The fields of the response. Of a stream, which `chat` requests too, those outside `choices`, each with its last
     # value: what `choices` had is in the attributes of `choices` above.
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
     # The value of the text if `response_format` is a type or a schema, else None.
-    parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
-    # Of `map`: why the request failed. `choices` have what was received before; `text`, `parsed` and the like raise it.
+    # Only calls without a response_format leave it out.
+    parsed: Value = field(default=None, hash=False)  # type: ignore[assignment]
+    # Of `map`: why the request failed; None if it did not. `choices` have what was received before the error.
     error: LocalChatError | None = None
-
-    def _received(self, field: str) -> Any:
-        if self.error is not None:
-            raise self.error.with_traceback(None)
-        return vars(self)[field]
 
     @property
     def choice(self) -> Choice:
-        """The first choice; an empty one if none was received. Raises `error` if there is one."""
-        choices: tuple[Choice, ...] = self._received("choices")
-        return choices[0] if choices else Choice()
+        """The first choice; an empty one if none was received.
+
+        Raises `error` if there is one, and so do the properties below: a part of a text would look like all of it.
+        """
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        return self.choices[0] if self.choices else Choice()
 
     @property
     def text(self) -> str:
@@ -350,6 +330,10 @@ class Reply(Frozen, Generic[Value]):
     @property
     def refusal(self) -> str:
         return self.choice.refusal
+
+    @property
+    def audio(self) -> Audio | None:
+        return self.choice.audio
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -370,7 +354,3 @@ class Reply(Frozen, Generic[Value]):
 
     def __str__(self) -> str:
         return self.text
-
-
-# A property has priority over the field of its name. It is set here, since the class body has the default of the field.
-Reply.parsed = property(lambda reply: reply._received("parsed"))  # type: ignore[misc]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from .errors import LocalChatError
-from .events import Reply, changed
+from .events import Reply
 from .request.completion import Completion, Prompt, as_messages, reusable
 from .request.models import default_model
 from .request.options import check_count, check_options
@@ -87,7 +88,7 @@ class ManyPrompts:
         """Find the model of the server once for all prompts. Each of them reports an error of that."""
         if self.prompts and self._request.model is None:
             with contextlib.suppress(LocalChatError):
-                await default_model(self._client._call(driver, self._request), self._request.headers)
+                await default_model(self._client._call(driver, self._request))
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:
@@ -95,7 +96,7 @@ class ManyPrompts:
             reply: Reply[Any] = await self._client._reply(driver, request)
             return reply
         except LocalChatError as error:
-            return changed(getattr(error, "partial", None) or Reply(), error=error)
+            return replace(getattr(error, "partial", None) or Reply(), error=error)
 
     def _report(self) -> None:
         self._n_done += 1

@@ -1,22 +1,21 @@
 """Streams: the events of one response, and the two ways to wait for events: blocking, and with asyncio.
 
-A stream makes progress in steps, and each step adds events to a queue. It has no generator, which would refer to the
-stream: so a stream without references is deleted at once, and its connection is closed.
+A stream has no generator that refers to it: so a stream without references is deleted at once, and its connection is
+closed.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from operator import attrgetter
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, StreamError, TimedOut
-from .events import Reply, StreamEvent, Value, changed
-from .reply.assembly import Accumulator, check_complete, is_complete_response
-from .reply.frames import Frames, parse_frame
+from .errors import Cancelled, IncompleteStream, LocalChatError, ProtocolError, TimedOut
+from .events import Reply, StreamEvent, Value
+from .reply.response import ResponseParser
+from .reply.truncation import check_not_cut
 from .request.completion import Completion
-from .sse import ServerSentEvent
 from .transport.call import Call
 from .transport.sockets import run_blocking
 
@@ -28,32 +27,35 @@ AnyEvent = TypeVar("AnyEvent", bound=Any)
 # The time for usage and [DONE] after the finish reason: some servers send neither and stay connected.
 _AFTER_FINISH_S = 5.0
 
-# The errors of a stream, which get the reply received so far as `partial`.
-_STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancelled)
-
 
 class Events(Generic[AnyEvent, Value]):
-    """Events that are made step by step. After a step that failed or was interrupted, every further read raises."""
+    """Events that are made step by step. After a step that failed or was interrupted, every further read raises.
 
-    # A subclass has the coroutines `_advance`, which is the next step, and `_close`, which sets `_is_closed`.
-    _advance: Any
-    _close: Any
-    _is_closed: Any
-    _request: Any
-    reply: Any
+    Subclasses define `reply`, `_advance` and `_close`.
+    """
 
     def __init__(self) -> None:
-        # The events that are made and not returned yet, and whether there will be no others.
+        # The events that are made and not returned yet.
         self._ready: deque[AnyEvent] = deque()
+        # Whether there are no others, because the last one was made, or because of an error.
         self._is_done = False
-        self._failure: Exception | None = None  # What ended the events.
-        self._is_advancing = False
+        self._failure: Exception | None = None
+        self._is_advancing = False  # Whether a thread or task is in a step.
+        self._is_closed = False
+        self._text_pieces: list[str] = []  # The pieces that `text` has returned.
 
-    async def _open(self) -> None:
-        """Begin a `with` block."""
+    @property
+    def reply(self) -> Reply[Value]:
+        """The reply received so far; complete after the last event."""
+        raise NotImplementedError
 
-    def _fail(self, error: BaseException) -> None:
-        """Make the events before an error."""
+    async def _advance(self) -> None:
+        """Do the next step: add events to `_ready`, or set `_is_done`. An error is raised after the events."""
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        """Set `_is_closed`, and end what is in progress."""
+        raise NotImplementedError
 
     async def _step(self) -> None:
         if self._is_advancing:
@@ -61,17 +63,16 @@ class Events(Generic[AnyEvent, Value]):
         self._is_advancing = True
         try:
             if self._is_closed:
-                raise self._ended_by("closed")
+                raise self._cancelled("closed")
             await self._advance()
         except BaseException as error:
-            self._fail(error)
-            self._failure = error if isinstance(error, Exception) else self._ended_by("interrupted")
+            self._failure = error if isinstance(error, Exception) else self._cancelled("interrupted")
             if self._failure is not error or not self._ready:
                 raise
         finally:
             self._is_advancing = False
 
-    def _ended_by(self, cause: str) -> Cancelled:
+    def _cancelled(self, cause: str) -> Cancelled:
         return Cancelled(f"the response was {cause} before its end: send the request again", partial=self.reply)
 
     async def _next(self) -> AnyEvent | None:
@@ -80,30 +81,33 @@ class Events(Generic[AnyEvent, Value]):
             await self._step()
         if self._ready and self._is_closed:
             self._ready.clear()
-            self._failure = self._failure or self._ended_by("closed")
+            self._failure = self._failure or self._cancelled("closed")
         if self._ready:
             return self._ready.popleft()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         return None
 
+    async def _next_text(self) -> str | None:
+        """The next piece of the text of the first choice, None at the end."""
+        event: Any = await self._next()
+        while event is not None and not (event.type == "content_delta" and event.choice_index == 0):
+            event = await self._next()
+        if event is None:
+            return None
+        self._text_pieces.append(event.delta)
+        return str(event.delta)
+
     async def _finish(self) -> Reply[Value]:
-        try:
-            while await self._next() is not None:
-                pass
-        except DoesNotFit:
-            check_complete(self.reply, self._request)  # A value that was cut is no mistake of the model.
-            raise
-        check_complete(self.reply, self._request)
-        reply: Reply[Value] = self.reply
-        return reply
+        while await self._next() is not None:
+            pass
+        return self.reply
 
 
 class BlockingEvents(Events[AnyEvent, Value]):
     """Events of a Client: iterate it for events, or `text` for text; leave the `with` to cancel."""
 
     def __enter__(self) -> Self:
-        run_blocking(self._open())
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -119,10 +123,9 @@ class BlockingEvents(Events[AnyEvent, Value]):
         return event
 
     @property
-    def text(self) -> Iterator[str]:
-        """The pieces of the text of the first choice, as they are received."""
-        # Not a generator, which would end after an error.
-        return map(attrgetter("delta"), filter(is_text, self))
+    def text(self) -> Text:
+        """The text of the first choice: iterate it for its pieces as they are received, or print it as a whole."""
+        return Text(self)
 
     def finish(self) -> Reply[Value]:
         """Read to the end and return the reply. Raises IncompleteReply if it was cut."""
@@ -137,7 +140,6 @@ class AsyncEvents(Events[AnyEvent, Value]):
     """The events of an AsyncClient; see BlockingEvents."""
 
     async def __aenter__(self) -> Self:
-        await self._open()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -153,9 +155,9 @@ class AsyncEvents(Events[AnyEvent, Value]):
         return event
 
     @property
-    def text(self) -> AsyncIterator[str]:
-        """The pieces of the text of the first choice, as they are received."""
-        return _AsyncText(self)
+    def text(self) -> AsyncText:
+        """The text of the first choice: iterate it for its pieces, or await it for all of it."""
+        return AsyncText(self)
 
     async def finish(self) -> Reply[Value]:
         """Read to the end and return the reply. Raises IncompleteReply if it was cut, see Client.chat."""
@@ -166,153 +168,167 @@ class AsyncEvents(Events[AnyEvent, Value]):
         await self._close()
 
 
-class _AsyncText(AsyncIterator[str]):
-    """The text of events. A generator would end after an error."""
+class Text(Iterator[str]):
+    """The text of the first choice of a stream. Iterating it returns the pieces; `str` reads to the end.
+
+    It is no generator, which would end after an error.
+    """
+
+    def __init__(self, events: BlockingEvents[Any, Any]) -> None:
+        self._events = events
+
+    def __next__(self) -> str:
+        piece = run_blocking(self._events._next_text())
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def __str__(self) -> str:
+        for _ in self:
+            pass
+        return "".join(self._events._text_pieces)
+
+
+class AsyncText(AsyncIterator[str]):
+    """The text of the first choice of a stream of an AsyncClient: `async for` returns the pieces, `await` all of it."""
 
     def __init__(self, events: AsyncEvents[Any, Any]) -> None:
         self._events = events
 
     async def __anext__(self) -> str:
-        async for event in self._events:
-            if is_text(event):
-                return str(event.delta)
-        raise StopAsyncIteration
+        piece = await self._events._next_text()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
 
+    def __await__(self) -> Generator[Any, Any, str]:
+        return self._whole().__await__()
 
-def is_text(event: Any) -> bool:
-    return bool(event.type == "content_delta" and event.choice_index == 0)
+    async def _whole(self) -> str:
+        async for _ in self:
+            pass
+        return str(self)
+
+    def __str__(self) -> str:
+        """The text that was received so far: only `await` can wait for the rest."""
+        return "".join(self._events._text_pieces)
 
 
 class BaseStream(Events[StreamEvent, Value]):
-    """The response to one request: its body is split into payloads, and these become events and the reply."""
+    """The response to one request: the bytes of its body go to a ResponseParser, which makes the events."""
 
     def __init__(self, call: Call, request: Completion) -> None:
         super().__init__()
         self._call = call
         self._request = request
-        mask = call.settings.mask_payload
-        self._accumulator = Accumulator(request.n_choices, request.think_tags, request.tool_names, mask)
-        self._parsed: Any = None
-        self._frames: Frames | None = None  # None before the head of the response is received.
-        # The payloads of the last read that are not taken yet, whether one had an event, and the bytes of all reads.
-        self._payloads: Iterator[ServerSentEvent] = iter(())
-        self._had_event = False
+        self._parser = ResponseParser()
+        self._is_sent = False  # Whether the head of the response was received.
+        # The events of each payload of the last read, and the bytes of all reads.
+        self._payloads: Iterator[list[StreamEvent]] = iter(())
         self._n_bytes = 0
-        self._is_complete_response = False  # Whether the body is one complete response, not a stream.
-        # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
-        self._got_done = False
-        # Whether no more is read, and the error that ended the body, if one did.
-        self._has_ended = False
-        self._cause: Exception | None = None
+        self._cause: Exception | None = None  # The error that ended the body, if one did.
+        self._is_finishing = False  # Whether `_payloads` has the last events.
+        self._n_signs_of_life = 0  # Of the parser, at the last read.
 
     @property
     def reply(self) -> Reply[Value]:
         """The reply received so far; complete after the last event."""
-        reply, headers, expected = self._accumulator.reply(), self._call.headers, self._request.expected
+        reply, headers, expected = self._parser.reply(), self._call.headers, self._request.expected
         warnings = reply.warnings if expected is None else (*reply.warnings, *expected.warnings)
-        id = headers.get("x-request-id")
-        return changed(reply, request_id=id, headers=dict(headers), warnings=warnings, parsed=self._parsed)
+        return replace(
+            reply,
+            request_id=headers.get("x-request-id"),
+            headers=dict(headers),
+            warnings=warnings,
+            parsed=self._parser.parsed,
+        )
 
-    @property
-    def _is_closed(self) -> bool:
-        return bool(self._call.driver.is_cancelled)
-
-    async def _open(self) -> None:
+    async def _begin(self) -> None:
         """Send the request, if this was not done before."""
-        if self._frames is None and self._failure is None:
+        if not self._is_sent and self._failure is None:
             await self._step()
 
     async def _close(self) -> None:
+        self._is_closed = True
         self._call.driver.cancel()
         if not self._is_advancing:  # Otherwise another thread or task releases it.
             self._call.release()
 
+    async def _finish(self) -> Reply[Value]:
+        reply = await super()._finish()
+        check_not_cut(reply, self._request)
+        return reply
+
     async def _advance(self) -> None:
-        call = self._call
-        if self._frames is None:
-            await self._request.send(call)
-            self._frames = Frames(call.headers.get("content-type", ""))
-        elif self._take(self._frames):
-            return
-        elif not self._has_ended:
-            await self._read(self._frames)
-        else:
-            if self._got_done:
-                await call.drain()
-            self._ready.extend(self._last_events(self._frames))
-            self._is_done = True
-            call.release()
-
-    def _fail(self, error: BaseException) -> None:
-        if isinstance(error, _STREAM_ERRORS):
-            events = self._accumulator.flush()
-            error.partial = self.reply
-            self._call.settings.mask_error(error)
-            self._ready.extend([] if isinstance(error, Cancelled) else events)
-        self._call.release()
-
-    def _take(self, frames: Frames) -> bool:
-        """Take a payload of the last read. If there is none, set `_has_ended` and return False."""
-        call, accumulator, frame = self._call, self._accumulator, None
         try:
-            frame = None if self._got_done or accumulator.error else next(self._payloads, None)
-            if frame is not None:
-                payload = parse_frame(frame.event, frame.data)
-                self._got_done = payload is True
-                if isinstance(payload, dict):
-                    self._is_complete_response = frames.documents == 1 and is_complete_response(payload)
-                    events = accumulator.add(payload)
-                    if not self._had_event and (events or "prompt_progress" in payload):  # An empty delta is a ping.
-                        self._had_event = True
-                        call.deadlines.event()
-                    self._ready.extend(events)
-        except (ProtocolError, RecursionError) as error:
-            # Without a frame this is the end, at which the finish reason has to be a known one.
-            if not (accumulator.complete if frame is None else accumulator.finished):
-                if isinstance(error, ProtocolError):
-                    raise
-                raise ProtocolError("the server sent JSON that is nested too deeply") from error
-            self._ready.extend(accumulator.warn(f"ignored after the finish reason: {call.settings.mask(str(error))}"))
-            self._has_ended = self._has_ended or frame is None
-        if frame is not None:
-            return True
-        self._has_ended = self._has_ended or self._got_done or accumulator.error is not None
-        # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
-        if self._has_ended and frames.was_damaged and not accumulator.error:
-            damaged = "the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD"
-            self._ready.extend(accumulator.warn(damaged))
-        call.deadlines.end_within(_AFTER_FINISH_S if accumulator.complete else None)
-        return False
+            if self._is_sent:
+                await self._parse()
+            else:
+                await self._request.send(self._call)
+                self._parser = self._new_parser()
+                self._is_sent = True
+        except BaseException as error:
+            if isinstance(error, LocalChatError) and hasattr(error, "partial"):
+                events = self._parser.flush()
+                error.partial = self.reply
+                self._call.secrets.mask_error(error)
+                self._ready.extend([] if isinstance(error, Cancelled) else events)
+            self._call.release()
+            raise
 
-    async def _read(self, frames: Frames) -> None:
-        call, data = self._call, b""
+    async def _parse(self) -> None:
+        """Make the events of the next payload, read further bytes, or end."""
+        events = next(self._payloads, None)
+        if events is not None:
+            self._ready.extend(events)
+        elif self._is_finishing:
+            self._is_done = True
+            self._call.release()
+        elif self._parser.is_over:
+            if self._parser.has_end_mark:
+                await self._call.drain()
+            self._payloads = self._parser.finish(self._cause)
+            self._is_finishing = True
+        else:
+            await self._read()
+
+    def _new_parser(self) -> ResponseParser:
+        request, secrets = self._request, self._call.secrets
+
+        def read_value(reply: Reply[Any]) -> Any:
+            if request.expected is None:
+                return None
+            check_not_cut(reply, request)  # A value that was cut is no mistake of the model.
+            return request.expected.read(reply)
+
+        return ResponseParser(
+            self._call.headers.get("content-type", ""),
+            request.n_choices,
+            request.think_tags,
+            request.tool_names,
+            secrets.mask_json,
+            secrets.mask,
+            read_value,
+        )
+
+    async def _read(self) -> None:
+        """Read some bytes of the body and give them to the parser."""
+        call, parser, data = self._call, self._parser, b""
+        if parser.n_signs_of_life > self._n_signs_of_life:
+            self._n_signs_of_life = parser.n_signs_of_life
+            call.deadlines.restart(parser.has_output)
+        call.deadlines.end_within(_AFTER_FINISH_S if parser.is_complete else None)
+        is_end = False
         try:
             data = await call.read()
             self._n_bytes += len(data)
             call.check_size(self._n_bytes)
-            self._has_ended = not data and call.all_read
+            is_end = not data and call.all_read
         except (IncompleteStream, TimedOut, ProtocolError) as error:
-            if not isinstance(error, IncompleteStream) and not self._accumulator.complete:
+            if not isinstance(error, IncompleteStream) and not parser.is_complete:
                 raise
-            self._cause, self._has_ended = error, True
-        self._had_event = False
-        self._payloads = iter(frames.end() if self._has_ended else frames.feed(data))
-
-    def _last_events(self, frames: Frames) -> list[StreamEvent]:
-        """The last events. Raises an error if the response is not complete, or not the expected value."""
-        try:
-            events = self._accumulator.finish(self._got_done or self._is_complete_response)
-        except IncompleteStream as error:
-            message = str(error) if self._cause is None else f"{error} ({self._cause})"
-            message += f"; it begins: {frames.head}" if frames.head and not self._accumulator.started else ""
-            raise IncompleteStream(message) from self._cause
-        try:
-            if self._request.expected is not None:
-                self._parsed = self._request.expected.read(self.reply)
-        except DoesNotFit:
-            self._ready.extend(event for event in events if event.type != "message_stop")
-            raise
-        return events
+            self._cause, is_end = error, True
+        self._payloads = parser.feed(data, is_end)
 
 
 class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
@@ -322,6 +338,14 @@ class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
     also after an error; `finish` reads to the end and returns it. A stream without references closes its connection.
     """
 
+    def __enter__(self) -> Self:
+        run_blocking(self._begin())
+        return self
+
 
 class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent, Value]):
     """A Stream of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
+from ..files import write_file
 from ..request.completion import Prompt, as_messages, n_system, reusable
 from .tool_run import AsyncToolRun, ToolRun
 from .tools import AnyTool
@@ -23,6 +24,7 @@ class _BaseConversation:
     """The part of Conversation and AsyncConversation that does not wait."""
 
     stream: Callable[[str], Any]  # Starts a turn.
+    _is_async: bool  # Whether the client has to be an AsyncClient.
 
     def __init__(
         self,
@@ -33,6 +35,11 @@ class _BaseConversation:
         messages: Iterable[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
+        chat = getattr(client, "chat", None)
+        if chat is None or inspect.iscoroutinefunction(chat) != self._is_async:
+            needed, other = ("AsyncClient", "") if self._is_async else ("Client", "Async")
+            hint = f"use {other}Conversation, or client.conversation()"
+            raise TypeError(f"{type(self).__name__} takes a client like {needed}, not {type(client).__name__}: {hint}")
         self.messages = as_messages(list(messages))
         self.set_system(system)
         self._client = client
@@ -74,6 +81,8 @@ class Conversation(_BaseConversation):
     conversation, and the options are those of Client.run and Client.stream, for every turn.
     """
 
+    _is_async = False
+
     def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply. The options override those of the conversation."""
         return self.stream(prompt, **options).finish()
@@ -86,6 +95,8 @@ class Conversation(_BaseConversation):
 class AsyncConversation(_BaseConversation):
     """A Conversation of an AsyncClient."""
 
+    _is_async = True
+
     async def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """See Conversation.say."""
         return await self.stream(prompt, **options).finish()
@@ -96,20 +107,13 @@ class AsyncConversation(_BaseConversation):
 
 
 def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
-    """Write messages as JSON to a file, private if new. An interrupted write leaves an existing file unchanged."""
-    path = os.path.realpath(os.fsdecode(path))  # A symbolic link stays; its target is replaced.
-    partial = f"{path}.{os.getpid()}.partial"
-    # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
-    data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode(errors="backslashreplace")
+    """Write messages as JSON to a file; see `write_file`. Raises TypeError or ValueError if they are not JSON."""
     try:
-        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(data)
-        with contextlib.suppress(FileNotFoundError):
-            os.chmod(partial, os.stat(path).st_mode & 0o7777)
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+        text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
+    except RecursionError:
+        raise ValueError("the messages cannot be saved: they are nested too deeply") from None
+    # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
+    write_file(path, text.encode(errors="backslashreplace"))
 
 
 def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -117,7 +121,7 @@ def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             saved = json.load(file)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} is not a saved conversation: {error}") from error
     messages = saved.get("messages") if isinstance(saved, dict) else saved
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent, ToolCall
-from ..reply.assembly import check_complete
+from ..reply.truncation import check_not_cut, is_cut
 from ..request import media
 from ..request.completion import Completion, Prompt, take_media
 from ..request.options import check_count
@@ -62,15 +62,12 @@ class _BaseRun(Events[RunEvent, Any]):
         self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
         self._n_left = self._max_rounds = max_rounds
         self._on_done = _on_done
-        # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
-        self._finishes = False
         # The conversation so far. The request has no media, whose files are read later.
         self._request = request = Completion(client._settings, prompt, options, "run")
         self.messages: list[dict[str, Any]] = request.prompt
         self._media = take_media(options)
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
         self.done = False  # Whether a response without tool calls is complete.
-        self._is_closed = False
         # The stream of the current round, its reply as soon as it is complete, and the results of its calls.
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
@@ -80,10 +77,6 @@ class _BaseRun(Events[RunEvent, Any]):
     def reply(self) -> Reply[Any]:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
-
-    async def _finish(self) -> Reply[Any]:
-        self._finishes = True
-        return await super()._finish()
 
     async def _advance(self) -> None:
         """Yield an event of the stream or the result of a call, or begin a round."""
@@ -101,7 +94,10 @@ class _BaseRun(Events[RunEvent, Any]):
             self._options.pop("tool_choice", None)
             self._ready.append(result)
         elif self._stream is None:
-            self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.values())
+            options = {**self._options, "tools": self._tools.values()}
+            request = Completion(self._client._settings, self.messages, options, "stream")
+            request.share_total(self._request)
+            self._stream = self._client._stream(request)
             self._reply = None
             self._n_left -= 1
         else:
@@ -109,17 +105,23 @@ class _BaseRun(Events[RunEvent, Any]):
             if event is None:
                 self._end_round()
             else:
-                self._ready.append(event)
                 if event.type == "message_stop" and self._reply is None:
                     self._add_reply(self._stream.reply)
+                self._ready.append(event)
 
     def _add_reply(self, reply: Reply[Any]) -> None:
-        """Add a reply to the messages at the last event of its round. The caller may stop after this event."""
-        if self._finishes:
-            check_complete(reply, self._request)
+        """Add a reply to the messages before the last event of its round. The caller may stop after this event.
+
+        A reply that is cut and must not be returned raises IncompleteReply in place of this event.
+        """
+        check_not_cut(reply, self._request)
         self._reply = reply
-        self.messages.append(reply.message)
-        self.done = not (reply.tool_calls and self._tools)  # Without functions there is nothing to run.
+        message = reply.message
+        if is_cut(reply):  # Its calls are not run, and the next request must not contain calls without results.
+            message.pop("tool_calls", None)
+        self.messages.append(message)
+        # Without functions there is nothing to run.
+        self.done = is_cut(reply) or not (reply.tool_calls and self._tools)
         if self.done and self._on_done is not None:
             self._on_done(self)
 

@@ -12,11 +12,11 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Union
 
 from ..errors import DoesNotFit
-from ..events import Frozen, ToolCall
+from ..events import Record, ToolCall
 from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
@@ -67,17 +67,17 @@ class Tool:
 AnyTool = Union[Callable[..., Any], Tool]
 
 
-class ToolResult(Frozen):
+@dataclass(frozen=True)
+class ToolResult(Record):
     """The result of a call, or the reason why there is none. An event of a ToolRun."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
-    _uncompared: ClassVar[tuple[str, ...]] = ("raw", "value")
     call: ToolCall
     content: str  # The text that is sent to the model.
     error: str | None = None  # Why the call failed or did not run; None if it succeeded.
-    value: Any = None  # The return value of the function.
+    value: Any = field(default=None, compare=False, repr=False)  # The return value of the function.
     choice_index: int = 0
-    raw: Any = None
+    raw: Any = field(default=None, compare=False, repr=False)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -141,10 +141,10 @@ async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, in_lo
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function that a thread of the event loop runs."""
-    import asyncio  # Imported here: the import takes longer than that of the whole client.
+    """The result of a function that a thread of its own runs, while the event loop goes on."""
+    from ..transport.aio_sockets import in_thread as run_in_thread  # It imports asyncio, which takes long.
 
-    return await asyncio.to_thread(function, *arguments)
+    return await run_in_thread(functools.partial(function, *arguments))
 
 
 def _call_function(function: Callable[[], Any]) -> Any:

@@ -5,12 +5,27 @@ in a warning event, or raises a typed error.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
-from ..errors import IncompleteReply, IncompleteStream, ProtocolError, StreamError, cut
-from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent, changed
+from ..errors import IncompleteStream, ProtocolError, StreamError, cut
+from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
-from .payloads import Json, as_integer, dump, find_error, find_usage, is_chunk, is_keep_alive, non_blank, parse_error
+from .payloads import (
+    Json,
+    as_integer,
+    dump,
+    find_error,
+    find_usage,
+    is_chunk,
+    is_keep_alive,
+    is_plain_chunk,
+    names_error,
+    non_blank,
+    parse_error,
+    reports_error,
+)
 from .text import ThinkSplitter
 
 
@@ -24,7 +39,7 @@ class Accumulator:
         n: The number of requested choices.
         think_tags: How to treat <think> in the content: "auto", "prefilled" or "off".
         tool_names: The names of the offered tools, which distinguish a piece of a name from another name.
-        mask: Masks secrets in a payload that may report an error.
+        mask: Masks secrets in a payload that reports an error.
     """
 
     def __init__(
@@ -39,12 +54,20 @@ class Accumulator:
         self._tool_names = tool_names
         self._mask = mask
         ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
+        # The choices by the index that the server sent.
         self._choices: dict[int, OpenChoice] = {}
-        self._start: MessageStart | None = None
+        self._has_started = False
         self._succeeded = False
+        # The values of the first payloads that have them, and the usage of the last one.
+        self._id: str | None = None
+        self._model: str | None = None
         self._usage: Usage | None = None
-        self._fields: Json = {}  # All fields of all payloads, each with its last value.
-        self._n_chunks = 0
+        # The fields of all payloads, each with its last value that is not null; what `choices` has beside objects; and
+        # the payload if it is the only one and a complete response.
+        self._fields: Json = {}
+        self._unread_choices: list[Any] = []
+        self._complete_response: Json | None = None
+        self._n_payloads = 0
         # The events of the warnings by their texts, and how many of them were returned.
         self._warnings: dict[str, StreamEvent] = {}
         self._n_returned = 0
@@ -65,52 +88,68 @@ class Accumulator:
         """Whether all requested choices are complete: each has a known finish reason, and no text after it."""
         return self.finished and all(choice.reason() != "unknown" for choice in self._choices.values())
 
-    def add(self, chunk: Json) -> list[StreamEvent]:
+    def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
+        error: Any = None
+        failed: OpenChoice | None = None
+        choices = _choices_of(payload)
+        if not is_plain_chunk(payload) and reports_error(payload):
+            payload = self._mask(payload)
+            choices = _choices_of(payload)
+            error = self._error(payload)
+        self._keep(payload)
         events: list[StreamEvent] = []
-        error = find_error(chunk)
-        # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
-        is_suspect = error is not None or "detail" in chunk or not is_chunk(chunk)
-        chunk = self._mask(chunk) if is_suspect else chunk
-        self._fields.update(chunk)
-        self._n_chunks += 1
-        error = self._checked_error(chunk, find_error(chunk)) if is_suspect else None
-        if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
-            self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
-            events.append(self._start)
-        failed = None
-        for place, choice in enumerate(_choices_of(chunk)):
+        for position, choice in enumerate(choices):
             if isinstance(choice, dict):
-                state = self._choice(choice, place)
-                events += state.take(choice, chunk)
-                if state.reason_raw is not None and state.has_finished and state.reason() == "error":
+                state = self._choice(choice, position)
+                events += state.take(choice, payload)
+                if choice.get("finish_reason") and state.has_finished and state.reason() == "error":
                     failed = state
-        usage = find_usage(chunk)
-        if usage is not None and usage.total_tokens and usage != self._usage:  # Some servers send zeros in every chunk.
+            else:
+                self._unread_choices.append(choice)
+        usage = find_usage(payload)
+        if usage is not None and usage.total_tokens and usage != self._usage:  # Some send zeros in every payload.
             self._usage = usage
-            events.append(UsageEvent(usage, 0, chunk))
+            events.append(UsageEvent(usage, 0, payload))
         self._usage = self._usage or usage
+        if not self._has_started and (events or choices or self._id or self._model):
+            self._has_started = True
+            events.insert(0, MessageStart(self._id, self._model, 0, payload))
         if self.error is None and (error is not None or failed is not None):
-            self.error = _error_event(chunk, error, failed)
+            self.error = _error_event(payload, error, failed)
             events.append(self.error)
         return events + self._new_warnings() if len(self._warnings) > self._n_returned else events
 
-    def _checked_error(self, chunk: Json, error: Any) -> Any:
+    def _keep(self, payload: Json) -> None:
+        """Keep the fields of a payload outside of its choices."""
+        self._n_payloads += 1
+        is_only = self._n_payloads == 1 and is_complete_response(payload)
+        self._complete_response = payload if is_only else None
+        self._id = self._id or non_blank(payload.get("id"))
+        self._model = self._model or non_blank(payload.get("model"))
+        if None in payload.values():
+            payload = {name: value for name, value in payload.items() if value is not None or name not in self._fields}
+        self._fields.update(payload)
+        if not isinstance(payload.get("choices", []), list):
+            self._unread_choices.append(payload["choices"])
+
+    def _error(self, payload: Json) -> Any:
         """The error of a payload, or that it seems to be; None if it is none."""
-        is_unknown = error is None and not is_chunk(chunk) and not is_keep_alive(chunk)
+        error = find_error(payload)
+        is_unknown = error is None and not is_chunk(payload) and not is_keep_alive(payload)
         if is_unknown and not self.started:
-            shown = cut(dump(chunk))
+            shown = cut(dump(payload))
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
         if error is None and not is_unknown:
             return None
-        is_explicit = not is_unknown and (error is not chunk or "error" in (chunk.get("object"), chunk.get("type")))
+        is_explicit = not is_unknown and (error is not payload or names_error(payload))
         if not is_explicit and self.finished:
-            text = f"ignored after the finish reason: {cut(dump(chunk))}"
-            self._warnings.setdefault(text, WarningEvent(text))
+            text = f"ignored after the finish reason: {cut(dump(payload))}"
+            self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
         # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
         unknown = "the server sent JSON that is no part of a chat completion"
-        return {"message": f"{unknown}: {cut(dump(chunk))}"} if is_unknown else error
+        return {"message": f"{unknown}: {cut(dump(payload))}"} if is_unknown else error
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
@@ -126,19 +165,25 @@ class Accumulator:
     def finish(self, done: bool = False) -> list[StreamEvent]:
         """The events of the end: complete calls, then a message_stop for each choice. `done`: the response has ended.
 
-        Raises StreamError if the server reported an error, and IncompleteStream if the response was cut.
+        Raises:
+            StreamError: The server reported an error.
+            IncompleteStream: The response was cut.
+            ProtocolError: The finish reason says that the model calls tools, and there is no call.
         """
         if self.error is not None:
             error = self.error
             raise StreamError(error.message, error_type=error.error_type, code=error.code, partial=self.reply())
         if not self._choices or not (done or self.complete):
             raise IncompleteStream(self._cut_message(), partial=self.reply())
+        for choice in self._sorted():
+            if choice.lacks_calls:  # A run would take the response for the final one.
+                reason = f"the server ended the response with the finish reason {choice.reason_raw!r}"
+                raise ProtocolError(f"{reason}, and sent no call", partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if len(self._choices) < self._n:
             events += self.warn(f"the server sent {len(self._choices)} of the {self._n} requested choices")
         self._succeeded = True
-        stops = [choice.stop() for choice in self._sorted()]
-        return events + self._new_warnings() + stops
+        return [*events, *self._new_warnings(), *(choice.stop() for choice in self._sorted())]
 
     def flush(self) -> list[StreamEvent]:
         """The events of held text, after a response that was cut. It may be the beginning of a tag or of a pair."""
@@ -146,23 +191,33 @@ class Accumulator:
 
     def reply(self) -> Reply[Any]:
         """The reply received so far."""
-        is_complete = self._n_chunks == 1 and is_complete_response(self._fields)
-        raw = {name: value for name, value in self._fields.items() if is_complete or name != "choices"}
         choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
-        start = self._start or MessageStart()
-        return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings), raw=raw)
+        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings), raw=self._raw())
 
-    def _choice(self, choice: Json, place: int) -> OpenChoice:
-        index = choice.get("index")
-        if type(index) is not int:
-            number = as_integer(index)
-            index = place if number is None else number
-        if index not in self._choices:
-            self._choices[index] = OpenChoice(index, self._think_tags, self._tool_names, self._warnings)
-        return self._choices[index]
+    def _raw(self) -> Json:
+        """The payload if it is the only one, otherwise the fields of all payloads, of `choices` those not read."""
+        if self._complete_response is not None:
+            return self._complete_response
+        read = {"choices"} if "choices" in self._fields else {"message"}
+        raw = {name: value for name, value in self._fields.items() if name not in read}
+        unread = [fields for fields in (choice.unread() for choice in self._sorted()) if fields]
+        if unread or self._unread_choices:
+            raw["choices"] = [*unread, *self._unread_choices]
+        return raw
+
+    def _choice(self, choice: Json, position: int) -> OpenChoice:
+        sent = as_integer(choice.get("index"))
+        key = position if sent is None else sent
+        if key not in self._choices:
+            # Some servers send the only choice under another index than 0.
+            index = key if self._n > 1 else len(self._choices)
+            self._choices[key] = OpenChoice(index, self._think_tags, self._tool_names, self._warnings)
+        if sent is None:
+            self._choices[key].keep("index", choice.get("index"))
+        return self._choices[key]
 
     def _sorted(self) -> list[OpenChoice]:
-        return [self._choices[index] for index in sorted(self._choices)]
+        return sorted(self._choices.values(), key=attrgetter("index"))
 
     def _cut_message(self) -> str:
         if not self._choices:
@@ -173,29 +228,11 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
-def check_complete(reply: Reply[Any], request: Any) -> None:
-    """Raise IncompleteReply if a filter cut the reply, or a token limit that the request does not set, nor allow."""
-    is_limited = any(request.fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
-    if request.allow_truncated:
-        return
-    if "content_filter" in reasons:
-        cause, other = "by a content filter", ""
-    elif "context" in reasons.get("length", ""):  # max_tokens is another limit.
-        cause, other = "at the end of the model's context", ""
-    elif "length" in reasons and not is_limited:
-        cause, other = "at a limit of tokens", "max_tokens or "
-    else:
-        return
-    message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-    raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
-
-
 def _error_event(chunk: Json, error: Any, failed: OpenChoice | None) -> ErrorEvent:
     """The error that a payload reports, as `error`, or else by the finish reason of the choice `failed`."""
     if failed is None or error is not None:
         body = chunk if error is chunk else {**chunk, "error": error}
-        return changed(parse_error(body), raw=chunk)
+        return replace(parse_error(body), raw=chunk)
     message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
     return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
 

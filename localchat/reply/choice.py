@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from ..errors import cut
-from ..events import TEXT_DELTAS, Annotations, Choice, Logprobs, MessageStop, StreamEvent, ToolCall, WarningEvent
+from ..events import (
+    Annotations,
+    Audio,
+    AudioDelta,
+    Choice,
+    ContentDelta,
+    Logprobs,
+    MessageStop,
+    ReasoningDelta,
+    RefusalDelta,
+    StreamEvent,
+    ToolCall,
+    WarningEvent,
+)
+from .audio import Base64Decoder
+from .fields import DELTAS, REASONING, STATES, KeptFields
 from .payloads import Json, as_list, dump, normal_reason
 from .text import SurrogateJoiner, ThinkSplitter
 from .tool_calls import ToolCalls
 
-# The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
+# The fields of reasoning. The text of the first that is not empty is used: some versions of vLLM send it in two.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
-# Other fields that the next request has to contain: signed or encrypted reasoning, and additions of services.
-_KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
-_ITEM_TEXTS = ("text", "summary", "thinking")  # The texts of an item of these lists, which arrive in pieces.
-_CUTS = ("length", "content_filter", "error")  # The finish reasons that say that the text is not complete.
+# Signed or encrypted reasoning, and additions of services: the next request has to contain these fields.
+_SIGNED_FIELDS = ("reasoning_details", "thinking_blocks")
+_RETURNED_FIELDS = ("extra_content", "provider_specific_fields")
+
+# The finish reasons that say that the text is not complete. The calls of such a choice must not be run.
+CUT_REASONS = ("length", "content_filter", "error")
+
+# The kinds of text of a choice, each with the event of a piece.
+_TEXT_EVENTS: dict[str, Callable[[str, int, Any], StreamEvent]] = {
+    "content": ContentDelta,
+    "reasoning": ReasoningDelta,
+    "refusal": RefusalDelta,
+    "transcript": lambda text, index, raw: AudioDelta(transcript=text, choice_index=index, raw=raw),
+}
 
 
 class OpenChoice:
@@ -29,140 +54,327 @@ class OpenChoice:
     ) -> None:
         self.index = index
         self._warnings = warnings
-        # The payload that is being added, and the events that are not returned yet.
-        self._chunk: Any = None
+        # The payload that is being added, whether its fields are those of a complete message, and the new events.
+        self._raw: Any = None
+        self._is_message = False
         self._events: list[StreamEvent] = []
-        # The pieces of each kind of text.
-        self.pieces: dict[str, list[str]] = {"content": [], "reasoning": [], "refusal": []}
+        # The fields that are not read: of the choice, and of its deltas and messages.
+        self._unread = KeptFields()
+        self._unread_of_message = KeptFields()
+        # The pieces of each kind of text, and whether some came in deltas, so that a message repeats them.
+        self.pieces: dict[str, list[str]] = {kind: [] for kind in _TEXT_EVENTS}
+        self._came_in_deltas = False
         # The content as received, with tags. A complete message that follows the deltas is compared with it.
         self._content: list[str] = []
-        self.logprobs: list[Any] = []
+        self._content_is_null = False  # Whether the content was null, and no text.
         self._splitter = ThinkSplitter(think_tags)
         self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
+        self._reasoning_field: str | None = None
+        self._has_read_reasoning = False  # Whether a field of the current delta or message had reasoning.
+        self._returned = KeptFields()  # The fields of `_RETURNED_FIELDS`.
+        self._thinking = KeptFields()  # The parts of Mistral's reasoning, which are in `content`.
         self._calls = ToolCalls(index, self._warn, tool_names)
         # Calls in the old field `function_call`, used only without `tool_calls`: some servers send a call in both.
         self._legacy_calls = ToolCalls(index, self._warn, tool_names)
         self._finished_calls: tuple[ToolCall, ...] | None = None
-        self._reasoning_field: str | None = None
-        # The fields of `_KEPT_FIELDS`, the parts of Mistral's reasoning, and whether the content was null and no text.
-        self._kept: Json = {}
-        self._thinking: list[Any] = []
-        self._annotations: list[Any] = []
-        self._content_is_null = False
+        self._annotations: dict[str, Any] = {}  # By their JSON.
+        self.logprobs: list[Any] = []
+        # The sound and its fields.
+        self._sound: list[bytes] = []
+        self._decoder = Base64Decoder()
+        self._audio_id: str | None = None
+        self._audio_expires_at: int | None = None
+        # The finish reason, and whether text came after it. Some servers send a finish reason with every delta.
         self.reason_raw: str | None = None
-        # Whether text came after a finish reason. Some servers send a finish reason with every delta.
         self._continued_after_finish = False
         self._stop_reason: Any = None
 
-    def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
-        """Add an element of `choices`: its delta or message, then its finish reason. It may have both."""
-        self._chunk = chunk
-        delta, message, logprobs = choice.get("delta"), choice.get("message"), choice.get("logprobs")
-        if isinstance(delta, dict) and delta:
+    def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
+        """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
+        self._raw = raw
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
             self._take_delta(delta)
-        if isinstance(message, dict):
-            # Some servers send the fields of a delta again in a message beside it.
-            seen = delta.items() if isinstance(delta, dict) else ()
-            self._take_message({name: value for name, value in message.items() if (name, value) not in seen})
-        elif not delta and isinstance(choice.get("text"), str):
-            self._take_content(choice["text"])
+        else:
+            self._unread.add("delta", delta)
+        if "message" in choice or "text" in choice:
+            self._take_whole_text(choice.get("message"), choice.get("text"), delta)
         if self.reason_raw is not None and self._events:
             self._continued_after_finish = True
-        if isinstance(logprobs, dict):
-            content = logprobs.get("content")
-            items = content if isinstance(content, list) else _completion_logprobs(logprobs)
-            self.logprobs += items
-            self._events += [Logprobs(tuple(items), self.index, chunk)] if items else []
+        if choice.get("logprobs") is not None:
+            self._take_logprobs(choice["logprobs"])
         reason = choice.get("finish_reason")
-        if reason and str(reason).strip():
-            # The first reason counts, unless text or a reason that says a cut follows it.
-            is_first = self.reason_raw is None or self._continued_after_finish
-            if is_first or (self.reason() not in _CUTS and normal_reason(str(reason)) in _CUTS):
-                self.reason_raw = str(reason)
-        stop_reason = choice.get("stop_reason", choice.get("stop_str"))
-        if stop_reason is not None:
-            self._stop_reason = stop_reason
+        if reason:
+            self._take_reason(str(reason))
+        if not choice.keys() <= _USUAL_FIELDS:
+            self._take_other_fields(choice)
         return self._take_events()
 
     def _take_events(self) -> list[StreamEvent]:
-        events, self._events, self._chunk = self._events, [], None
+        events, self._events, self._raw = self._events, [], None
         return events
 
-    def _take_delta(self, delta: Json, is_summary: bool = False) -> None:
-        content = delta.get("content")
-        if content and len(delta) == 1:  # A fast path for nearly every delta.
-            self._take_content(content, is_summary)
-            return
-        self._take_reasoning(*_reasoning(delta))
-        if content:
-            self._take_content(content, is_summary)
-        elif content is None and "content" in delta:
-            self._content_is_null = True
-        for name in _KEPT_FIELDS:
-            if delta.get(name) and not is_summary:
-                self._kept[name] = _joined(self._kept.get(name), delta[name])
-        notes = [note for note in as_list(delta.get("annotations")) if note not in self._annotations]
-        self._annotations += notes
-        self._events += [Annotations(tuple(notes), self.index, self._chunk)] if notes else []
-        refusal = delta.get("refusal")
-        if refusal and isinstance(refusal, str):
-            self._emit("refusal", refusal)
-        for call in as_list(delta.get("tool_calls")):
-            event = self._calls.take(call, self._chunk, is_summary) if isinstance(call, dict) else None
-            self._events += [] if event is None else [event]
-        legacy = delta.get("function_call")
-        if isinstance(legacy, dict):
-            self._legacy_calls.take({"index": 0, "function": legacy})
+    def _take_whole_text(self, message: Any, text: Any, delta: Any) -> None:
+        """Add a complete message, or a text of /completions, which may stand beside a delta with the same fields."""
+        beside = delta if isinstance(delta, dict) else {}
+        if isinstance(message, dict):
+            self._take_message({name: value for name, value in message.items() if (name, value) not in beside.items()})
+        else:
+            self._unread.add("message", message)
+        if isinstance(text, str) and not beside and not isinstance(message, dict):
+            self._read_content(text)
+        elif text != {**beside, **(message if isinstance(message, dict) else {})}.get("content"):
+            self._unread.add("text", text)
 
-    def _take_reasoning(self, name: str, text: str) -> None:
-        if text and self._reasoning_field is None:
-            self._reasoning_field = name
-            self._release()  # The splitter gets no more content.
-        self._emit("reasoning", text)
+    def _take_delta(self, delta: Json) -> None:
+        content = delta.get("content")
+        if content and len(delta) == 1 and isinstance(content, str):  # A fast path for nearly every delta.
+            self._came_in_deltas = True
+            self._add_content(content)
+            return
+        self._read(delta)
+        self._came_in_deltas = self._came_in_deltas or any(self.pieces.values())
 
     def _take_message(self, message: Json) -> None:
         """Add a complete message. After deltas, only what they lacked is emitted."""
-        name, text = _reasoning(message)
-        self._take_reasoning(name, _new_part(text, self.pieces["reasoning"]))
-        self._kept.update({field: message[field] for field in _KEPT_FIELDS if message.get(field)})
-        rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
-        # The content of the message may have the tags or not, so it is compared with the content in both forms.
-        for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
-            if isinstance(rest.get(field), str):
-                rest[field] = _new_part(rest[field], *known)
-        self._take_delta(rest, is_summary=True)
+        self._is_message = True
+        self._read(message)
+        self._is_message = False
 
-    def _take_content(self, content: Any, is_summary: bool = False) -> None:
+    def _read(self, fields: Json) -> None:
+        """Read the fields of a delta or of a message. A field that no method reads is kept."""
+        self._has_read_reasoning = False
+        for name, value in fields.items():
+            if name not in _READERS:
+                self._keep(name, value)
+        for name, read in _READERS.items():
+            value = fields.get(name)
+            if value is None:
+                self._content_is_null = self._content_is_null or (name == "content" and name in fields)
+            elif not read(self, value, name):
+                self._keep(name, value)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a field of the choice that is not read."""
+        self._unread.add(name, value)
+
+    def _keep(self, name: str, value: Any) -> None:
+        if self._is_message and value is not None:  # It has the whole value, of which deltas had the pieces.
+            self._unread_of_message.replace(name, value)
+        else:
+            self._unread_of_message.add(name, value)
+
+    # The readers of `_READERS`: each takes the value of a field and its name, and returns whether it has read all of
+    # the value.
+
+    def _read_role(self, role: Any, name: str) -> bool:
+        return role in ("assistant", "")
+
+    def _read_reasoning(self, value: Any, name: str) -> bool:
+        """Text of reasoning. If several fields of a delta have some, only that of the first one is used."""
+        if not isinstance(value, str):
+            return False
+        if not value:
+            return True
+        if self._has_read_reasoning:
+            return "".join(self.pieces["reasoning"]).endswith(value)
+        self._has_read_reasoning = True
+        if self._reasoning_field is None:
+            self._reasoning_field = name
+            self._release()  # The splitter gets no more content.
+        return self._add("reasoning", value, self.pieces["reasoning"])
+
+    def _read_returned(self, value: Any, name: str) -> bool:
+        """A field that the next request has to contain."""
+        if value and self._is_message:
+            self._returned.replace(name, value)
+        elif value:
+            self._returned.add(name, value)
+        return True
+
+    def _read_signed(self, value: Any, name: str) -> bool:
+        """Signed reasoning. Its text is the reasoning of a delta in which no other field has some."""
+        if not self._has_read_reasoning:
+            items = [item for item in as_list(value) if isinstance(item, dict)]
+            texts = [item.get(text) for item in items for text in ("text", "summary", "thinking")]
+            self._read_reasoning("".join(text for text in texts if isinstance(text, str)), name)
+        return self._read_returned(value, name)
+
+    def _read_content(self, content: Any, name: str = "content") -> bool:
         if not isinstance(content, str):
-            self._release()
-            thinking = [part for part in as_list(content) if isinstance(part, dict) and part.get("type") == "thinking"]
-            self._thinking = thinking if is_summary and thinking else _joined(self._thinking, thinking)
-            parts = list(_content_parts(content))
-            if is_summary and any(self.pieces.values()):
-                texts = {kind: "".join(text for one, text in parts if one == kind) for kind in self.pieces}
-                parts = [(kind, _new_part(text, self.pieces[kind])) for kind, text in texts.items()]
-            for kind, text in parts:
+            return self._read_parts(content if isinstance(content, list) else [content])
+        if not content:
+            return True
+        if self._is_message:
+            # The content of the message may have the tags or not, so it is compared with the content in both forms.
+            return self._add("content", content, self._content, self.pieces["content"])
+        self._add_content(content)
+        return True
+
+    def _read_parts(self, parts: list[Any]) -> bool:
+        """Content in parts (Mistral). Other parts than plain text are kept, those that are no text with a warning."""
+        self._release()
+        thinking = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
+        if thinking and self._is_message:
+            self._thinking.replace("content", thinking)
+        elif thinking:
+            self._thinking.add("content", thinking)
+        texts: dict[str, list[str]] = {}
+        others = []
+        for part in parts:
+            for kind, text in _content_parts(part):
                 if kind == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
                 else:
-                    self._emit(kind, text)
+                    texts.setdefault(kind, []).append(text)
+            if part not in thinking and not _is_plain_part(part):
+                others.append(part)
+        for kind, pieces in texts.items():
+            for piece in ["".join(pieces)] if self._is_message else pieces:
+                if not self._add(kind, piece, self.pieces[kind]):
+                    others = parts
+        if others:
+            self._keep("content", others)
+        return True
+
+    def _read_refusal(self, value: Any, name: str) -> bool:
+        return isinstance(value, str) and self._add("refusal", value, self.pieces["refusal"])
+
+    def _read_annotations(self, value: Any, name: str) -> bool:
+        new = {dump(note): note for note in as_list(value)}
+        notes = [note for text, note in new.items() if text not in self._annotations]
+        self._annotations.update(new)
+        self._events += [Annotations(tuple(notes), self.index, self._raw)] if notes else []
+        return isinstance(value, (list, dict))
+
+    def _read_audio(self, value: Any, name: str) -> bool:
+        if not isinstance(value, dict):
+            return False
+        unread = {}
+        for part, item in value.items():
+            if part == "id" and isinstance(item, str):
+                self._audio_id = item
+            elif part == "expires_at" and type(item) is int:
+                self._audio_expires_at = item
+            elif part == "transcript" and isinstance(item, str):
+                self._add("transcript", item, self.pieces["transcript"])
+            elif part != "data" or not isinstance(item, str) or not self._add_sound(item):
+                unread[part] = item
+        if unread:
+            self._keep("audio", unread)
+        return True
+
+    def _read_calls(self, value: Any, name: str) -> bool:
+        elements = as_list(value)
+        if self._is_message:
+            events, unread = self._calls.take_message(elements, self._raw)
+            self._events += events
+        else:
+            unread = []
+            for element in elements:
+                taken = self._calls.take(element, self._raw) if isinstance(element, dict) else None
+                self._events += taken or []
+                unread += [element] if taken is None else []
+        if unread:
+            self._keep("tool_calls", unread)
+        return isinstance(value, (list, dict))
+
+    def _read_function_call(self, value: Any, name: str) -> bool:
+        if isinstance(value, dict):
+            self._legacy_calls.take({"index": 0, "function": value})
+        return isinstance(value, dict)
+
+    def _take_logprobs(self, logprobs: Any) -> None:
+        if not isinstance(logprobs, dict):
+            self._unread.add("logprobs", logprobs)
             return
-        self._content.append(content)
+        content = logprobs.get("content")
+        read = ("content",) if isinstance(content, list) else _COMPLETION_LOGPROBS
+        items = content if isinstance(content, list) else _completion_logprobs(logprobs)
+        self.logprobs += items
+        self._events += [Logprobs(tuple(items), self.index, self._raw)] if items else []
+        for name, value in logprobs.items():
+            if value is not None and not (name in read and isinstance(value, list)):
+                self._unread.add("logprobs", {name: value})
+
+    def _take_reason(self, reason: str) -> None:
+        if not reason.strip() or reason == self.reason_raw:
+            return
+        # The first reason counts, unless text or a reason that says a cut follows it.
+        is_cut = self.reason() not in CUT_REASONS and normal_reason(reason) in CUT_REASONS
+        is_first = self.reason_raw is None
+        reasons = f"{self.reason_raw!r} and {reason!r}"
+        if is_first or self._continued_after_finish or is_cut:
+            self.reason_raw = reason
+        if not is_first:
+            self._warn(f"the server sent two finish reasons, {reasons}; {self.reason_raw!r} is used")
+
+    def _take_other_fields(self, choice: Json) -> None:
+        """The fields of an element of `choices` that are not those of nearly every element."""
+        for name, value in choice.items():
+            if name in ("stop_reason", "stop_str") and value is not None:
+                self._stop_reason = value
+            elif name not in _USUAL_FIELDS and not (name in ("usage", "error") and value):
+                self._unread.add(name, value)
+
+    def _add(self, kind: str, text: str, *known: list[str]) -> bool:
+        """Add a text, of a message only what the deltas lacked: `known` has the text so far, in one or two forms.
+
+        Returns False, with a warning, for a text of a message that does not begin with that of the deltas.
+        """
+        if self._is_message:
+            for pieces in known:
+                seen = "".join(pieces)
+                pieces[:] = [seen]
+                if seen.strip().startswith(text.strip()):
+                    return True
+                if text.startswith(seen):
+                    text = text[len(seen) :]
+                    break
+            else:
+                if self._came_in_deltas:
+                    self._warn(f"the {kind} of the last message differs from the {kind} before it, which is used")
+                    return False
+        if kind == "content":
+            self._add_content(text)
+        else:
+            self._emit(kind, text)
+        return True
+
+    def _add_content(self, text: str) -> None:
+        self._content.append(text)
         # Content is not searched for tags if the server separates the reasoning itself.
         if self._reasoning_field is not None or self._splitter.state == "text":
-            self._emit("content", content)
+            self._emit("content", text)
             return
-        for kind, text in self._splitter.feed(content):
-            self._emit(kind, text)
+        for kind, piece in self._splitter.feed(text):
+            self._emit(kind, piece)
+
+    def _add_sound(self, text: str) -> bool:
+        """Add base64; of a message only if no sound came before it. Returns False if it is not base64."""
+        if self._is_message and self._sound:
+            return True
+        try:
+            data = self._decoder.feed(text)
+        except ValueError:
+            self._warn("the sound is not base64 and was left out")
+            return False
+        self._emit_sound(data)
+        return True
+
+    def _emit_sound(self, data: bytes) -> None:
+        if data:
+            self._sound.append(data)
+            self._events.append(AudioDelta(data, "", self.index, self._raw))
 
     def _warn(self, text: str) -> None:
-        self._warnings.setdefault(text, WarningEvent(text, self.index))
+        self._warnings.setdefault(text, WarningEvent(text, self.index, self._raw))
 
     def _emit(self, kind: str, text: str, ended: bool = False) -> None:
         text = self._joiners[kind].feed(text, ended)
         if text:
             self.pieces[kind].append(text)
-            self._events.append(TEXT_DELTAS[kind](text, self.index, self._chunk))
+            self._events.append(_TEXT_EVENTS[kind](text, self.index, self._raw))
 
     def _release(self) -> None:
         """Emit the text that may have been the beginning of a tag or of a surrogate pair."""
@@ -172,14 +384,18 @@ class OpenChoice:
             self._emit(kind, "", ended=True)
 
     def flush(self) -> list[StreamEvent]:
-        """The events of the held text."""
+        """The events of the held text and sound."""
         self._release()
+        self._emit_sound(self._decoder.end())
         return self._take_events()
 
     def close(self) -> list[StreamEvent]:
         """The events at the end of a stream that was not cut: text after a <think> that is never closed, then calls."""
-        self._finished_calls = tuple(self._current_calls())
-        if self._splitter.state == "reasoning" and self.stop().reason == "stop":
+        calls = self._finished_calls = tuple(self._current_calls(self._warn))
+        for call in self._legacy_calls.finish() if self._calls else ():
+            if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
+                self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
+        if self._splitter.state == "reasoning" and self.end_reason() == "stop":
             text = self._splitter.opening + "".join(self.pieces["reasoning"])
             self.pieces["reasoning"] = []
             self._emit("content", text)
@@ -189,10 +405,14 @@ class OpenChoice:
         before, tag, _ = "".join(self._content).partition("</think>")
         if tag and not self.pieces["reasoning"] and "<think>" not in before:
             self._warn("the text has a </think> without <think>: is it a case for think_tags='prefilled'?")
-        return [*self._take_events(), *self._finished_calls]
+        if self.reason_raw is None:
+            self._warn("the server sent no finish reason: whether the text is complete is not known")
+        elif self.reason() == "unknown":
+            self._warn(f"unknown finish reason {self.reason_raw!r}")
+        return [*self._take_events(), *calls]
 
-    def _current_calls(self) -> list[ToolCall]:
-        return (self._calls or self._legacy_calls).finish(cut_off=self.reason() in _CUTS)
+    def _current_calls(self, warn: Callable[[str], object] = lambda text: None) -> list[ToolCall]:
+        return (self._calls or self._legacy_calls).finish(self.reason() in CUT_REASONS, warn)
 
     def reason(self) -> str | None:
         """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""
@@ -203,81 +423,92 @@ class OpenChoice:
         """Whether a finish reason was received, and no text after it."""
         return self.reason_raw is not None and not self._continued_after_finish
 
-    def stop(self) -> MessageStop:
-        """The last event. Its reason is "tool_calls" if there are calls, even if the server sent "stop"."""
+    @property
+    def lacks_calls(self) -> bool:
+        """Whether the finish reason says that the model calls tools, and there is no call."""
+        return self.reason() == "tool_calls" and not (self._calls or self._legacy_calls)
+
+    def end_reason(self) -> str:
+        """The reason of the last event. It is "tool_calls" if there are calls, even if the server sent "stop"."""
         reason = self.reason()
-        if reason == "unknown":
-            self._warn(f"unknown finish reason {self.reason_raw!r}")
-        if reason is None:
-            self._warn("the server sent no finish reason: whether the text is complete is not known")
         if reason in (None, "stop", "tool_calls"):
-            reason = "tool_calls" if self._finished_calls else "stop"
-        return MessageStop(reason, self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
+            return "tool_calls" if self._finished_calls else "stop"
+        return reason or "stop"
+
+    def stop(self) -> MessageStop:
+        """The last event."""
+        return MessageStop(self.end_reason(), self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
 
     def value(self, succeeded: bool) -> Choice:
         """The choice so far. After success it has a finish reason, even if the server sent none."""
-        text, reasoning, refusal = map("".join, self.pieces.values())
+        text = "".join(self.pieces["content"])
         calls = tuple(self._current_calls()) if self._finished_calls is None else self._finished_calls
-        reason = self.stop().reason if succeeded or self.reason_raw else None
-        end = (reason, self.reason_raw, self._stop_reason)
-        items = tuple(self.logprobs), self._reasoning_field, tuple(self._annotations)
-        extra = dict(self._kept)
+        extra = self._returned.joined(REASONING)
         if self._thinking:
-            extra["content"] = [*self._thinking, *([{"type": "text", "text": text}] if text else [])]
+            extra.update(self._thinking.joined(REASONING))
+            extra["content"] += [{"type": "text", "text": text}] if text else []
         elif self._content_is_null and calls and not text:
             extra["content"] = None
-        return Choice(self.index, text, reasoning, refusal, calls, *end, *items, extra)
+        return Choice(
+            index=self.index,
+            text=text,
+            reasoning="".join(self.pieces["reasoning"]),
+            refusal="".join(self.pieces["refusal"]),
+            audio=self._audio(),
+            tool_calls=calls,
+            finish_reason=self.end_reason() if succeeded or self.reason_raw else None,
+            finish_reason_raw=self.reason_raw,
+            stop_reason=self._stop_reason,
+            logprobs=tuple(self.logprobs),
+            reasoning_field=self._reasoning_field,
+            annotations=tuple(self._annotations.values()),
+            extra=extra,
+        )
+
+    def _audio(self) -> Audio | None:
+        transcript = "".join(self.pieces["transcript"])
+        if not (self._sound or transcript or self._audio_id):
+            return None
+        self._sound = [b"".join(self._sound)]
+        return Audio(self._audio_id, self._sound[0], transcript, self._audio_expires_at)
+
+    def unread(self) -> Json:
+        """The fields that no event and no attribute of the choice has, at their places in an element of `choices`."""
+        fields = self._unread.joined(STATES)
+        if self._unread_of_message:
+            fields["message"] = self._unread_of_message.joined(DELTAS)
+        return {"index": self.index, **fields} if fields else {}
+
+
+# The fields of an element of `choices` that nearly every element has.
+_USUAL_FIELDS = frozenset({"index", "delta", "message", "text", "logprobs", "finish_reason"})
+
+# The fields of a delta or a message, in the order of their events, each with the method that reads it.
+_READERS: dict[str, Callable[[OpenChoice, Any, str], bool]] = {
+    "role": OpenChoice._read_role,
+    **dict.fromkeys(_REASONING_FIELDS, OpenChoice._read_reasoning),
+    **dict.fromkeys(_SIGNED_FIELDS, OpenChoice._read_signed),
+    "content": OpenChoice._read_content,
+    **dict.fromkeys(_RETURNED_FIELDS, OpenChoice._read_returned),
+    "annotations": OpenChoice._read_annotations,
+    "refusal": OpenChoice._read_refusal,
+    "audio": OpenChoice._read_audio,
+    "tool_calls": OpenChoice._read_calls,
+    "function_call": OpenChoice._read_function_call,
+}
+
+_COMPLETION_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs")
 
 
 def _completion_logprobs(logprobs: Json) -> list[Json]:
     """Convert the log probabilities of /completions, which are parallel lists, to the format of a chat."""
-    columns = [as_list(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
+    columns = [as_list(logprobs.get(name)) for name in _COMPLETION_LOGPROBS]
     items = []
     for token, value, top in itertools.zip_longest(*columns):
         options = top.items() if isinstance(top, dict) else ()
         others = [{"token": other, "logprob": number} for other, number in options]
         items.append({"token": token, "logprob": value, "bytes": None, "top_logprobs": others})
     return items
-
-
-def _reasoning(delta: Json) -> tuple[str, str]:
-    """The name of the field with reasoning, and its text; both empty if there is none."""
-    for name in _REASONING_FIELDS:
-        text = delta.get(name)
-        if text and isinstance(text, str):
-            return name, text
-    for name in ("reasoning_details", "thinking_blocks"):
-        items = [item for item in as_list(delta.get(name)) if isinstance(item, dict)]
-        texts = [item[field] for item in items for field in _ITEM_TEXTS if isinstance(item.get(field), str)]
-        if texts:
-            return name, "".join(texts)
-    return "", ""
-
-
-def _joined(known: Any, new: Any, is_text: bool = False) -> Any:
-    """The value of a field after a delta: texts, objects and lists are joined, and an item with its pieces."""
-    if is_text and isinstance(known, str) and isinstance(new, str):
-        return known + new
-    if isinstance(known, dict) and isinstance(new, dict):
-        filled = {name: value for name, value in new.items() if value not in (None, "")}
-        joined = {name: _joined(known.get(name), value, name in _ITEM_TEXTS) for name, value in filled.items()}
-        return {**new, **known, **joined}
-    if not isinstance(known, list) or not isinstance(new, list):
-        return new
-    items = list(known)
-    for item in new:
-        place = next((i for i, one in enumerate(items) if _continues(one, item)), len(items))
-        items[place : place + 1] = [_joined(one, item) for one in items[place : place + 1]] or [item]
-    return items
-
-
-def _continues(known: Any, item: Any) -> bool:
-    """Whether an item is a piece of a known one. A signature ends an item, and encrypted `data` comes in one piece."""
-    is_open = isinstance(known, dict) and isinstance(item, dict) and not known.get("signature")
-    if not is_open or "data" in {**known, **item}:
-        return False
-    same_id = item.get("id") in (None, known.get("id"))
-    return same_id and all(known.get(name) == item.get(name) for name in ("type", "index"))
 
 
 def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
@@ -296,13 +527,11 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
             yield "unknown", dump(part)
 
 
-def _new_part(text: str, *known: list[str]) -> str:
-    """What `text` adds to a known text, a list of pieces, that it begins with; "" if one begins with it; else all."""
-    for pieces in known:
-        seen = "".join(pieces)
-        pieces[:] = [seen]
-        if text.startswith(seen):
-            return text[len(seen) :]
-        if seen.strip().startswith(text.strip()):
-            return ""
-    return text
+def _is_plain_part(part: Any) -> bool:
+    """Whether a part of the content is a text and nothing else."""
+    return isinstance(part, str) or (
+        isinstance(part, dict)
+        and any(isinstance(part.get(name), str) for name in ("text", "refusal"))
+        and len(part.keys() - {"type"}) == 1
+        and part.get("type") in (None, "text", "output_text", "refusal")
+    )

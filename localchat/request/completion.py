@@ -9,9 +9,9 @@ from typing import Any, Union
 
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
 from ..reply.text import ThinkSplitter
-from ..transport.call import Call
-from ..transport.settings import Settings
-from ..transport.timeouts import Timeout
+from ..transport.call import Call, CallOptions
+from ..transport.settings import Settings, check_headers
+from ..transport.timeouts import Timeout, TotalDeadline
 from .models import default_model
 from .options import check_count, check_options
 
@@ -65,14 +65,22 @@ class Arguments:
                 raise ValueError(f"{name} is {value}, which is not a finite number")
         # The other options, which are fields of the request or are removed by a subclass.
         self.fields = fields = dict(given)
-        self.timeout = Timeout.of(fields.pop("timeout", settings.timeout))
-        max_retries = fields.pop("max_retries", None)
-        self.max_retries: int = settings.max_retries if max_retries is None else max_retries
-        self.headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
-        settings.request_headers(self.headers)  # Raises for wrong values.
+        timeout, max_retries = Timeout.of(fields.pop("timeout", settings.timeout)), fields.pop("max_retries", None)
+        headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
+        check_headers(headers)
+        self.call_options = CallOptions(
+            timeout,
+            TotalDeadline(timeout.total),
+            settings.max_retries if max_retries is None else max_retries,
+            headers,
+        )
         self.model: str | None = fields.pop("model", None)
         # These fields replace others of the same name.
         self.extra_body: Mapping[str, Any] = fields.pop("extra_body", None) or {}
+
+    def share_total(self, first: Arguments) -> None:
+        """Let this request end with the total timeout of an earlier request of the same call."""
+        self.call_options = self.call_options._replace(total=first.call_options.total)
 
 
 class Completion(Arguments):
@@ -141,15 +149,15 @@ class Completion(Arguments):
         if self._media:  # Their files are read in a thread.
             from .media import attach
 
-            self.prompt = await call.wait(call.driver.call, None, lambda: attach(self.prompt, **self._media))
+            self.prompt = await call.wait(call.driver.read_files, None, lambda: attach(self.prompt, **self._media))
             self._media = {}
-        model = self.model or await default_model(call, self.headers)
+        model = self.model or await default_model(call)
         body = self.body(model)
         refused: list[str] = []
         while True:
             try:
                 sent = body if expected is None else expected.apply(body)
-                await call.send("POST", "chat/completions" if self._is_chat else "completions", sent, self.headers)
+                await call.send("POST", "chat/completions" if self._is_chat else "completions", sent)
                 break
             except (BadRequestError, UnprocessableError) as error:
                 field = _drop_refused(body, error)
@@ -161,7 +169,7 @@ class Completion(Arguments):
                 if self.model or model is None or model != settings.found_model:
                     raise
                 settings.found_model = None  # The server may have another model now.
-                body["model"] = await default_model(call, self.headers)
+                body["model"] = await default_model(call)
                 if body["model"] in (None, model):
                     raise
         for field in refused:

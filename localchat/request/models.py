@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ModelNotNamed, ProtocolError, StatusError
@@ -43,16 +43,16 @@ class Model(str):
         return found if isinstance(found, str) else None
 
 
-async def fetch_models(call: Call, headers: Mapping[str, str]) -> list[Model]:
-    return parse_models(await call.fetch_json("list of models is", "GET", "models", None, headers))
+async def fetch_models(call: Call) -> list[Model]:
+    return parse_models(await call.fetch_json("list of models is", "GET", "models", None))
 
 
-async def default_model(call: Call, headers: Mapping[str, str]) -> str | None:
+async def default_model(call: Call) -> str | None:
     """The model of the client, or the only one of the server; None if the server lists none."""
     settings = call.settings
     if settings.model is None and settings.found_model is None:
         try:
-            settings.found_model = choose_model(await fetch_models(call, headers))
+            settings.found_model = choose_model(await fetch_models(call))
         except (ProtocolError, StatusError) as error:  # Many servers with one model have no list.
             if isinstance(error, StatusError) and error.status not in (404, 405, 501):
                 raise

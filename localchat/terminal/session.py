@@ -31,7 +31,8 @@ class Session(Conversation):
         # The images and sounds that the first question has.
         self._images, self._sounds = arguments.image, arguments.audio
         self._arguments = arguments
-        options = _as_options(dict(arguments.option))
+        # A response that was cut is printed, and the exit code says that.
+        options = {"allow_truncated": True, **_as_options(dict(arguments.option))}
         if arguments.schema:
             options["response_format"] = _read_schema(arguments.schema)
         # Whether the conversation and the typed lines are saved. A single request of a script replaces neither.

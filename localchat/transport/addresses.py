@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import socket
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -27,6 +25,10 @@ class Address(NamedTuple):
     path: str  # The prefix of all paths, without a slash at the end.
     query: str = ""
     socket_path: str | None = None  # None unless the server is at a unix socket.
+
+    def __repr__(self) -> str:
+        """Leave out the query, which is a key for some servers."""
+        return f"Address({self.scheme}://{self.shown}{self.path})"
 
     @property
     def authority(self) -> str:
@@ -63,7 +65,7 @@ def parse_base_url(text: str) -> Address:
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = _split(text, "the base URL")
     if parts.scheme not in PORTS:
-        raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
+        raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(parts.scheme, 60)}:")
     if "@" in parts.netloc:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
     host = str(parts.hostname)
@@ -106,6 +108,10 @@ class Proxy(NamedTuple):
     host: str
     port: int
     headers: dict[str, str]
+
+    def __repr__(self) -> str:
+        """Leave out the headers, which have the password."""
+        return f"Proxy({self.host}:{self.port})"
 
 
 def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
@@ -151,9 +157,11 @@ def parse_proxy(url: str) -> Proxy:
     return Proxy(host, port, {"Proxy-Authorization": "Basic " + base64.b64encode(secret).decode()})
 
 
-@functools.lru_cache(maxsize=None, typed=True)
-def tls_context(verify: Any) -> ssl.SSLContext:
-    """The TLS context for an option `verify`, cached, as building it takes 20 ms. Raises ValueError for a wrong one."""
+def make_tls_context(verify: Any) -> ssl.SSLContext:
+    """The TLS context for an option `verify`. Raises ValueError for a wrong one. A context of the program stays as is.
+
+    The protocol HTTP/1.1 is offered (ALPN), since some servers close connections that offer none.
+    """
     import ssl
 
     if isinstance(verify, ssl.SSLContext):
@@ -162,32 +170,26 @@ def tls_context(verify: Any) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else os.fspath(verify))
     except (OSError, TypeError) as error:
         raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
+    context.set_alpn_protocols(["http/1.1"])
     if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def addresses(host: str, port: int) -> list[Any]:
-    """Look up a host. IPv4 comes first for localhost: on Windows a refused connection to ::1 takes 2 s."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    if is_loopback(host):
-        found.sort(key=lambda info: info[0] != socket.AF_INET)
-    return found
+def known_addresses(host: str, port: int) -> list[Any] | None:
+    """The addresses of a host that needs no resolver: an IP address or localhost; None for another name.
 
-
-def look_up(host: str, port: int) -> list[Any]:
-    """Look up a host: its addresses or the error become the only item of the list. A lookup by the system can hang."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(addresses(host, port))
-        except (OSError, UnicodeError) as error:
-            found.append(error)
-
+    localhost is always this machine (RFC 6761). IPv4 comes first: on Windows a refused connection to ::1 takes 2 s.
+    """
+    is_localhost = f".{host}".endswith(".localhost")
+    numbers = ["127.0.0.1", *(["::1"] if socket.has_ipv6 else [])] if is_localhost else [host]
     try:
-        found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
-    except (OSError, UnicodeError):  # This is a name.
-        threading.Thread(target=run, name="localchat-lookup", daemon=True).start()
-    return found
+        return [address for number in numbers for address in look_up(number, port, socket.AI_NUMERICHOST)]
+    except (OSError, UnicodeError):
+        return None
+
+
+def look_up(host: str, port: int, flags: int = 0) -> list[Any]:
+    """The addresses of a host, from the resolver of the system, which may take long. Raises OSError or UnicodeError."""
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import socket
 from collections.abc import Callable
 from typing import Any
 
-from .addresses import Proxy
-from .sockets import configure
+from .addresses import Proxy, look_up
+from .sockets import configure, start_thread
 
 _MAX_BUFFERED_BYTES = 131072  # Reading pauses while more bytes than this are unread.
 _HANDSHAKE_S = 86400.0  # Longer than any limit of a call: asyncio would end a handshake after a minute.
@@ -24,7 +25,7 @@ class AsyncConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
-        self.transport: Any = None  # Public for `AsyncDriver.start_tls`, which replaces it.
+        self.transport: Any = None
         self._buffer = bytearray()  # Bytes that are received and not read.
         # Whether the connection has ended, and the error that ended it.
         self._ended = False
@@ -55,6 +56,15 @@ class AsyncConnection(asyncio.Protocol):
         """Whether an idle connection can be reused: it is open, without unread bytes, and of this event loop."""
         is_open = not self._ended and not self._buffer and not self.transport.is_closing()
         return is_open and self._process == os.getpid() and self._loop is asyncio.get_running_loop()
+
+    async def start_tls(self, context: Any, host: str) -> None:
+        # asyncio would wait for ever for a handshake on a connection that has ended.
+        if self._buffer:
+            raise OSError("WRONG_VERSION_NUMBER: the server sent something before the handshake")
+        if self._ended:
+            raise ConnectionResetError("the connection was closed before the handshake")
+        options: dict[str, Any] = {"server_hostname": host, "ssl_handshake_timeout": _HANDSHAKE_S}
+        self.transport = await self._loop.start_tls(self.transport, self, context, **options)
 
     def readable(self) -> asyncio.Future[None]:
         """A future that is done when `take` has bytes or the connection has ended. One read at a time may wait."""
@@ -103,9 +113,13 @@ class AsyncDriver:
         with contextlib.suppress(socket.timeout):
             await self._wait_for(asyncio.get_running_loop().create_future(), limit)
 
-    async def call(self, limit: float | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def read_files(self, limit: float | None, function: Callable[[], Any]) -> Any:
         """Call a function that reads files, in a thread."""
-        return await asyncio.to_thread(function, *arguments)
+        return await self._wait_for(in_thread(function), limit)
+
+    async def look_up(self, limit: float | None, host: str, port: int) -> Any:
+        """The addresses of a host, from the resolver, which is called in a thread."""
+        return await self._wait_for(in_thread(lambda: look_up(host, port)), limit)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
         """Connect to an address of `look_up`. If the call ends first, `_abandon` closes the connection later."""
@@ -117,9 +131,7 @@ class AsyncDriver:
             raise
 
     async def start_tls(self, limit: float | None, connection: AsyncConnection, context: Any, host: str) -> None:
-        options: dict[str, Any] = {"server_hostname": host, "ssl_handshake_timeout": _HANDSHAKE_S}
-        starting = asyncio.get_running_loop().start_tls(connection.transport, connection, context, **options)
-        connection.transport = await self._wait_for(asyncio.ensure_future(starting), limit)
+        await self._wait_for(asyncio.ensure_future(connection.start_tls(context, host)), limit)
 
     async def write(self, limit: float | None, connection: AsyncConnection, data: bytes) -> None:
         """Send in the background: a server may respond before it has read the whole request."""
@@ -140,6 +152,36 @@ class AsyncDriver:
         finally:
             self._future = None
             future.cancel()
+
+
+def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+    """A future of the result of a function that a thread of its own runs, with the context variables of the task.
+
+    The default executor of the loop is not used: the program may keep all of its threads busy.
+    """
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(result: Any, error: BaseException | None) -> None:
+        if future.done():  # It was cancelled, so that nobody waits.
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(function)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    start_thread(run)
+    return future
 
 
 async def _connect(where: tuple[Any, ...]) -> AsyncConnection:

@@ -11,102 +11,123 @@ import itertools
 import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
 from ..reply.payloads import find_error, parse_error
-from .addresses import Proxy, find_proxy, look_up, tls_context
+from .addresses import Proxy, find_proxy, known_addresses
 from .failures import connect_message, retry_delay, status_error
 from .http1 import Inflate, ResponseReader, request_head
+from .secrets import Secrets
 from .settings import Settings
 from .sockets import Pool
-from .timeouts import Deadlines, Timeout, timed_out
+from .timeouts import Deadlines, Timeout, TotalDeadline, timed_out
 
 # The limits of the body of an error, and of the rest of a body after [DONE], which is read to reuse the connection.
 MAX_DRAINED_BYTES = 65536
 ERROR_BODY_S = 5.0
 DRAIN_S = 0.1
 
-# The interval at which a call checks whether the thread that looks up a host is done; it doubles up to the maximum.
-_FIRST_LOOKUP_POLL_S = 0.0002
-_MAX_LOOKUP_POLL_S = 0.005
+
+class CallOptions(NamedTuple):
+    """The options of a call that its requests have in common."""
+
+    timeout: Timeout
+    total: TotalDeadline
+    max_retries: int
+    headers: Mapping[str, str]  # Added to those of the client.
 
 
 class Call:
-    """One call, which may send several requests, such as one for the list of models. A driver performs operations."""
+    """One call, which may send several requests, such as one for the list of models. A driver performs operations.
 
-    def __init__(self, settings: Settings, pool: Pool, driver: Any, timeout: Timeout, max_retries: int) -> None:
+    Secrets are masked in every error that a method raises.
+    """
+
+    def __init__(self, settings: Settings, pool: Pool, driver: Any, options: CallOptions) -> None:
         self.settings = settings
         self.driver = driver
-        self.deadlines = Deadlines(timeout)
+        self.deadlines = Deadlines(options.timeout, options.total)
         self._pool = pool
-        self._max_retries = max_retries
+        self._options = options
+        self._proxy: Proxy | None = None  # The proxy of the newest connection.
         self._connection: Any = None
         # The current request.
         self._method = self._target = ""
         self._headers: dict[str, str] = {}
         self._body = b""
-        # Its response.
+        # Its response. The status is 0 before the head is received.
+        self.status = 0
         self.headers: dict[str, str] = {}
         self._response = ResponseReader()
         self._inflate: Inflate | None = None
         self._early_body = b""  # The part of the body that was received with the head and has not been read.
 
-    async def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
+    @property
+    def secrets(self) -> Secrets:
+        """The secrets that this call sends."""
+        proxy = {} if self._proxy is None else self._proxy.headers
+        return self.settings.secrets({**self._options.headers, **proxy})
+
+    async def send(self, method: str, path: str, body: Any) -> None:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
-        self._method, self._target, self.headers = method, self.settings.address.target(path), {}
+        self._method, self._target = method, self.settings.address.target(path)
+        self.status, self.headers = 0, {}
         try:
             self._body = b"" if body is None else json.dumps(body, allow_nan=False).encode("ascii")
         except ValueError as error:
             raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error
-        self._headers = self.settings.request_headers(headers, body is not None)
+        self._headers = self.settings.request_headers(self._options.headers, body is not None)
         if body is not None or method.upper() in ("POST", "PUT", "PATCH"):  # These always have a body; it may be empty.
             self._headers["Content-Length"] = str(len(self._body))
         for tries in itertools.count():
             shown = self._target.partition("?")[0], self.settings.address.shown
             self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._body), tries + 1)
             try:
-                await self._send_once()
+                with self._masked():
+                    await self._send_once()
                 return
             except LocalChatError as error:
                 self._drop()
                 self.check_cancelled(error)
-                delay = retry_delay(error, tries, self._max_retries)
-                if delay is None or self.deadlines.at_most(delay) < delay:
+                delay = retry_delay(error, tries, self._options.max_retries)
+                if delay is None or self.deadlines.total.at_most(delay) < delay:
                     raise
                 if self.settings.on_retry is not None:
                     self.settings.on_retry(tries + 1, delay, error)
             await self.wait(self.driver.sleep, delay)
 
-    async def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
+    async def fetch(self, method: str, path: str, body: Any) -> bytes:
         """Send a request and return the whole body of the response."""
         try:
-            await self.send(method, path, body, headers)
+            await self.send(method, path, body)
             raw = bytearray()
-            while not self.all_read:
-                raw += await self.read()
-                self.check_size(len(raw))
+            with self._masked():
+                while not self.all_read:
+                    raw += await self.read()
+                    self.check_size(len(raw))
             return bytes(raw)
         finally:
             self.release()
 
-    async def fetch_json(self, what: str, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Any:
+    async def fetch_json(self, what: str, method: str, path: str, body: Any) -> Any:
         """Send a request and return the parsed body. An error that it is not JSON begins with `what`."""
-        raw = await self.fetch(method, path, body, headers)
-        try:
-            parsed = json.loads(raw)
-            is_error = isinstance(parsed, dict) and "data" not in parsed and find_error(parsed) is not None
-            reported = parse_error(self.settings.mask_payload(parsed)) if is_error else None
-        except (ValueError, RecursionError) as error:
-            head = self.settings.shown(raw.decode("utf-8", "replace"))
-            raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
-        if reported is not None:
-            raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
+        raw = await self.fetch(method, path, body)
+        with self._masked():
+            try:
+                parsed = json.loads(raw)
+                is_error = isinstance(parsed, dict) and "data" not in parsed and find_error(parsed) is not None
+                reported = parse_error(parsed) if is_error else None
+            except (ValueError, RecursionError) as error:
+                head = self.secrets.shown(raw[:MAX_DRAINED_BYTES].decode("utf-8", "replace"))
+                raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
+            if reported is not None:
+                raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
         return parsed
 
     async def read(self) -> bytes:
-        """The next bytes of the body, perhaps none; `all_read` is set at the end."""
+        """The next bytes of the body, perhaps none; `all_read` is set at the end. Its errors may have secrets."""
         data, self._early_body = self._early_body, b""
         if not data and self._response.framing_error:
             raise ProtocolError(self._response.framing_error)
@@ -159,6 +180,15 @@ class Call:
         if self.driver.is_cancelled:
             raise Cancelled("the stream was closed") from cause
 
+    @contextlib.contextmanager
+    def _masked(self) -> Iterator[None]:
+        """Mask the secrets in an error that the block raises."""
+        try:
+            yield
+        except LocalChatError as error:
+            self.secrets.mask_error(error)
+            raise
+
     def check_size(self, n_bytes: int) -> None:
         """Raise ProtocolError if a body of `n_bytes` exceeds `max_bytes` of the client."""
         limit = self.settings.max_bytes
@@ -209,19 +239,19 @@ class Call:
 
     async def _connect(self) -> None:
         """Connect to the server, with TLS for https, or to the proxy."""
-        settings, proxy = self.settings, None
+        settings = self.settings
         self.deadlines.begin("connect")
         try:
-            proxy = find_proxy(settings.address, settings.proxy)
-            self._connection = await self._open(proxy)
+            self._proxy = find_proxy(settings.address, settings.proxy)
+            self._connection = await self._open(self._proxy)
             if settings.address.scheme == "https":
-                await self._start_tls(proxy)
+                await self._start_tls(self._proxy)
             else:
-                self._connection.proxy = proxy
+                self._connection.proxy = self._proxy
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ValueError, RuntimeError, ProtocolError, IncompleteStream) as error:
-            raise ConnectError(connect_message(settings, error, proxy)) from error
+            raise ConnectError(connect_message(settings, error, self._proxy)) from error
 
     async def _open(self, proxy: Proxy | None) -> Any:
         """Try the addresses of the host, one after another."""
@@ -230,7 +260,7 @@ class Call:
             candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
         else:
             host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
-            candidates = await self._look_up(host, port)
+            candidates = known_addresses(host, port) or await self._timed(self.driver.look_up, host, port)
         failure: Exception = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
             left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
@@ -240,18 +270,9 @@ class Call:
             except socket.timeout:
                 failure = timed_out(kind)
             except OSError as error:
-                failure = error
+                # That the host refuses the connection says more than that this machine has no IPv6, for example.
+                failure = failure if isinstance(failure, ConnectionRefusedError) else error
         raise failure
-
-    async def _look_up(self, host: str, port: int) -> list[Any]:
-        found, delay = look_up(host, port), _FIRST_LOOKUP_POLL_S
-        while not found:
-            self.deadlines.left()  # Raises TimedOut.
-            await self.wait(self.driver.sleep, delay)
-            delay = min(2 * delay, _MAX_LOOKUP_POLL_S)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return list(found[0])
 
     async def _start_tls(self, proxy: Proxy | None) -> None:
         address = self.settings.address
@@ -259,8 +280,9 @@ class Call:
             headers = {"Host": address.authority, **proxy.headers}
             status = await self._exchange(request_head(f"CONNECT {address.authority} HTTP/1.1", headers))
             if status // 100 != 2:
-                raise OSError(f"it refused the tunnel with status {status}")
-        context = await self.wait(self.driver.call, None, tls_context, self.settings.verify)
+                # A busy proxy may allow it later.
+                raise (OSError if status >= 500 else ProtocolError)(f"it refused the tunnel with status {status}")
+        context = await self._timed(self.driver.read_files, self.settings.tls_context)
         await self._timed(self.driver.start_tls, self._connection, context, address.host)
 
     async def _timed(self, operation: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
@@ -282,9 +304,9 @@ class Call:
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ProtocolError) as error:
-            cause = None if isinstance(error, ProtocolError) else error  # Its message may quote the key.
-            shown = self.settings.shown(str(error) or type(error).__name__)
-            raise ConnectError(f"no response from {self.settings.address.shown}: {shown}") from cause
+            kind = ProtocolError if isinstance(error, ProtocolError) else ConnectError
+            reason = str(error) or type(error).__name__
+            raise kind(f"no response from {self.settings.address.shown}: {reason}") from error
 
     async def _exchange(self, request: bytes) -> int:
         """Send bytes, receive the head of the response to them, and return the status."""
@@ -299,8 +321,8 @@ class Call:
             if not data:
                 self._response.feed_end()
             self._early_body = self._response.feed(data)
-        self.headers = self._response.headers
-        return self._response.status
+        self.status, self.headers = self._response.status, self._response.headers
+        return self.status
 
     async def _receive(self) -> bytes:
         data: bytes = await self._timed(self.driver.read, self._connection)

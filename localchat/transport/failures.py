@@ -1,4 +1,7 @@
-"""The errors of connections and statuses, with messages that say what to do; which are retried, and when. No I/O."""
+"""The errors of connections and statuses, with messages that say what to do; which are retried, and when. No I/O.
+
+The texts of servers in them are not masked here: `Call` masks every error that it raises.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import math
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from urllib.parse import urljoin
 
-from ..errors import ConnectError, IncompleteStream, LocalChatError, StatusError, TimedOut
+from ..errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError
 from ..reply.payloads import parse_error
 from .addresses import Proxy
 from .settings import Settings
@@ -21,6 +25,8 @@ _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 8.0
 _MAX_RETRY_AFTER_S = 120.0  # A longer Retry-After is not waited for.
 _RETRIED_STATUSES = frozenset({408, 409, 429})  # The statuses that are retried, besides those from 500 on.
+
+_SPEAKS_NO_TLS = "WRONG_VERSION_NUMBER"  # Of OpenSSL: what the server sent is no TLS.
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -40,22 +46,37 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | None:
-    """Seconds to wait before the next try; None if the error is not retried."""
+    """Seconds to wait before the next try; None if the error is not retried.
+
+    A timeout is not retried: the server was silent for as long as the program allows. Nor is what cannot change.
+    """
     after = None
     if isinstance(error, StatusError):
         is_retried = error.status in _RETRIED_STATUSES or (error.status >= 500 and error.status != 501)
         if not {"true": True, "false": False}.get(error.headers.get("x-should-retry", ""), is_retried):
             return None
         after = error.retry_after
-    elif not isinstance(error, (ConnectError, TimedOut, IncompleteStream)) or getattr(error, "kind", "") == "total":
+    elif not isinstance(error, (ConnectError, IncompleteStream)) or _is_permanent(error.__cause__):
         return None
     if tries >= max_retries or (after or 0) > _MAX_RETRY_AFTER_S:
         return None
     if after is not None and after > 0:
         return after
-    import random
+    import random  # Few calls are retried.
 
     return min(_FIRST_DELAY_S * 2.0**tries, _MAX_DELAY_S) * (1 - 0.25 * random.random())
+
+
+def _is_permanent(cause: BaseException | None) -> bool:
+    """Whether a further try would fail for the same cause."""
+    if isinstance(cause, socket.gaierror):
+        return cause.errno != socket.EAI_AGAIN
+    if _SPEAKS_NO_TLS in str(cause):
+        return True
+    ssl = sys.modules.get("ssl")  # Imported if https was used.
+    if ssl is not None and isinstance(cause, ssl.SSLError):  # A connection that ended is another kind of SSLError.
+        return not isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError))
+    return isinstance(cause, (ValueError, PermissionError, ProtocolError))
 
 
 def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
@@ -68,14 +89,12 @@ def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -
         return f"the host {settings.address.host!r} is not known: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return f"the certificate of {shown} is not trusted: name the CA with verify=PATH or SSL_CERT_FILE ({error})"
-    if "WRONG_VERSION_NUMBER" in str(error):
+    if _SPEAKS_NO_TLS in str(error):
         return f"{shown} does not use TLS: use http:// ({error})"
     return f"no connection to {shown}: {error}"
 
 
 def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
-    body = settings.mask(body)
-    headers = {name: settings.mask(value) for name, value in headers.items()}
     reported = parse_error(body)
     hint = _status_hint(settings, status, headers)
     return StatusError.class_for(status)(
@@ -86,7 +105,7 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
         param=reported.param,
         retry_after=retry_after(headers),
         request_id=headers.get("x-request-id"),
-        headers=headers,
+        headers=dict(headers),
         body=body,
     )
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from .addresses import Proxy
+from .addresses import Proxy, look_up
 
 Result = TypeVar("Result")
 
@@ -115,6 +115,17 @@ class Pool:
             connection.close()
 
 
+def start_thread(function: Callable[[], object]) -> None:
+    """Run a function in a thread of its own, or at once if the system or the interpreter allows no further thread.
+
+    It is no thread of an executor, which has a limit of threads, all of which the program may keep busy.
+    """
+    try:
+        threading.Thread(target=function, name="localchat", daemon=True).start()
+    except RuntimeError:
+        function()
+
+
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine that awaits only operations of a Driver, which block and never suspend it. Returns its result."""
     hooks = sys.get_asyncgen_hooks()
@@ -136,36 +147,53 @@ class Driver:
     """Performs the operations of one call. They raise socket.timeout after `limit` seconds, OSError after `cancel`."""
 
     def __init__(self) -> None:
-        self._cancelled = threading.Event()  # Set by `cancel`. The event also wakes the wait before a retry.
-        # The connection that an operation blocks on. The lock prevents `cancel` from shutting a connection down after
-        # the operation: another call may use it then. It is an RLock, as a signal handler may cancel as well.
+        self.is_cancelled = False  # Set by `cancel`.
+        # Wakes the operation that blocks; None if none does. The lock prevents `cancel` from shutting a connection down
+        # after the operation: another call may use it then. It is an RLock, as a signal handler may cancel as well.
+        self._wake: Callable[[], object] | None = None
         self._lock = threading.RLock()
-        self._busy: Connection | None = None
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._cancelled.is_set()
 
     def cancel(self) -> None:
         """Stop the call at once, from any thread. The thread that runs the call gets Cancelled."""
         with self._lock:
-            self._cancelled.set()
-            if self._busy is not None:
-                self._busy.shut()
+            self.is_cancelled = True
+            if self._wake is not None:
+                self._wake()
 
     async def sleep(self, limit: float) -> None:
-        self._cancelled.wait(limit)
+        woken = threading.Event()
+        self._blocking(woken.set, lambda: woken.wait(limit))
 
-    async def call(self, limit: float | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def read_files(self, limit: float | None, function: Callable[[], Any]) -> Any:
         """Call a function that reads files."""
-        return function(*arguments)
+        return function()
+
+    async def look_up(self, limit: float | None, host: str, port: int) -> list[Any]:
+        """The addresses of a host, from the resolver, which is called in a thread since it cannot be interrupted."""
+        ended = threading.Event()
+        outcome: list[Any] = []
+
+        def run() -> None:
+            try:
+                outcome.append(look_up(host, port))
+            except (OSError, UnicodeError) as error:
+                outcome.append(error)
+            ended.set()
+
+        start_thread(run)
+        self._blocking(ended.set, lambda: ended.wait(limit))
+        if not outcome:
+            raise socket.timeout
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return list(outcome[0])
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
-        """Connect to an address of `addresses.look_up`."""
+        """Connect to an address of `look_up`."""
         connection = Connection(socket.socket(*where[:3]))
         try:
             configure(connection.sock)
-            self._blocking(limit, connection, lambda: connection.sock.connect(where[4]))
+            self._transfer(limit, connection, lambda: connection.sock.connect(where[4]))
         except BaseException:
             connection.close()
             raise
@@ -173,24 +201,28 @@ class Driver:
 
     async def start_tls(self, limit: float | None, connection: Connection, context: Any, host: str) -> None:
         connection.sock = context.wrap_socket(connection.sock, server_hostname=host, do_handshake_on_connect=False)
-        self._blocking(limit, connection, connection.sock.do_handshake)
+        self._transfer(limit, connection, connection.sock.do_handshake)
 
     async def write(self, limit: float | None, connection: Connection, data: bytes) -> None:
-        self._blocking(limit, connection, lambda: connection.sock.sendall(data))
+        self._transfer(limit, connection, lambda: connection.sock.sendall(data))
 
     async def read(self, limit: float | None, connection: Connection) -> Any:
         """The next bytes; empty at the end of the connection."""
-        return self._blocking(limit, connection, lambda: connection.receive(limit))
+        return self._transfer(limit, connection, lambda: connection.receive(limit))
 
-    def _blocking(self, limit: float | None, connection: Connection, operation: Callable[[], Any]) -> Any:
-        """Run an operation of a connection within the limit; `cancel` may wake it."""
+    def _transfer(self, limit: float | None, connection: Connection, operation: Callable[[], Any]) -> Any:
+        """Run an operation of a connection within the limit."""
+        connection.sock.settimeout(limit)
+        return self._blocking(connection.shut, operation)
+
+    def _blocking(self, wake: Callable[[], object], operation: Callable[[], Any]) -> Any:
+        """Run an operation that blocks; `cancel` calls `wake`, which ends it."""
         with self._lock:
             if self.is_cancelled:
                 raise ConnectionAbortedError("the call was cancelled")
-            self._busy = connection
+            self._wake = wake
         try:
-            connection.sock.settimeout(limit)
             return operation()
         finally:
             with self._lock:
-                self._busy = None
+                self._wake = None

@@ -1,16 +1,16 @@
-"""Timeouts of a call: `Timeout` has their values, `Deadlines` measures the time."""
+"""Timeouts of a call: `Timeout` has their values, `TotalDeadline` and `Deadlines` measure the time."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TimedOut
-from ..events import Frozen
 
 _TIMEOUT_REASONS = {
     "connect": "no connection",
-    "first": "no first event",
+    "first": "no first output",
     "idle": "no further bytes",
     "stall": "only keep-alives or empty events",
     "total": "no complete response",
@@ -20,16 +20,18 @@ _MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more
 _DEFAULT: Any = object()
 
 
-class Timeout(Frozen):
+@dataclass(frozen=True, init=False)
+class Timeout:
     """Timeouts in seconds; None means no limit.
 
     `Timeout(30)` sets all; limits given by name have priority. Raises ValueError for a value that is not above zero.
     """
 
     connect: float | None = 5.0  # For making the connection.
-    # From the request to the first event. A local server may load a model and prefill a long prompt.
+    # From the request, or the last report of its progress, to the first output of the model: a server may load a model
+    # and prefill a long prompt. An event without output, such as the role of the message, does not end it.
     first: float | None = 600.0
-    idle: float | None = 120.0  # Without any bytes, after the first event.
+    idle: float | None = 120.0  # Without any bytes, after the first output.
     stall: float | None = 600.0  # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
     total: float | None = None  # For the whole call, with its retries.
 
@@ -44,12 +46,13 @@ class Timeout(Frozen):
         total: float | None = _DEFAULT,
     ) -> None:
         named = {"connect": connect, "first": first, "idle": idle, "stall": stall, "total": total}
-        given = {name: seconds if value is _DEFAULT else value for name, value in named.items()}
-        super().__init__(**{name: value for name, value in given.items() if value is not _DEFAULT})
-        for limit in vars(self).values():
+        for name, value in named.items():
+            limit = seconds if value is _DEFAULT else value
+            limit = getattr(type(self), name) if limit is _DEFAULT else limit
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (is_number and 0 < limit < float("inf")):
                 raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {limit!r}")
+            vars(self)[name] = limit
 
     @staticmethod
     def of(value: Timeout | float | None) -> Timeout:
@@ -64,12 +67,29 @@ def timed_out(kind: str) -> TimedOut:
     return TimedOut(f"{_TIMEOUT_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
 
 
-class Deadlines:
-    """The deadlines of one call, as times of time.monotonic; None means no limit."""
+class TotalDeadline:
+    """The end of `Timeout.total`. All requests of one call of the program share it, such as the rounds of `run`."""
 
-    def __init__(self, timeout: Timeout) -> None:
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self.end: float | None = None  # A time of time.monotonic; None for no limit, and before the first request.
+
+    def start(self) -> None:
+        """Start the timeout with the first request."""
+        if self.end is None:
+            self.end = _after(self._seconds)
+
+    def at_most(self, seconds: float) -> float:
+        """These seconds, or the seconds left if they are fewer."""
+        return seconds if self.end is None else min(seconds, self.end - time.monotonic())
+
+
+class Deadlines:
+    """The deadlines of the requests of one Call, as times of time.monotonic; None means no limit."""
+
+    def __init__(self, timeout: Timeout, total: TotalDeadline) -> None:
         self._timeout = timeout
-        self._total_end: float | None = None
+        self.total = total
         self._finish_end: float | None = None
         # The end of the current phase, and the timeout that it comes from: "connect", "first" or "stall".
         self._phase_end: float | None = None
@@ -78,15 +98,16 @@ class Deadlines:
         self._paused_at = 0.0
 
     def begin(self, phase: str) -> None:
-        """Start the timeout `connect`, or `first` of a request; the first of them also starts the total timeout."""
+        """Start the timeout `connect`, or `first` of a request; the first of all also starts the total timeout."""
         # The total starts last: if both have the same seconds, the error names the phase.
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
-        self._total_end = self._total_end or _after(self._timeout.total)
+        self.total.start()
         self._finish_end, self._paused_at = None, 0.0
 
-    def event(self) -> None:
-        """Start the timeout of the next event."""
-        self._phase_end, self._phase = _after(self._timeout.stall), "stall"
+    def restart(self, has_output: bool) -> None:
+        """Start the timeout of the next event; before the first output of the model, that of the first one again."""
+        phase = "stall" if has_output else "first"
+        self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
 
     def end_within(self, seconds: float | None) -> None:
         """Let the response end within these seconds, None for no limit. An earlier end stays."""
@@ -104,16 +125,12 @@ class Deadlines:
             self._phase_end += now - self._paused_at
         self._paused_at = 0.0
         seconds, kind = self._timeout.idle if self._phase == "stall" else None, "idle"
-        for end, name in ((self._phase_end, self._phase), (self._total_end, "total"), (self._finish_end, "total")):
+        for end, name in ((self._phase_end, self._phase), (self.total.end, "total"), (self._finish_end, "total")):
             if end is not None and (seconds is None or end - now < seconds):
                 seconds, kind = end - now, name
         if seconds is not None and seconds <= 0:
             raise timed_out(kind)
         return None if seconds is None else min(seconds, _MAX_WAIT_S), kind
-
-    def at_most(self, seconds: float) -> float:
-        """These seconds, or the seconds left of the total if they are fewer."""
-        return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
 
 def _after(seconds: float | None) -> float | None:

@@ -10,11 +10,13 @@ import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
 
 import localchat.transport.addresses
+import localchat.transport.aio_sockets
 import localchat.transport.call
 import localchat.transport.sockets
 from localchat import AsyncClient, ConnectError
@@ -23,7 +25,7 @@ from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.support.clients import failure, failure_at, make_client, run_async, until
 from tests.support.documents import run
 from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, STOP, chunks, piece, with_length
-from tests.support.raw_server import DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.raw_server import CERTIFICATE, DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
 from tests.support.slow_servers import interrupted, responding_once, waiting
 
 
@@ -108,6 +110,66 @@ def test_fork_disturbs_neither_the_stream_of_the_parent_nor_the_child():
         assert run([sys.executable, "-c", program, server.url]).returncode == 0
 
 
+def test_fork_does_not_end_an_asynchronous_stream_of_the_parent():
+    """The child closes the client, whose socket and selector both processes have, and ends."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    program = (
+        "import asyncio, os, sys, localchat\n"
+        "async def main():\n"
+        "    client = localchat.AsyncClient(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
+        "    async with client.stream('hi') as stream:\n"
+        "        assert await stream.text.__anext__() == 'a'\n"
+        "        child = os.fork()\n"
+        "        if not child:\n"
+        "            await stream.close()\n"
+        "            await client.close()\n"
+        "            os._exit(0)\n"
+        "        assert os.waitpid(child, 0)[1] == 0\n"
+        "        await client.request('GET', '/seen')\n"
+        "        print(''.join([text async for text in stream.text]))\n"
+        "asyncio.run(main())\n"
+    )
+    child_has_ended = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            if request.method == "GET":
+                child_has_ended.set()
+                peer.send(MODELS)
+                continue
+            peer.send(OPEN)
+            assert child_has_ended.wait(DEADLINE_S)
+            peer.send(chunks(piece("b"), STOP, DONE))
+
+    with Server(handle) as server:
+        done = run([sys.executable, "-W", "ignore", "-c", program, server.url])
+    assert (done.stdout, done.returncode) == ("b\n", 0), done.stderr
+
+
+def test_blocking_calls_in_an_event_loop_leave_its_hooks_in_place():
+    """The hooks let the loop close the generators that are left at its end."""
+    ended = []
+
+    async def numbers():
+        try:
+            yield 1
+        finally:
+            ended.append("closed")
+
+    async def main(client) -> None:
+        hooks = sys.get_asyncgen_hooks()
+        client.chat("hi")
+        assert sys.get_asyncgen_hooks() == hooks != (None, None)
+        left.append(numbers())
+        await left[0].__anext__()
+
+    left = []
+    with always(HELLO) as server, make_client(server) as client:
+        asyncio.run(main(client))
+    assert ended == ["closed"]
+
+
 START = "import asyncio, os, sys, localchat\nclient = localchat.{}(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
 CALLS = {
     "Client": "wait = in_child = lambda value: value\n",
@@ -160,18 +222,24 @@ def test_closed_stream_is_disconnected_although_a_child_has_its_socket(calls):
 
 
 def test_cancel_between_the_check_and_the_wait_is_not_missed():
-    class Checked(threading.Event):
-        def is_set(self) -> bool:
-            was_set = super().is_set()
+    class CheckedDriver(Driver):
+        was_cancelled = False
+
+        @property
+        def is_cancelled(self) -> bool:
+            was_cancelled = self.was_cancelled
             if not threads:
-                threads.append(threading.Thread(target=driver.cancel))
+                threads.append(threading.Thread(target=self.cancel))
                 threads[0].start()
                 threads[0].join(0.1)  # It waits for the lock, and would be done without one.
-            return was_set
+            return was_cancelled
+
+        @is_cancelled.setter
+        def is_cancelled(self, value: bool) -> None:
+            self.was_cancelled = value
 
     threads: list[threading.Thread] = []
-    driver, pair = Driver(), socket.socketpair()
-    driver._cancelled = Checked()
+    driver, pair = CheckedDriver(), socket.socketpair()
     with pair[0], pair[1]:
         assert run_blocking(driver.read(DEADLINE_S, Connection(pair[0]))) == b""
     threads[0].join(DEADLINE_S)
@@ -188,8 +256,10 @@ def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
 
 
 def test_localhost_tries_ipv4_first():
-    families = [info[0] for info in localchat.transport.addresses.addresses("localhost", 80)]
-    assert families[0] == socket.AF_INET
+    for host in ("localhost", "any.localhost"):
+        addresses = localchat.transport.addresses.known_addresses(host, 80)
+        assert [address[4][0] for address in addresses] == ["127.0.0.1", "::1"]
+    assert localchat.transport.addresses.known_addresses("mylocalhost", 80) is None
 
 
 @pytest.mark.parametrize("verify", ["path", "context", False], ids=str)
@@ -200,6 +270,35 @@ def test_tls(certificate, verify, client_class):
         verify = ssl.create_default_context(cafile=f"{certificate}.crt")
     with with_tls(always(HELLO), certificate) as server, make_client(server, client_class, verify=verify) as client:
         for _ in range(3):
+            assert client.chat("hi").text == "Hello"
+
+
+def test_tls_offers_http_1_1_to_servers_that_require_a_protocol(certificate, client_class):
+    """ALPN: a server that finds no common protocol ends the handshake."""
+    server = with_tls(always(HELLO), certificate)
+    server.tls.set_alpn_protocols(["http/1.1"])
+    selected = []
+    handle = server.handle
+    server.handle = lambda peer, server: (selected.append(peer.sock.selected_alpn_protocol()), handle(peer, server))
+    with server, make_client(server, client_class, verify=f"{certificate}.crt") as client:
+        assert client.chat("hi").text == "Hello"
+    assert selected == ["http/1.1"]
+
+
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_each_client_reads_the_certificates_that_are_there(
+    by_variable, certificate, tmp_path, client_class, monkeypatch
+):
+    """A file of certificates that was replaced counts for new clients."""
+    path = tmp_path / "ca.pem"
+    path.write_bytes(CERTIFICATE.with_name("other.pem").read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    options = {"verify": True if by_variable else path}
+    with with_tls(always(HELLO), certificate) as server:
+        with make_client(server, client_class, **options) as client, pytest.raises(ConnectError, match="not trusted"):
+            client.chat("hi")
+        path.write_bytes(Path(f"{certificate}.crt").read_bytes())
+        with make_client(server, client_class, **options) as client:
             assert client.chat("hi").text == "Hello"
 
 
@@ -361,12 +460,29 @@ def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class, mon
     assert "zqz" not in "".join(traceback.format_exception(None, error, None))
 
 
-def test_lookup_without_a_thread_is_an_error_of_the_connection(client_class, monkeypatch):
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+def test_hosts_are_found_where_no_thread_can_be_started(client_class, monkeypatch):
+    """As in an atexit function, in a sub-interpreter, and at the limit of threads of the system."""
+    looked_up = []
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    failure_at("http://h.example/v1", ConnectError, "no connection .* can't start new thread", client_class)
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    class Threading:  # Of the client alone: the server starts threads.
+        Thread, Event, RLock = Refused, threading.Event, threading.RLock
+
+    def resolve(host: str, port: int, flags: int = 0) -> list:
+        looked_up.append(host)
+        return socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
+
+    with always(HELLO) as server:
+        monkeypatch.setattr(localchat.transport.sockets, "look_up", resolve)
+        monkeypatch.setattr(localchat.transport.aio_sockets, "look_up", resolve)
+        monkeypatch.setattr(localchat.transport.sockets, "threading", Threading)
+        for host in ("localhost", "h.example"):
+            with client_class(f"http://{host}:{server.port}/v1", model="m", proxy=False) as client:
+                assert client.chat("hi").text == "Hello"
+    assert looked_up == ["h.example"]
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])

@@ -21,7 +21,7 @@ from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
 from tests.support.fuzz import cuts
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, OPEN, chunked, chunks, delta, piece, sse, with_length
-from tests.support.raw_server import KEY, Peer, Request, Server, always, serving
+from tests.support.raw_server import KEY, Peer, Request, Server, always, serving, with_tls
 from tests.support.scripted import playing, text
 from tests.support.slow_servers import dripping
 
@@ -130,6 +130,36 @@ def test_longest_retry_after_is_waited_for(monkeypatch):
         failure(server, RateLimitError, max_retries=1)
         assert len(server.requests) == n_tries
     assert waits == [120]
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.0", "-3", "Wed, 21 Oct 2020 07:28:00 GMT"])
+def test_retry_pauses_also_if_the_server_allows_it_at_once(seconds):
+    headers = {"retry-after": seconds}
+    error = ServerError(
+        "busy", status=503, headers=headers, retry_after=localchat.transport.failures.retry_after(headers)
+    )
+    assert localchat.transport.failures.retry_delay(error, 0, 2) >= 0.3
+
+
+PERMANENT = {
+    "no HTTP": (b"SSH-2.0-OpenSSH_9\r\n\r\n", "http", {}),
+    "no status": (b"HTTP/1.1 OK\r\n\r\n", "http", {}),
+    "no TLS": (b"HTTP/1.1 400 Bad\r\n\r\n", "https", {}),
+    "a certificate that is not trusted": (None, "https", {}),
+    "a proxy that refuses": (b"HTTP/1.1 407 Log in\r\n\r\n", "https", {"proxy": "http://127.0.0.1:{}"}),
+}
+
+
+@pytest.mark.parametrize(("raw", "scheme", "options"), PERMANENT.values(), ids=PERMANENT)
+def test_what_cannot_change_is_not_repeated(raw, scheme, options, client_class, certificate):
+    retries = []
+    server = with_tls(always(HELLO), certificate) if raw is None else Server(lambda peer, server: peer.send(raw))
+    with server:
+        url = "https://h.example/v1" if options else f"{scheme}://127.0.0.1:{server.port}/v1"
+        options = {name: text.format(server.port) for name, text in options.items()}
+        options = {**options, "max_retries": 3, "on_retry": lambda *values: retries.append(values)}
+        failure_at(url, (ConnectError, ProtocolError), client_class=client_class, **options)
+        assert (retries, server.connections) == ([], 1)
 
 
 def test_delay_grows_to_a_limit_with_jitter():

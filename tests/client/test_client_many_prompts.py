@@ -1,5 +1,6 @@
 """Client.map, and the log records of calls."""
 
+import dataclasses
 import logging
 import threading
 import time
@@ -25,9 +26,10 @@ def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_cl
     with playing(echo, client_class=client_class) as (client, script):
         results = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
     assert isinstance(results[7].error, StatusError)
-    for read in (str, lambda reply: reply.finish_reason, lambda reply: reply.parsed):
+    for read in (str, lambda reply: reply.finish_reason, lambda reply: reply.message):
         with pytest.raises(StatusError, match="I do not like 7"):
             read(results[7])
+    assert dataclasses.asdict(results[7])["choices"] == ()
     assert [str(result) for result in results if result.error is None] == [f"<{n}>" for n in PROMPTS if n != "7"]
     assert progress == [(n, 20) for n in range(1, 21)]
     assert all(request["temperature"] == 0 for request in script.requests)

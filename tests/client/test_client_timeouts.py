@@ -14,10 +14,23 @@ from localchat import AsyncClient, Client, Timeout
 from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
 from localchat.terminal import ask, printer
 from localchat.transport import call, failures, sockets
-from localchat.transport.timeouts import Deadlines
+from localchat.transport.timeouts import Deadlines, TotalDeadline
 from tests.support.clients import failure, failure_at, make_client, run_async, until
-from tests.support.raw_responses import DONE, HELLO, OPEN, STOP, chunked, chunks, piece, sse, until_close, with_length
-from tests.support.raw_server import DEADLINE_S, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.documents import run
+from tests.support.raw_responses import (
+    DONE,
+    HELLO,
+    OPEN,
+    STOP,
+    chunked,
+    chunks,
+    delta,
+    piece,
+    sse,
+    until_close,
+    with_length,
+)
+from tests.support.raw_server import DEADLINE_S, Peer, Request, Server, always, at_unix_socket, serving, with_tls
 from tests.support.slow_servers import dripping, full_listener, interrupted, pinging, responding_once, silent, waiting
 
 
@@ -35,12 +48,31 @@ def test_timeout_is_one_number_for_all_limits_or_one_for_each(timeout: Timeout, 
     assert (timeout.connect, timeout.first, timeout.idle, timeout.stall, timeout.total) == limits
 
 
-def test_none_is_no_timeout_and_the_default_is_another_value():
-    with Client(timeout=3) as client:
-        for given, used in (({}, Timeout(3)), ({"timeout": None}, Timeout(None)), ({"timeout": Timeout()}, Timeout())):
-            assert client.stream("hi", **given)._request.timeout == used
-            assert client.with_options(**given)._settings.timeout == used
-    assert Client()._settings.timeout == Timeout() != Timeout(None)
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, "total"),
+        ({"timeout": None}, None),
+        ({"timeout": Timeout()}, None),
+        ({"timeout": Timeout(total=0.1)}, "total"),
+    ],
+    ids=["of the client", "none", "the default", "another"],
+)
+def test_timeout_of_a_call_replaces_that_of_the_client_also_by_none(options, kind, client_class):
+    """The server responds after a while, which only some of the timeouts allow."""
+    released = threading.Event()
+    with interrupted(released, b"", HELLO) as server, make_client(server, client_class, timeout=0.1) as client:
+        for other, given in ((client, options), (client.with_options(**options), {})):
+            released.clear()
+            timer = threading.Timer(0.3, released.set)
+            timer.start()
+            if kind is None:
+                assert other.chat("hi", **given).text == "Hello"
+            else:
+                with pytest.raises(TimedOut) as caught:
+                    other.chat("hi", **given)
+                assert caught.value.kind == kind
+            timer.join(DEADLINE_S)
 
 
 ANNOUNCED = b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n"
@@ -83,9 +115,9 @@ def test_timeouts_do_not_run_between_reads():
 
 
 def test_timeout_for_the_end_of_a_response_is_cancelled_if_text_follows_and_never_exceeds_the_total():
-    deadlines = Deadlines(Timeout(total=60))
+    deadlines = Deadlines(Timeout(total=60), TotalDeadline(60))
     deadlines.begin("first")
-    deadlines.event()
+    deadlines.restart(has_output=True)
     left = []
     for seconds in (5, None, 600):
         deadlines.end_within(seconds)
@@ -111,6 +143,95 @@ def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call(
 
     with interrupted(late, HELLO[:-5], HELLO[-5:]) as server:
         assert run_async(server.url, twice) == "HelloHello"
+
+
+def calls_add(request: Request, number: int) -> bytes:
+    """After a while, a call, or a text that is no JSON."""
+    time.sleep(0.15)  # What the server takes for each request; nothing waits for it.
+    if "tools" not in request.json:
+        return chunked(piece("no JSON"), STOP, DONE)
+    call = {"index": 0, "id": "a", "function": {"name": "add", "arguments": "{}"}}
+    return chunked(delta("tool_calls", tool_calls=[call]), DONE)
+
+
+def add() -> int:
+    """Add."""
+    return 1
+
+
+SEVERAL_REQUESTS: dict[str, Any] = {
+    "mismatches": lambda client: client.chat("hi", response_format=int, retries_on_mismatch=20),
+    "rounds": lambda client: client.run("hi", [add], max_rounds=20),
+    "rounds of a stream": lambda client: list(client.run_stream("hi", [add], max_rounds=20)),
+    "rounds of a conversation": lambda client: client.conversation(tools=[add], max_rounds=20).say("hi"),
+}
+
+
+@pytest.mark.parametrize("use", SEVERAL_REQUESTS.values(), ids=SEVERAL_REQUESTS)
+def test_total_is_the_time_of_all_requests_of_a_call(use, client_class):
+    with serving(calls_add) as server, make_client(server, client_class, timeout=Timeout(total=0.4)) as client:
+        start = time.monotonic()
+        with pytest.raises(TimedOut) as caught:
+            use(client)
+    assert caught.value.kind == "total"
+    assert len(server.requests) in (2, 3)
+    assert time.monotonic() - start < 2
+
+
+def test_total_of_a_call_does_not_count_for_the_next(client_class):
+    with serving(calls_add) as server, make_client(server, client_class, timeout=Timeout(total=0.4)) as client:
+        talk = client.conversation()
+        for _ in range(3):
+            assert client.chat("hi").text == talk.say("hi").text == "no JSON"
+
+
+@pytest.mark.parametrize("phase", ["connect", "first", "total"])
+def test_silent_server_costs_its_limit_once(phase, client_class):
+    """What was silent for as long as the program allows is not asked again."""
+    retries = []
+    options = {"max_retries": 5, "on_retry": lambda *values: retries.append(values), "model": "m"}
+    with full_listener() if phase == "connect" else silent() as port:
+        client = client_class(f"http://127.0.0.1:{port}/v1", timeout=Timeout(**{phase: 0.1}), **options)
+        with client, pytest.raises(TimedOut) as caught:
+            client.chat("hi")
+    assert (caught.value.kind, retries) == (phase, [])
+
+
+BUSY = """
+import asyncio, sys, threading, time
+from localchat import AsyncClient, Timeout, TimedOut
+
+async def main():
+    released = threading.Event()
+    loop = asyncio.get_running_loop()
+    waiting = [loop.run_in_executor(None, released.wait, 20) for _ in range(64)]
+    start = time.monotonic()
+    try:
+        async with AsyncClient(sys.argv[1], model="m", verify=False, max_retries=0, timeout=Timeout(total=5)) as client:
+            print((await client.chat("hi")).text, (await client.run("hi", [len_of])).text)
+    finally:
+        released.set()
+    await asyncio.gather(*waiting)
+
+def len_of(text: str) -> int:
+    "The length."
+    return len(text)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_no_call_waits_for_an_executor_that_the_program_fills(scheme, certificate):
+    def respond(request: Request, number: int) -> bytes:
+        call = {"index": 0, "id": "a", "function": {"name": "len_of", "arguments": '{"text": "a"}'}}
+        is_first_round = "tools" in request.json and request.json["messages"][-1]["role"] == "user"
+        return chunked(delta("tool_calls", tool_calls=[call]), DONE) if is_first_round else HELLO
+
+    server = serving(respond)
+    with with_tls(server, certificate) if scheme == "https" else server:
+        done = run([sys.executable, "-c", BUSY, server.url])
+    assert (done.stdout, done.stderr) == ("Hello Hello\n", "")
 
 
 def test_timeout_expires_on_https(certificate):
@@ -173,22 +294,42 @@ def test_timeouts_apply_to_reads_in_steps(monkeypatch):
         assert client.chat("hi").text == "Hello"
 
 
-def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payload_does_not(client_class):
-    """A server reports the progress of a long prefill; an empty payload is no more than a keep-alive."""
+EMPTY: dict[str, Any] = {"id": "1", "choices": []}
+PROGRESS: dict[str, Any] = {"prompt_progress": {"processed": 8}}
+ROLE: dict[str, Any] = {"choices": [{"delta": {"role": "assistant"}}]}
+OUTPUT: dict[str, Any] = {"choices": [{"delta": {"content": "a"}}]}
+# The payloads that are sent at once, the one that is then sent again and again, and the timeout that expires.
+REPEATED: dict[str, tuple[list[Any], Any, str]] = {
+    "an empty payload is a keep-alive": ([], EMPTY, "first"),
+    "a role is no output": ([ROLE], EMPTY, "first"),
+    "progress of the prefill is a sign of life": ([ROLE], PROGRESS, "total"),
+    "after the output, too": ([OUTPUT], PROGRESS, "total"),
+    "empty payloads after the output": ([OUTPUT], EMPTY, "stall"),
+}
+
+
+@pytest.mark.parametrize(("begin", "payload", "expired"), REPEATED.values(), ids=REPEATED)
+def test_payload_restarts_a_timeout_if_it_has_output_or_reports_progress(begin, payload, expired, client_class):
+    """Until the first output `first` applies, and neither `idle` nor `stall`."""
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
-        peer.send(chunked(end=False))
+        peer.send(chunked(*map(sse, begin), end=False))
         while True:
             peer.send(chunks(sse(payload), end=False))
             time.sleep(0.01)  # The pace of the payloads; nothing waits for it.
 
-    payload: dict[str, Any] = {"id": "1", "choices": []}
-    timeout = Timeout(idle=5, stall=0.25)
-    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
-    payload = {"prompt_progress": {"processed": 8}}
-    timeout = Timeout(idle=5, stall=1, total=1.3)  # A busy machine may pause the server for longer than its pace.
-    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"
+    # A busy machine may pause the server for longer than its pace.
+    limits = {"first": 0.5, "stall": 0.5, "total": 0.8} if expired == "total" else {"first": 0.25, "stall": 0.25}
+    timeout = Timeout(idle=5, **limits)
+    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == expired
+
+
+def test_silence_after_the_role_of_the_message_is_limited_by_first(client_class):
+    """Some servers send the role before they prefill the prompt."""
+    server = waiting(chunked(sse(ROLE), end=False))
+    timeout = Timeout(first=0.1, idle=0.01, stall=0.01)
+    assert failure(server, TimedOut, client_class=client_class, timeout=timeout).kind == "first"
 
 
 @pytest.mark.parametrize(
@@ -197,8 +338,6 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         (localchat.streams, "_AFTER_FINISH_S", 1, 10),
         (call, "ERROR_BODY_S", 1, 10),
         (call, "DRAIN_S", 0.02, 0.5),
-        (call, "_FIRST_LOOKUP_POLL_S", 0.0001, 0.001),
-        (call, "_MAX_LOOKUP_POLL_S", 0.001, 0.02),
         (failures, "_FIRST_DELAY_S", 0.1, 1),
         (failures, "_MAX_DELAY_S", 2, 20),
         (sockets, "_MAX_IDLE_S", 5, 60),

@@ -1,6 +1,7 @@
 """Events, values and errors: comparison, immutability, repr, pickling, JSON."""
 
 import copy
+import dataclasses
 import json
 import pickle
 import typing
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat import ToolResult, errors, events
+from localchat import Timeout, ToolResult, errors, events
 from localchat.errors import LocalChatError, StatusError
 from localchat.events import Choice, Reply, StreamEvent, ToolCall, Usage
 
@@ -20,6 +21,7 @@ EXAMPLES = {
     "content_delta": events.ContentDelta("a"),
     "reasoning_delta": events.ReasoningDelta("a"),
     "refusal_delta": events.RefusalDelta("a"),
+    "audio_delta": events.AudioDelta(b"\0", "a"),
     "tool_call_delta": events.ToolCallDelta(0, "call_1", "f", "{"),
     "tool_call": CALL,
     "logprobs": events.Logprobs(({"token": "a"},)),
@@ -38,9 +40,9 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
         event.choice_index = 1
     with pytest.raises(AttributeError, match="choice_index"):
         del event.choice_index
-    other = events.changed(event, raw={"a": 1})
+    other = dataclasses.replace(event, raw={"a": 1})
     assert (other, other.raw, event.raw) == (event, {"a": 1}, None)
-    assert events.changed(event, choice_index=1) != event
+    assert dataclasses.replace(event, choice_index=1) != event
     assert ", raw=" not in repr(event)
     assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
     assert tuple(vars(event)) == type(event).__match_args__
@@ -49,10 +51,32 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert json.dumps(other.as_dict()).startswith(f'{{"type": "{name}"')
 
 
+VALUES: dict[str, Any] = {
+    **EXAMPLES,
+    "tool_result": ToolResult(CALL, "a", value={1: print}),
+    "usage value": Usage(1, 2, 3, raw={"a": 1}),
+    "choice": Choice(text="a", tool_calls=(CALL,), audio=events.Audio("1", b"\0", "a")),
+    "reply": Reply((Choice(text="a"),), parsed=[1], headers={"a": "b"}, error=LocalChatError("x")),
+    "timeout": Timeout(3, connect=1, total=None),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_value_is_a_dataclass_that_can_be_copied_changed_and_pickled(value):
+    names = [field.name for field in dataclasses.fields(value)]
+    for same in (copy.copy(value), copy.deepcopy(value), dataclasses.replace(value), type(value)(**vars(value))):
+        assert (type(same), vars(same).keys()) == (type(value), vars(value).keys())
+        assert {name for name in names if str(getattr(same, name)) != str(getattr(value, name))} == set()
+    assert pickle.loads(pickle.dumps(dataclasses.replace(value))).__class__ is type(value)
+    assert list(dataclasses.asdict(value)) == names == list(vars(value)) == list(type(value).__match_args__ or names)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, names[0], None)
+
+
 def test_call_is_succeeded_or_failed_and_its_result_compares_without_the_value():
-    failed = events.changed(CALL, arguments=None, error="not JSON")
+    failed = dataclasses.replace(CALL, arguments=None, error="not JSON")
     assert (CALL.status, failed.status) == ("succeeded", "failed")
-    assert hash(CALL) != hash(events.changed(CALL, id="2"))
+    assert hash(CALL) != hash(dataclasses.replace(CALL, id="2"))
     assert ToolResult(CALL, "a", value=1) == ToolResult(CALL, "a", value=2)
 
 
@@ -100,7 +124,7 @@ class Day:
 
 
 def test_values_as_json_have_neither_raw_fields_nor_headers():
-    call = events.changed(CALL, extra={"signature": "s"}, raw={"x": 1})
+    call = dataclasses.replace(CALL, extra={"signature": "s"}, raw={"x": 1})
     reply = Reply((Choice(text="hi", tool_calls=(call,)),), headers={"Set-Cookie": "x"}, raw={}, parsed=Day(date.max))
     shown = reply.as_dict()
     assert json.loads(json.dumps(shown)) == shown

@@ -82,7 +82,7 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("--json hi", HELLO, f"{FIELDS}\n", "", 0),
     ("--schema s.json hi", in_two('{"a": 1}', "stop"), '{"a": 1}\n', "", 0),
     ("--schema s.json hi", in_two('{"a": "x"}', "stop"), "", "does not fit", 1),
-    ("--schema s.json hi", in_two('{"a": 1', "length"), "", "does not fit", 3),
+    ("--schema s.json hi", in_two('{"a": 1', "length"), "", "no value for response_format: set max_tokens", 3),
     *((f"-o {option} hi", HELLO, "", words, 1) for option, words in WRONG_OPTIONS.items()),
     *((arguments, HELLO, "", "usage:", 2) for arguments in (*WRONG_USAGES, "--schema s.json")),
 ]

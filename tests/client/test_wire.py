@@ -14,48 +14,37 @@ from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import normal_reason, parse_error
+from localchat.reply.response import ResponseParser
 from localchat.request.completion import Completion
 from localchat.request.models import parse_models
-from localchat.streams import Stream
-from localchat.transport.call import Call
 from localchat.transport.settings import Settings
-from localchat.transport.sockets import Driver, Pool
-from localchat.transport.timeouts import Timeout
 from tests.support.fuzz import pieces_of, replace_value
 
 DIALECTS = Path(__file__).parents[1] / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
 
 
-class Recorded(Call):
-    """A call without a connection: it reads recorded bytes, in the given pieces."""
-
-    def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
-        super().__init__(Settings(model="m", api_key=""), Pool(), Driver(), Timeout(), 0)
-        self._pieces = iter(pieces)
-        self.headers = {"content-type": content_type}
-
-    async def send(self, *request: Any) -> None:
-        pass
-
-    async def read(self) -> bytes:
-        piece = next(self._pieces, b"")
-        self._response.ended = not piece
-        return piece
-
-
-def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulator]:
+def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], ResponseParser]:
     """The events of a recording in the notation of its .json file."""
     options = recorded(name)[1].get("options", {})
-    call = Recorded(pieces, options.get("content_type", "text/event-stream"))
-    given = {name: options[name] for name in ("n", "think_tags") if name in options}
-    stream = Stream(call, Completion(call.settings, "hi", given, "stream"))
-    shown = []
+    parser = ResponseParser(
+        options.get("content_type", "text/event-stream"), options.get("n", 1), options.get("think_tags", "auto")
+    )
+    shown: list[list[Any]] = []
+    pieces = iter(pieces)
     try:
-        shown.extend(map(show, stream))
+        while not parser.is_over:
+            piece = next(pieces, None)
+            for events in parser.feed(piece or b"", is_end=piece is None):
+                shown.extend(map(show, events))
+            if piece is None:
+                break
+        for events in parser.finish():
+            shown.extend(map(show, events))
     except LocalChatError as error:
+        shown.extend(map(show, parser.flush()))
         shown.append(["raises", type(error).__name__])
-    return shown, stream._accumulator
+    return shown, parser
 
 
 def recorded(name: str) -> tuple[bytes, dict[str, Any]]:
@@ -101,13 +90,12 @@ def show(event: StreamEvent) -> list[Any]:
 def test_dialect(name):
     """The events do not depend on the chunks, and the reply is the sum of the events."""
     raw, expected = recorded(name)
-    shown, accumulator = play(name, [raw])
+    shown, parser = play(name, [raw])
     assert shown == expected["events"], expected["about"]
     assert play(name, (raw[i : i + 1] for i in range(len(raw))))[0] == expected["events"]
     for seed in range(5):
-        pieces = filter(None, pieces_of(raw, random.Random(seed)))  # An empty read would be the end.
-        assert play(name, pieces)[0] == expected["events"], seed
-    reply, events = accumulator.reply(), expected["events"]
+        assert play(name, pieces_of(raw, random.Random(seed)))[0] == expected["events"], seed
+    reply, events = parser.reply(), expected["events"]
     for choice in reply.choices:
         index = [choice.index] if choice.index else []
         for kind, text in (("content", choice.text), ("reasoning", choice.reasoning)):
@@ -122,9 +110,9 @@ def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
     raw, expected = recorded(name)
     full = play(name, [raw])[1].reply()
     for end in random.Random(name).sample(range(len(raw)), min(20, len(raw))):
-        shown, accumulator = play(name, [raw[:end]])
+        shown, parser = play(name, [raw[:end]])
         if shown and shown[-1][0] == "stop":
-            assert accumulator.reply().text == full.text
+            assert parser.reply().text == full.text
             continue
         assert shown[-1][0] == "raises", end
         without_warnings = [event for event in shown[:-1] if event[0] != "warning"]
@@ -179,12 +167,11 @@ def test_damaged_recordings_end_with_a_stop_or_an_error():
         raw = recorded(name)[0]
         for change in chance.sample(changes, chance.randrange(1, 3)):
             raw = change(raw, chance)
-        shown, accumulator = play(name, [raw])
+        shown, parser = play(name, [raw])
         assert shown[-1][0] in ("stop", "raises"), (seed, name, shown)
         assert sum(kind == "raises" for kind, *_ in shown) <= 1
-        accumulator.reply()
-        cut = [piece for piece in pieces_of(raw, chance) if piece]  # An empty read would be the end.
-        for pieces in (cut, [raw[i : i + 1] for i in range(len(raw))]):
+        parser.reply()
+        for pieces in (pieces_of(raw, chance), [raw[i : i + 1] for i in range(len(raw))]):
             assert play(name, pieces)[0] == shown, (seed, name, raw)
 
 
@@ -263,7 +250,7 @@ ERROR_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "expected"), ERROR_BODIES.values(), ids=ERROR_BODIES)
-def test_parse_error_k27(body, expected):
+def test_error_is_parsed_from_a_body_of_any_format(body, expected):
     error = parse_error(body)
     assert (error.message, error.error_type, error.code, error.param) == expected
 
@@ -289,7 +276,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
-def test_normal_reason_k7(reason, words):
+def test_finish_reason_has_the_name_of_the_client(reason, words):
     assert {normal_reason(word) for word in words.split()} == {reason}
     assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
 
@@ -308,7 +295,7 @@ USAGES = {
 
 
 @pytest.mark.parametrize(("raw", "usage"), USAGES.values(), ids=USAGES)
-def test_usage_c15(raw, usage):
+def test_usage_of_any_server(raw, usage):
     accumulator = Accumulator()
     accumulator.add({"choices": [], "usage": raw})
     assert accumulator.reply().usage == usage

@@ -115,9 +115,9 @@ def test_tables_of_the_client_are_complete():
     events = {row[0]: row[1:] for row in rows("| event | `type` |")}
     for event in (*get_args(localchat.StreamEvent), localchat.ToolResult):
         kind, shown = events[f"`{event.__name__}`"]
-        fields = set(getattr(event, "_fields", ()) or event.__dataclass_fields__) - {"choice_index", "raw", "type"}
+        names = {field.name for field in fields(event)} - {"choice_index", "raw", "type"}
         assert kind == f"`{event.type}`"
-        assert fields <= set(re.findall(r"`(\w+)`", shown)), event
+        assert names <= set(re.findall(r"`(\w+)`", shown)), event
 
 
 def test_readme_says_what_the_server_has():

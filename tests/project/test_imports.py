@@ -139,7 +139,7 @@ def test_name_imports_only_its_module(name: str, unneeded: str):
 @pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["response", "error"])
 def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
     """The client imports some modules only in the calls that need them."""
-    heavy = ["http.client", "email.utils", "ssl", "asyncio", "dataclasses", "inspect", "urllib.request", "logging"]
+    heavy = ["http.client", "email.utils", "ssl", "asyncio", "urllib.request", "logging"]
     heavy += ["http.server", "llama_cpp", "numpy", "jinja2", "PIL", "soundfile"]
     program = (
         "import contextlib, sys, localchat\n"

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import localchat.transport.addresses
+import localchat.transport.aio_sockets
+import localchat.transport.sockets
 from localchat import AsyncClient, Client
 from localchat.agent.conversation import AsyncConversation
 from tests.support.raw_server import DEADLINE_S, Server
@@ -49,9 +51,11 @@ class Waiting:
     def _waited(self, value: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():  # Which runs the loop.
             return asyncio.run_coroutine_threadsafe(value, self._loop).result(DEADLINE_S)
-        if inspect.isawaitable(value):
+        if inspect.isawaitable(value) and not isinstance(value, AsyncIterator):
             value = self._loop.run_until_complete(asyncio.wait_for(value, DEADLINE_S))
-        return Waiting(value, self._loop) if isinstance(value, (AsyncIterator, AsyncConversation)) else value
+        return (
+            Waiting(value, self._loop) if isinstance(value, (AsyncClient, AsyncConversation, AsyncIterator)) else value
+        )
 
 
 def waiting_client(*arguments: Any, **options: Any) -> Waiting:
@@ -103,11 +107,14 @@ def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Even
     """Make the resolver hang until the end of the test; the event is set when the resolver is called."""
     called, released = threading.Event(), threading.Event()
 
-    def hang(*where: Any) -> list[Any]:
+    def hang(host: str, port: int, flags: int = 0) -> list[Any]:
+        if flags:  # No resolver is needed for an IP address.
+            raise OSError(host)
         called.set()
         released.wait(DEADLINE_S)
         return []
 
-    monkeypatch.setattr(localchat.transport.addresses, "addresses", hang)
+    for module in (localchat.transport.addresses, localchat.transport.sockets, localchat.transport.aio_sockets):
+        monkeypatch.setattr(module, "look_up", hang)
     yield called
     released.set()

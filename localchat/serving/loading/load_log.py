@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import InferenceError
 from ..engine.values import ModelFacts
 from ..models.memory import gigabytes
-from ..models.model_file import ModelFile, printable_name
+from ..models.model_file import DEMO_PATH, ModelFile, printable_name
 from .loader import load_options
 from .logs import report, report_failure
 from .options import Options
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
+# Where the client looks for a server without another URL.
+DEFAULT_URL = "http://127.0.0.1:8080/v1"
 _BAR_WIDTH = 30
 _PAUSE_S = 10.0  # Seconds between two lines about the progress of a load.
 
@@ -117,13 +119,15 @@ class StartLog(LoadLog):
 
     def _report(self, file: ModelFile, facts: ModelFacts) -> None:
         size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
-        cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
+        cells = f"{facts.n_parallel} requests at once; KV cache of {facts.n_cells} tokens"
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
         total = gigabytes(facts.n_bytes + facts.n_context_bytes)
         report(f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}")
+        if file.path == DEMO_PATH:
+            report("         a tiny one for a first try; docs/models.md lists others: make run GET=Qwen/Qwen3-4B-GGUF")
         if facts.modalities:
             report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
-        report(f"context  {facts.n_ctx} tokens for each request; {cells}")
+        report(f"context  {facts.n_ctx} tokens for each request, {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
         if facts.workers:
@@ -134,8 +138,25 @@ class StartLog(LoadLog):
         report(f"loaded   in {self._seconds:.1f} s")
         report(f"localchat is ready: {file.name} at {self._url} (Ctrl-C ends it)")
         if self._url.startswith("http"):
-            python = shlex.quote(sys.executable or "python")
-            report(f'try: {python} -m localchat --base-url {self._url} "What is your name?"')
+            if self._options.has_page:
+                report(f"browser  {self._url.removesuffix('/v1')}")
+            report(f'terminal {self._client_command} "What is your name?"')
+
+    @property
+    def _client_command(self) -> str:
+        """The command that sends a prompt to this server."""
+        words = [_shown_path(sys.executable or "python"), "-m", "localchat"]
+        if self._url != DEFAULT_URL:
+            words += ["--base-url", self._url]
+        if self._options.api_keys:
+            words += ["--api-key", "KEY"]
+        return shlex.join(words)
+
+
+def _shown_path(path: str) -> str:
+    """A path that can be typed in the working directory."""
+    folder = os.getcwd() + os.sep
+    return path.removeprefix(folder) if os.sep in path.removeprefix(folder) else path
 
 
 def _write(text: str) -> None:

@@ -49,16 +49,16 @@ class Service:
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
         self._models: dict[object, ServedModel] = {None: self.default}
-        self._thread = ModelThread(self._changed, self.loaded, load, options, load_log or LoadLog(), clock)
+        self._model_thread = ModelThread(self._changed, self.loaded, load, options, load_log or LoadLog(), clock)
 
     @property
     def is_stopped(self) -> bool:
-        return self._thread.is_stopped
+        return self._model_thread.is_stopped
 
     def close(self) -> None:
         """End all models. Call this after the last request has ended."""
         self.stop()
-        self._thread.join()
+        self._model_thread.join()
         with contextlib.ExitStack() as closing:
             for served in self.loaded():
                 if (model := served.model) is not None:
@@ -66,7 +66,7 @@ class Service:
 
     def stop(self) -> None:
         """End the requests in flight, which check `is_stopped` or wait for an engine, and load no more."""
-        self._thread.stop()
+        self._model_thread.stop()
         for served in self.loaded():
             if (model := served.model) is not None:
                 model.engine.stop()
@@ -213,7 +213,7 @@ class Service:
         self._check_failure(served, since)
         served.is_wanted = served.is_wanted or is_wanted
         if served.state in (State.UNLOADED, State.FAILED):
-            self._thread.queue(served)
+            self._model_thread.queue(served)
 
     def _check_failure(self, served: ServedModel, since: float) -> None:
         failure = served.failure

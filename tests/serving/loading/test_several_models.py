@@ -337,6 +337,19 @@ def test_odd_files_spoil_no_list(server, tmp_path):
     assert [server.post("/api/show", model=name)[0] for name in names] == [200] * len(names)
 
 
+@started_with({"max_models": 2})
+def test_crash_of_a_model_in_use_gives_its_place_to_the_model_that_waits(server):
+    with server.service.using(server.service.find("one")) as crashing, server.service.using(server.service.find("two")):
+        waiting = server.later(server.chat, "three")
+        server.wait("three", "loading")
+        crashing.engine.has_died = True
+        crashing.engine.close()
+        again = server.later(server.chat, "one")  # The request notices the crash.
+        assert waiting.result(30)[0] == 200
+    assert again.result(30)[0] == 200
+    assert server.loads.names == ["one", "two", "three", "one"]
+
+
 @started_with({"max_models": 1})
 @pytest.mark.parametrize("waits_for", ["its load", "a model in use"])
 def test_server_that_closes_ends_a_request_that_waits_and_the_thread_that_loads(server, waits_for):
@@ -353,8 +366,8 @@ def test_server_that_closes_ends_a_request_that_waits_and_the_thread_that_loads(
         assert waiting.result(30)[0] == 503
         if closing is not None:
             closing.result(30)
-        server.service._thread._thread.join(30)
-        assert not server.service._thread._thread.is_alive()
+        server.service._model_thread._thread.join(30)
+        assert not server.service._model_thread._thread.is_alive()
 
 
 def test_loaded_model_is_served_after_its_file_is_gone_and_unloaded_after_its_request(server, tmp_path):
@@ -363,7 +376,8 @@ def test_loaded_model_is_served_after_its_file_is_gone_and_unloaded_after_its_re
     assert server.statuses("one") == [200]
     with server.service.using(server.service.find("one")):
         assert server.post("/models/unload", model="one")[0] == 200
-        assert [one["name"] for one in server.get("/api/ps")[1]["models"]] == ["one"]
+        (shown,) = server.get("/api/ps")[1]["models"]
+        assert (shown["name"], shown["expires_at"] < "2300") == ("one", True)
     wait_for(lambda: server.loads.n_open == 0)
     assert server.statuses("one") == [404]
 

@@ -1,8 +1,8 @@
 """Grammar rules for the arguments of tool calls: one by one, or as one JSON object.
 
 Between tags, a value is bare text without quotes, and the parser chooses its type by the schema. A value may be bare
-text only if the parser turns this text into a value that matches the schema. If a layout cannot enforce a schema, the
-arguments are one JSON object, which the parsers of all layouts accept.
+text only if the parser turns this text into a value that matches the schema. If a format cannot enforce a schema, the
+arguments are one JSON object, which the parsers of all formats accept.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ...schema.enforce import json_rule
 from ...schema.patterns import whole_text
 from ...schema.types import STRING, is_free, restrictions, types_at
 from ...schema.walk import DEFINITIONS, target_of
-from ..dialects.call_layout import ArgumentsLayout, CallLayout, ValueLayout
+from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
 from ..dialects.values import GEMMA_QUOTE, value_json
-from .lark import ANY, Rules, layout_regex, regex_literal, seq
+from .lark import ANY, Rules, regex_literal, seq, text_regex
 
 # The arguments of Gemma 4, which are in braces. Lists and objects in them are JSON, which the parser accepts too.
-_GEMMA = ArgumentsLayout("", ":", "", "", "", ",", False, (GEMMA_QUOTE, GEMMA_QUOTE))
+_GEMMA = ArgumentFormat(after_key=":", separator=",", line_breaks=False, quotes=(GEMMA_QUOTE, GEMMA_QUOTE))
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 # The characters of rules with a copy of the definitions: a minimum, and how many times the text of the schema.
 _MIN_COPIED, _MAX_COPIES = 30_000, 4
@@ -36,19 +36,19 @@ _PYTHON_VALUES = {
 
 
 class NotExact(Exception):
-    """The layout cannot enforce the schema."""
+    """The format cannot enforce the schema."""
 
 
-def argument_rule(rules: Rules, parameters: dict[str, Any], layout: CallLayout) -> str:
+def argument_rule(rules: Rules, parameters: dict[str, Any], format: CallFormat) -> str:
     """The rule of the arguments of a tool. The schema is one of an object, and llguidance accepts it."""
     with contextlib.suppress(NotExact, RecursionError):  # RecursionError: a reference leads to itself.
-        if layout.arguments is not None:
-            return rules.rule(_Arguments(rules, parameters, layout.arguments).one_by_one())
-        if layout.notation == "gemma":
+        if format.arguments is not None:
+            return rules.rule(_Arguments(rules, parameters, format.arguments).one_by_one())
+        if format.notation == "gemma":
             # The models write the names in alphabetical order. The parser ends a call at its marker, even in a text.
             properties = sorted(parameters.get("properties", {}).items(), key=lambda item: item[0].lower())
             root = {**parameters, "properties": dict(properties)}
-            return rules.rule(seq(r"/\{/", _Arguments(rules, root, _GEMMA, layout.ends[:1]).one_by_one(), r"/\}/"))
+            return rules.rule(seq(r"/\{/", _Arguments(rules, root, _GEMMA, format.ends[:1]).one_by_one(), r"/\}/"))
     return rules.rule(json_rule(parameters))
 
 
@@ -56,7 +56,7 @@ def argument_rule(rules: Rules, parameters: dict[str, Any], layout: CallLayout) 
 class _Arguments:
     rules: Rules
     root: Mapping[str, Any]  # The schema of the arguments.
-    layout: ArgumentsLayout
+    format: ArgumentFormat
     ends: Sequence[str] = ()  # Markers that no text may contain.
     n_copied: int = 0  # The characters of rules that have a copy of the definitions.
 
@@ -70,7 +70,7 @@ class _Arguments:
         # Made from the last argument to the first: `first` matches the arguments from here on if none precedes them,
         # and `rest` matches them after an earlier one, with a separator before them.
         first = rest = ""
-        between = f"/{self.layout.separator}/" if self.layout.separator else ""
+        between = f"/{self.format.separator}/" if self.format.separator else ""
         for name, schema in reversed(properties.items()):
             with_rest = self.rules.rule(seq(self._argument(name, schema), rest))
             is_required = name in required
@@ -80,12 +80,12 @@ class _Arguments:
         return first or '""'
 
     def _argument(self, name: str, schema: Any) -> str:
-        if not self.layout.can_name(name):
+        if not self.format.can_name(name):
             raise NotExact
         schema, types = self._resolved(schema), types_at(self.root, name)
         options: list[str] = []
         covered: frozenset[str] = frozenset()
-        for value in self.layout.values:
+        for value in self.format.values:
             own = types & (value.types | ({"integer"} if "number" in value.types else set()))
             if own:
                 of_own = schema if own == types else {**({} if is_free(schema) else schema), "type": sorted(own)}
@@ -104,20 +104,20 @@ class _Arguments:
             raise NotExact
         return self._resolved(target_of(schema["$ref"], self.root)) if "$ref" in schema else schema
 
-    def _value(self, layout: ValueLayout, schema: dict[str, Any], types: frozenset[str], name: str) -> str:
+    def _value(self, format: ValueFormat, schema: dict[str, Any], types: frozenset[str], name: str) -> str:
         """A value between two texts. A line break may be on each side of it."""
-        start, end = (layout_regex(text, name) for text in (layout.start, layout.end))
-        line = r"\n" if self.layout.on_lines else ""
+        start, end = (text_regex(text, name) for text in (format.start, format.end))
+        line = r"\n" if self.format.value_on_lines else ""
         maybe_line = line and line + "?"
-        if not (types & STRING and layout.marker):
+        if not (types & STRING and format.marker):
             others = [other for name, other in _PYTHON_VALUES.items() if name in types] if is_free(schema) else []
             value = f"({' | '.join([self._json(schema), *others])})"
             return seq(f"/{start}{maybe_line}/", value, f"/{maybe_line}{end}/" if maybe_line + end else "")
         values = _listed_values(schema)
         if values is not None:
-            texts = [self._listed_text(value, types, layout) for value in values]
+            texts = [self._listed_text(value, types, format) for value in values]
             return self.rules.regex(f"{start}{maybe_line}({'|'.join(texts)}){maybe_line}{end}")
-        sets = [f"~/{regex_literal(layout.not_start)}{ANY}/"] if layout.not_start else []
+        sets = [f"~/{regex_literal(format.not_start)}{ANY}/"] if format.not_start else []
         if is_free(schema):
             line = ""  # The free text includes the line breaks.
         elif types == STRING:
@@ -125,7 +125,7 @@ class _Arguments:
         else:
             raise NotExact
         # The text and its end are one lexeme.
-        text = self.rules.free_text(map(regex_literal, (layout.marker, *self.ends)), *sets)
+        text = self.rules.free_text(map(regex_literal, (format.marker, *self.ends)), *sets)
         return self.rules.terminal(seq(f"/{start}{line}/", text, f"/{line}{end}/"))
 
     def _json(self, schema: dict[str, Any]) -> str:
@@ -142,11 +142,11 @@ class _Arguments:
             raise NotExact
         return self.rules.rule(rule)
 
-    def _listed_text(self, value: Any, types: frozenset[str], layout: ValueLayout) -> str:
+    def _listed_text(self, value: Any, types: frozenset[str], format: ValueFormat) -> str:
         text = value if isinstance(value, str) else json.dumps(value)
-        is_plain = not any(marker in text for marker in (layout.marker, *self.ends)) and text == text.strip("\n")
-        is_another_layout = layout.not_start and text.startswith(layout.not_start)
-        if not is_plain or is_another_layout or json.loads(value_json(text, types)) != value:
+        is_plain = not any(marker in text for marker in (format.marker, *self.ends)) and text == text.strip("\n")
+        is_another_format = format.not_start and text.startswith(format.not_start)
+        if not is_plain or is_another_format or json.loads(value_json(text, types)) != value:
             raise NotExact
         return regex_literal(text)
 

@@ -1,7 +1,7 @@
 """Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
 
 A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
-free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family, except
+free up to the marker of a tool call, which also ends reasoning. Tool calls have the format of the model family, except
 arguments that it cannot enforce (argument_rules.py).
 
 llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme.
@@ -28,11 +28,11 @@ from ...schema.enforce import json_rule, loosened, refusal
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from ...schema.prepare import prepared
 from ..dialects import Dialect
-from ..dialects.call_layout import THE_NAME, CallLayout
+from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart
 from ..prompt.template import ChatTemplate
 from .argument_rules import argument_rule
-from .lark import Rules, gbnf_rule, layout_regex, regex_literal, seq
+from .lark import Rules, gbnf_rule, regex_literal, seq, text_regex
 
 log = logging.getLogger("localchat.server")
 
@@ -152,58 +152,61 @@ class _Grammar:
         first, after = (seq(self._literal(start), text) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
         if self.functions and not self.has_prefill:
-            layout = self.dialect.calls[0]
-            first = f"({first} | {self._calls(layout)})"
-            after = f"({after} | {self._calls(layout, before=self.dialect.calls_start)})"
+            format = self.dialect.calls[0]
+            first = f"({first} | {self._calls(format)})"
+            after = f"({after} | {self._calls(format, before=self.dialect.calls_start)})"
         return self._after_reasoning(first, after, text)
 
     def _required(self) -> str:
-        layout = self.dialect.calls[0]
-        first = self._calls(layout, before=self.dialect.text_end if self.has_prefill else "")
-        return self._after_reasoning(first, self._calls(layout, before=self.dialect.calls_start), None)
+        format = self.dialect.calls[0]
+        first = self._calls(format, before=self.dialect.text_end if self.has_prefill else "")
+        return self._after_reasoning(first, self._calls(format, before=self.dialect.calls_start), None)
 
     def _auto(self) -> str:
         dialect = self.dialect
         if dialect.part_mark:
             return self._parts(dialect.calls)
-        # A `begin` with the name is a header, which is free text here: the opener of another layout follows it.
-        layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
+        # The header of a call is free text here: the opener of another format follows it.
+        formats = [format for format in dialect.calls if not (format.header[0] and format.has_first_header)]
         heads = [
-            layout_regex(layout.begin + layout.head, layout.shown(name))
-            for layout in layouts
-            if not layout.opener
+            text_regex(text_of(format.section_begin, format.call_head), format.escaped(name))
+            for format in formats
+            if not format.opener
             for name in self._schemas
         ]
         markers = [*map(regex_literal, dialect.openers), *heads]
         text = self._rules.free_text(markers)
-        options = [text, *(self._calls(layout, after_text=text) for layout in layouts)]
+        options = [text, *(self._calls(format, after_text=text) for format in formats)]
         return " | ".join(options)
 
-    def _parts(self, layouts: Sequence[CallLayout]) -> str:
+    def _parts(self, formats: Sequence[CallFormat]) -> str:
         """An output in parts with headers. The first token shows whether a part is a call."""
         mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start[0])
         text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
         more = self._literal(self.dialect.part_mark, after=text)
-        calls = " | ".join(map(self._calls, layouts))
+        calls = " | ".join(map(self._calls, formats))
         middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (more, text))
         part = self._rules.rule(f"{middle}* ({calls} | {end})")
         return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
 
-    def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "") -> str:
+    def _calls(self, format: CallFormat, *, before: str = "", after_text: str = "") -> str:
         """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
-        opener = layout.opener if after_text else ""
+        opener = format.opener if after_text else ""
         prefix = self._literal(opener, after=after_text)
-        first = self._call(layout, before + layout.begin, opener=opener, after="" if opener else after_text)
-        more = "" if self.max_calls == 1 else self._call(layout, layout.separator) + "*"
-        return seq(prefix, first, more, self._literal(layout.end))
+        begin = text_of(before, format.section_begin)
+        first = self._call(format, begin, opener=opener, after="" if opener else after_text)
+        others = "" if self.max_calls == 1 else self._call(format, format.between_calls) + "*"
+        return seq(prefix, first, others, self._literal(format.section_end))
 
-    def _call(self, layout: CallLayout, before: str, *, opener: str = "", after: str = "") -> str:
+    def _call(self, format: CallFormat, before: Text, *, opener: str = "", after: str = "") -> str:
         """A call of one of the tools, after the text `before` without its `opener`, and after another terminal."""
-        end = self._literal(layout.after_call)
+        end = self._literal(format.call_tail)
+        begin, *others = text_of(before, format.call_head)
+        head = text_of(begin.removeprefix(opener) if isinstance(begin, str) else begin, *others)
         calls = []
         for name, schema in self._schemas.items():
-            head = self._literal((before + layout.head).removeprefix(opener), layout.shown(name), after=after)
-            calls.append(seq(head, argument_rule(self._rules, schema, layout), end))
+            named_head = self._literal(head, format.escaped(name), after=after)
+            calls.append(seq(named_head, argument_rule(self._rules, schema, format), end))
         return f"({' | '.join(calls)})"
 
     def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
@@ -218,18 +221,19 @@ class _Grammar:
         if dialect.text_start[0] in dialect.section_markers and after_marker is not None:
             ends[dialect.text_start[0]] = after_marker
         options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
-        for layout in dialect.calls if self.functions and not self.has_prefill else ():
-            if layout.opener:
-                options.append(self._calls(layout, after_text=text))
+        for format in dialect.calls if self.functions and not self.has_prefill else ():
+            if format.opener:
+                options.append(self._calls(format, after_text=text))
         reasoning = self._rules.rule(" | ".join(options))
         if self.reasoning == "open":
             return reasoning
         no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
-    def _literal(self, text: str, name: str = "", *, after: str = "") -> str:
-        """A text of a layout, with placeholders and a name, as a terminal, after another one; "" for no text."""
-        return self._rules.terminal(seq(after, f"/{layout_regex(text, name)}/")) if text else ""
+    def _literal(self, text: str | Text, name: str = "", *, after: str = "") -> str:
+        """A text as a terminal, with a name in its holes, and after another terminal; "" for no text."""
+        regex = text_regex(text_of(text), name)
+        return self._rules.terminal(seq(after, f"/{regex}/")) if regex else ""
 
     def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
         """The schema of the arguments of a tool. If `strict` is false, any object matches it."""

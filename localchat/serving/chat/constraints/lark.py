@@ -7,9 +7,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ..dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, PLACEHOLDER
+from ..dialects.call_format import Hole, Text
 
-_PLACEHOLDERS = {A_NUMBER: "[0-9]{1,3}", A_BREAK: r"\n{0,2}", A_SPACE: r"\n? {0,16}", AN_ID: "[A-Za-z0-9_-]{1,64}"}
+_HOLES = {
+    Hole.NUMBER: "[0-9]{1,3}",
+    Hole.ID: "[A-Za-z0-9_-]{1,64}",
+    Hole.BREAK: r"\n{0,2}",
+    Hole.INDENT: r"\n? {0,16}",
+}
 ANY = "(?s:.*)"
 
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
@@ -20,11 +25,10 @@ def regex_literal(text: str) -> str:
     return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n").replace("\0", r"\x00")
 
 
-def layout_regex(text: str, name: str = "") -> str:
-    """The regular expression of a text of a call layout, with its placeholders and the name of a tool or argument."""
-    parts = PLACEHOLDER.split(text)  # Every second one is a placeholder.
+def text_regex(text: Text, name: str = "") -> str:
+    """The regular expression of a text of a call format, with the name of a tool or argument in its holes."""
     return "".join(
-        _PLACEHOLDERS.get(part) or regex_literal(name) if i % 2 else regex_literal(part) for i, part in enumerate(parts)
+        regex_literal(part) if isinstance(part, str) else _HOLES.get(part) or regex_literal(name) for part in text
     )
 
 

@@ -125,10 +125,10 @@ class OutputParser:
     def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
         """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
         `opener` is the marker of the formats to try. "": those without; None: all. `skipped` may precede the call."""
-        for layout in self._dialect.styles if self._calls.schemas else ():
-            if opener is not None and not (layout.opener.startswith(opener) if opener else not layout.opener):
+        for format in self._dialect.formats if self._calls.schemas else ():
+            if opener is not None and not (format.opener.startswith(opener) if opener else not format.opener):
                 continue
-            if (yield from self._is_call(read_calls(layout, self._cursor, self._calls), *skipped)):
+            if (yield from self._is_call(read_calls(format, self._cursor, self._calls), *skipped)):
                 return True
         return False
 
