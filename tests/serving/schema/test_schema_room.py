@@ -141,9 +141,9 @@ def test_pattern_is_unchanged_where_nothing_is_to_be_done():
 # --- the time of hostile schemas ---
 
 LARGE: dict[str, Callable[[int], Any]] = {
-    "a long name": lambda n: {"properties": {"x" * (10 * n): {"properties": {f"p{i}": {} for i in range(n // 4)}}}},
+    "a long name": lambda n: {"properties": {"x" * (100 * n): {"properties": {f"p{i}": {} for i in range(n)}}}},
     "a long name with an error": lambda n: {
-        "properties": {"x" * (10 * n): {"properties": {f"p{i}": {} for i in range(n // 4)}, "not": {}}}
+        "properties": {"x" * (100 * n): {"properties": {f"p{i}": {} for i in range(n // 2)}, "not": {}}}
     },
     "long references": lambda n: {
         "$defs": {"d" * n: TEXT}, "properties": {f"p{i}": {"$ref": "#/$defs/" + "d" * n} for i in range(n // 40)}
@@ -174,4 +174,4 @@ def test_time_is_linear_in_the_size_of_a_schema(name: str):
         return time.thread_time() - began_at
 
     seconds(10)
-    assert seconds(8000) < 50 * max(min(seconds(400) for _ in range(3)), 0.004)
+    assert seconds(4000) < 40 * max(min(seconds(400) for _ in range(3)), 0.01)
