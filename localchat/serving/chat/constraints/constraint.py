@@ -40,8 +40,8 @@ MAX_CACHED = 64  # The number of cached constraints: agents send the same tools 
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
-def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser. Raises
+def constraint_for(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> Constraint | None:
+    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`. Raises
     BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
     model may make are not constrained, and for other constraints NotSupported is raised."""
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
@@ -54,10 +54,10 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         return None
     grammar = _Grammar(
         template.dialect,
-        _frozen(request.response_format),
-        reasoning=reasoning_start(request, template, prompt),
+        request.response_format,
+        reasoning=_possible_reasoning(request, template, reasoning),
         has_prefill=bool(request.prefill[1]),
-        functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
+        functions=tuple((path, tool["function"]) for tool, path in tools),
         must_call=must_call,
         max_calls=None if request.parallel_tool_calls else 1,
     )
@@ -69,23 +69,19 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     if request.response_format is None:
         return None
     _check_sampling(request.params)
-    return _constraint(_Grammar(Dialect(""), _frozen(request.response_format)))
+    return _constraint(_Grammar(Dialect(""), request.response_format))
 
 
-def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
-    start = template.dialect.reasoning_start(prompt)
+def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> ReasoningStart:
+    """`reasoning`, but closed if it is possible and the request or the template rules it out."""
     is_off = request.template_vars.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
-    return "closed" if start == "possible" and is_impossible else start
-
-
-def _frozen(given: ResponseFormat | None) -> tuple[str, str, str] | None:
-    return None if given is None else (given.kind, json.dumps(given.value), given.param)
+    return "closed" if reasoning == "possible" and is_impossible else reasoning
 
 
 @functools.lru_cache(MAX_CACHED)
 def _constraint(grammar: _Grammar) -> Constraint:
-    field = grammar.response_format[2] if grammar.response_format else "tools"
+    field = grammar.response_format.param if grammar.response_format else "tools"
     try:
         text = grammar.text()
         reason = error_in(text)
@@ -105,21 +101,32 @@ class _Grammar:
     """The grammar of one request. The fields determine it, and are the key of the cache."""
 
     dialect: Dialect
-    response_format: tuple[str, str, str] | None  # The kind, the value as JSON, and the path of the field.
+    response_format: ResponseFormat | None = field(compare=False)
     reasoning: ReasoningStart = "closed"
     has_prefill: bool = False  # Whether the request has an assistant prefill of text.
-    functions: tuple[tuple[str, str], ...] = ()  # Callable tools: the path of the schema, the function as JSON.
+    # Callable tools: the path of the schema, the function.
+    functions: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), compare=False)
     must_call: bool = False
     max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
+    # The response format and the functions as JSON, since they cannot be hashed.
+    _json: str = field(init=False)
     _rules: Rules = field(default_factory=Rules, compare=False)
+
+    def __post_init__(self) -> None:
+        form = self.response_format and (
+            self.response_format.kind,
+            self.response_format.value,
+            self.response_format.param,
+        )
+        object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
     def text(self) -> str:
         """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
         format_rule = ""
         if self.response_format is not None:
-            kind, value, param = self.response_format
             # With required calls the output has only calls, so the format has no effect. It is still checked.
-            format_rule = self._format(kind, json.loads(value), param)
+            form = self.response_format
+            format_rule = self._format(form.kind, form.value, form.param)
         if self.must_call:
             return self._rules.render(self._required())
         return self._rules.render(self._formatted(format_rule) if format_rule else self._auto())
@@ -127,8 +134,7 @@ class _Grammar:
     @functools.cached_property
     def _schemas(self) -> dict[str, Any]:
         """The schemas of the arguments, which are objects, by the names of the tools."""
-        functions = ((path, json.loads(function)) for path, function in self.functions)
-        return {function["name"]: self._parameters(path, function) for path, function in functions}
+        return {function["name"]: self._parameters(path, function) for path, function in self.functions}
 
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
