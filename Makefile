@@ -21,7 +21,7 @@ run: $(VENV)/$(if $(GET),hub,server).stamp  ## start the server; MODEL=file.gguf
 
 gpu:  ## replace llama-cpp-python, for the GPU that is found; ACCEL=vulkan for another
 	$(INSTALL) server --replace
-	touch $(VENV)/server.stamp
+	@touch $(VENV)/server.stamp
 
 # After a native crash, pytest-xdist would start another process and wait for ever.
 test: $(VENV)/test.stamp  ## run the tests
@@ -63,20 +63,20 @@ clean:
 
 $(VENV)/server.stamp: pyproject.toml
 	$(INSTALL) server,media
-	touch $@
+	@touch $@
 
 $(VENV)/hub.stamp: $(VENV)/server.stamp
 	$(INSTALL) server,media,hub
-	touch $@
+	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/server.stamp
 	$(INSTALL) server,media,test
-	touch $@
+	@touch $@
 
 $(VENV)/check.stamp: $(VENV)/test.stamp
 	$(INSTALL) server,media,test,check
-	touch $@
+	@touch $@
 
 $(VENV)/clients.stamp: $(VENV)/test.stamp
 	$(INSTALL) server,media,test,clients
-	touch $@
+	@touch $@

@@ -104,17 +104,17 @@ def _fetch(name: str, catalog: Catalog) -> str:
         raise ModelFileError("interrupted: the same command goes on where this one ended") from None
     except ModelFileError as error:
         with contextlib.suppress(ModelFileError):
-            found = catalog.find(name).name
-            log.warning("%s; %s is here already", error, found)
-            return found
+            local_name = catalog.find(name).name
+            log.warning("%s; %s is here already", error, local_name)
+            return local_name
         raise
 
 
 def _free_memory() -> tuple[int, str]:
     """The bytes that are free for a model, and where. Another process loads llama.cpp and the driver of the GPU."""
     code = "from localchat.serving.engine.llama.devices import memory_for_models as f; print(f())"
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
-    n_free, _, where = done.stdout.strip().partition(" ")
+    process = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    n_free, _, where = process.stdout.strip().partition(" ")
     return int(n_free or 0), where
 
 
@@ -138,11 +138,12 @@ def _list_text(models: Iterable[ModelFile]) -> str:
         place = printable_name(f"{model.source}: {model.path}") + (f": {header.problem}" if header.problem else "")
         projector = projector_of(model)
         modalities = () if projector is None else summary_of(ModelFile(projector, "")).modalities
-        taken = ", ".join(("text", *modalities))
-        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, taken, place))
-        for one in model.adapters:
-            size, place = gigabytes(ModelFile(Path(one.path), "").n_bytes), f"adapter of {model.name}: {one.path}"
-            rows.append((one.name, size, "LoRA", context, taken, printable_name(place)))
+        inputs = ", ".join(("text", *modalities))
+        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, inputs, place))
+        for adapter in model.adapters:
+            size = gigabytes(ModelFile(Path(adapter.path), "").n_bytes)
+            place = printable_name(f"adapter of {model.name}: {adapter.path}")
+            rows.append((adapter.name, size, "LoRA", context, inputs, place))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[5]]) for row in rows)
 
@@ -191,14 +192,14 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
     parser = _parser()
-    given = vars(parser.parse_args(arguments))
-    model, key = given.pop("model_option"), given["api_key"]
-    if model is not None and given["model"] is not None:
-        parser.error(f"two models are given, {given['model']} and {model}: name one; --models-dir serves several")
-    given["model"] = given["model"] or model
-    given["api_keys"] = [*given["api_keys"], *([key] if key else [])]
-    given["defaults"] = {name: value for defaults in given["defaults"] for name, value in defaults.items()}
-    options = Options(**given)
+    values = vars(parser.parse_args(arguments))
+    model, key = values.pop("model_option"), values["api_key"]
+    if model is not None and values["model"] is not None:
+        parser.error(f"two models are given, {values['model']} and {model}: name one; --models-dir serves several")
+    values["model"] = values["model"] or model
+    values["api_keys"] = [*values["api_keys"], *([key] if key else [])]
+    values["defaults"] = {name: value for defaults in values["defaults"] for name, value in defaults.items()}
+    options = Options(**values)
     if options.tls_key and not options.tls_cert:
         parser.error("--tls-key is the key of a certificate: add --tls-cert")
     if options.uds and options.tls_cert:

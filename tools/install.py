@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +35,9 @@ REACH_S = 5
 # The time between two progress reports, on a terminal and elsewhere.
 TERMINAL_PERIOD_S, LOG_PERIOD_S = 1.0, 30.0
 
+# The size of a new environment. A build needs more, in the folder for temporary files.
+NEEDED_BYTES = 200 << 20
+
 # How many lines of the log are shown when a command failed.
 SHOWN_LINES = 15
 
@@ -54,8 +58,20 @@ PACKAGES = {
 }
 
 
+# What the output of pip or a compiler says if the machine lacks something, and the reason in words.
+LACKS = {
+    r"No space left on device|Errno 28\b|Disk quota exceeded|Errno 122\b": "no space is left",
+    r"Permission denied|Errno 13\b|Read-only file system|Errno 30\b|Operation not permitted": "no permission to write",
+    r"Killed signal terminated program|Cannot allocate memory|out of memory allocating": "no memory is left",
+}
+
+
 class InstallError(Exception):
     """The installation failed. The message says why and what to do."""
+
+
+class MachineError(InstallError):
+    """The machine lacks space, memory or a permission, so that no other source of packages would help."""
 
 
 def packages_for(platform_name: str, os_release: str) -> str:
@@ -74,8 +90,8 @@ def packages_for(platform_name: str, os_release: str) -> str:
         family = "suse" if family in ("opensuse", "sles") else family
         if family in PACKAGES:
             system, command = PACKAGES[family]
-            return f"On {system}: {command}"
-    return "\n".join(f"  {system}: {command}" for system, command in PACKAGES.values())
+            return f"on {system}: {command}"
+    return "".join(f"\n  on {system}: {command}" for system, command in PACKAGES.values())
 
 
 def _packages_here() -> str:
@@ -93,10 +109,10 @@ def check_compiler() -> None:
         # Visual Studio need not be in PATH: CMake finds it by itself.
         finder = Path(os.environ.get("PROGRAMFILES(X86)", "C:")) / "Microsoft Visual Studio/Installer/vswhere.exe"
         if not (finder.exists() or any(map(shutil.which, ("cl", "g++", "clang++")))):
-            raise InstallError(f"no C++ compiler was found\n{_packages_here()}")
+            raise InstallError(f"no C++ compiler was found: {_packages_here()}")
         return
     compilers = [os.environ["CXX"].split()] if os.environ.get("CXX") else [["c++"], ["g++"], ["clang++"]]
-    reason = f"no C++ compiler was found: {', '.join(command[0] for command in compilers)}"
+    reason = f"no C++ compiler was found ({', '.join(command[0] for command in compilers)})"
     for command in compilers:
         try:
             done = subprocess.run(
@@ -112,7 +128,7 @@ def check_compiler() -> None:
         if done.returncode == 0:
             return
         reason = f"{command[0]} cannot compile C++: {(done.stderr.strip().splitlines() or ['no reason given'])[0]}"
-    raise InstallError(f"{reason}\n{_packages_here()}")
+    raise InstallError(f"{reason}: {_packages_here()}")
 
 
 def step_of(line: str) -> str | None:
@@ -163,7 +179,8 @@ def run_logged(command: Sequence[str], task: str, log: Path, environment: Mappin
     """Run a command, write its output to the log, show its progress, and return its output.
 
     Raises:
-        InstallError: The command failed. The message has the last lines of the output.
+        MachineError: The command failed since the machine lacks something.
+        InstallError: The command failed otherwise. The message has the last lines of the output.
     """
     progress = Progress(task, log)
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -198,8 +215,22 @@ def run_logged(command: Sequence[str], task: str, log: Path, environment: Mappin
             progress.show(step)
     progress.end()
     if process.returncode:
+        if reason := lacking("".join(output), log.parent):
+            raise MachineError(f"{task} failed after {progress.elapsed}: {reason}; log: {log}")
         raise InstallError(f"{task} failed after {progress.elapsed}. From {log}:\n{''.join(shown_lines(output))}")
     return "".join(output)
+
+
+def lacking(output: str, folder: Path) -> str:
+    """What the machine lacks by the output of a command that wrote into this folder, and what to do; else empty."""
+    reason = next((reason for pattern, reason in LACKS.items() if re.search(pattern, output)), "")
+    if reason == "no space is left":
+        temporary = Path(tempfile.gettempdir())
+        free = ", ".join(f"{shutil.disk_usage(place).free >> 20} MB in {place}" for place in (folder, temporary))
+        return f"{reason} ({free}): free some; TMPDIR=FOLDER names another place for temporary files"
+    if reason == "no permission to write":
+        return f"{reason}, as the log says: install as the user to whom {folder} and the project belong"
+    return reason and f"{reason}: end other programs, or build with one process: CMAKE_BUILD_PARALLEL_LEVEL=1 make run"
 
 
 def shown_lines(output: list[str]) -> list[str]:
@@ -242,12 +273,24 @@ class Environment:
         """Create the virtual environment if it does not exist."""
         if self._runs("import pip"):
             return
+        print(f"Installing localchat into {self._folder}. The first time, this takes up to some minutes.", flush=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            elsewhere = "copy localchat to a folder of your own, or name another one: make VENV=FOLDER"
+            raise InstallError(f"cannot create {self._folder}: {error.strerror}: {elsewhere}") from error
+        free = shutil.disk_usage(self._folder).free
+        if free < NEEDED_BYTES:
+            sizes = f"{free >> 20} MB are free, {NEEDED_BYTES >> 20} MB are needed"
+            raise InstallError(f"no space for {self._folder}: {sizes}; another place: make VENV=FOLDER")
         done = subprocess.run(
             [sys.executable, "-m", "venv", str(self._folder)], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            reason = (done.stdout + done.stderr).strip()
-            raise InstallError(f"cannot create {self._folder}: {reason}\n{_packages_here()}")
+            output = (done.stdout + done.stderr).strip()
+            if reason := lacking(output, self._folder):
+                raise MachineError(f"cannot create {self._folder}: {reason}")
+            raise InstallError(f"cannot create {self._folder}: {output}\n{_packages_here()}")
 
     def has_library(self) -> bool:
         """Whether llama-cpp-python is installed and can be loaded."""
@@ -264,6 +307,8 @@ class Environment:
         """
         try:
             self._pip("Installing", "install", "--only-binary", LIBRARY, *source, *self.wanted)
+        except MachineError:
+            raise
         except InstallError as error:
             return unusable(str(error))
         if self.has_library():
@@ -281,9 +326,13 @@ class Environment:
         command = ["install", "--verbose", *options, *self.wanted]
         try:
             output = self._pip(f"Building {LIBRARY}", *command, CMAKE_ARGS=cmake_args)
+        except MachineError:
+            raise
         except InstallError as error:
             if self._is_offline:
-                raise InstallError(f"{error}There is no network: see docs/install.md, Without a network.") from error
+                reason = f"there is no network: {PACKAGES_INDEX} cannot be reached within {REACH_S} s"
+                advice = "docs/install.md, Without a network, says how to install from a folder"
+                raise InstallError(f"{reason}; {advice}; log: {self._log}") from error
             raise
         if f"Building wheel for {LIBRARY}" in output:
             print(f"{LIBRARY} was built from source in {time.monotonic() - start:.0f} s; log: {self._log}")
@@ -368,6 +417,8 @@ def _install_for_gpu(environment: Environment, backend: str) -> str:
         return f"{gpu.name} is not used: {advice}, then: make gpu"
     try:
         environment.install_from_source(ACCELERATORS[backend])
+    except MachineError:
+        raise
     except InstallError as error:
         return f"{error}\n{gpu.name} is not used, since this build failed; later: make gpu"
     return ""
@@ -413,6 +464,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         install(options.folder.resolve(), options.extras, os.environ.get("LLAMA_CPP_INDEX"), replaces=options.replace)
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"install: {lacking(str(error), ROOT) or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -92,27 +92,17 @@ class OpenChoice:
     def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
         """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
         self._raw = raw
-        delta, message, text, logprobs = map(choice.get, ("delta", "message", "text", "logprobs"))
+        delta = choice.get("delta")
         if isinstance(delta, dict):
             self._take_delta(delta)
         else:
             self._unread.add("delta", delta)
-        if isinstance(message, dict):
-            # Some servers send the fields of a delta again in a message beside it.
-            seen = delta.items() if isinstance(delta, dict) else ()
-            self._take_message({name: value for name, value in message.items() if (name, value) not in seen})
-        else:
-            self._unread.add("message", message)
-        if isinstance(text, str) and not delta and not isinstance(message, dict):
-            self._read_content(text)
-        elif text is not None and text != (delta or message or {}).get("content"):
-            self._unread.add("text", text)
+        if "message" in choice or "text" in choice:
+            self._take_whole_text(choice.get("message"), choice.get("text"), delta)
         if self.reason_raw is not None and self._events:
             self._continued_after_finish = True
-        if isinstance(logprobs, dict):
-            self._take_logprobs(logprobs)
-        else:
-            self._unread.add("logprobs", logprobs)
+        if choice.get("logprobs") is not None:
+            self._take_logprobs(choice["logprobs"])
         reason = choice.get("finish_reason")
         if reason:
             self._take_reason(str(reason))
@@ -124,11 +114,23 @@ class OpenChoice:
         events, self._events, self._raw = self._events, [], None
         return events
 
+    def _take_whole_text(self, message: Any, text: Any, delta: Any) -> None:
+        """Add a complete message, or a text of /completions, which may stand beside a delta with the same fields."""
+        beside = delta if isinstance(delta, dict) else {}
+        if isinstance(message, dict):
+            self._take_message({name: value for name, value in message.items() if (name, value) not in beside.items()})
+        else:
+            self._unread.add("message", message)
+        if isinstance(text, str) and not beside and not isinstance(message, dict):
+            self._read_content(text)
+        elif text != {**beside, **(message if isinstance(message, dict) else {})}.get("content"):
+            self._unread.add("text", text)
+
     def _take_delta(self, delta: Json) -> None:
         content = delta.get("content")
         if content and len(delta) == 1 and isinstance(content, str):  # A fast path for nearly every delta.
             self._came_in_deltas = True
-            self._read_content(content)
+            self._add_content(content)
             return
         self._read(delta)
         self._came_in_deltas = self._came_in_deltas or any(self.pieces.values())
@@ -151,6 +153,10 @@ class OpenChoice:
                 self._content_is_null = self._content_is_null or (name == "content" and name in fields)
             elif not read(self, value, name):
                 self._keep(name, value)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a field of the choice that is not read."""
+        self._unread.add(name, value)
 
     def _keep(self, name: str, value: Any) -> None:
         if self._is_message and value is not None:  # It has the whole value, of which deltas had the pieces.
@@ -225,7 +231,8 @@ class OpenChoice:
                 others.append(part)
         for kind, pieces in texts.items():
             for piece in ["".join(pieces)] if self._is_message else pieces:
-                self._add(kind, piece, self.pieces[kind])
+                if not self._add(kind, piece, self.pieces[kind]):
+                    others = parts
         if others:
             self._keep("content", others)
         return True
@@ -277,7 +284,10 @@ class OpenChoice:
             self._legacy_calls.take({"index": 0, "function": value})
         return isinstance(value, dict)
 
-    def _take_logprobs(self, logprobs: Json) -> None:
+    def _take_logprobs(self, logprobs: Any) -> None:
+        if not isinstance(logprobs, dict):
+            self._unread.add("logprobs", logprobs)
+            return
         content = logprobs.get("content")
         read = ("content",) if isinstance(content, list) else _COMPLETION_LOGPROBS
         items = content if isinstance(content, list) else _completion_logprobs(logprobs)
@@ -292,10 +302,12 @@ class OpenChoice:
             return
         # The first reason counts, unless text or a reason that says a cut follows it.
         is_cut = self.reason() not in CUT_REASONS and normal_reason(reason) in CUT_REASONS
-        if self.reason_raw is None or self._continued_after_finish or is_cut:
+        is_first = self.reason_raw is None
+        reasons = f"{self.reason_raw!r} and {reason!r}"
+        if is_first or self._continued_after_finish or is_cut:
             self.reason_raw = reason
-        else:
-            self._warn(f"the server sent a second finish reason, {reason!r}, which is ignored")
+        if not is_first:
+            self._warn(f"the server sent two finish reasons, {reasons}; {self.reason_raw!r} is used")
 
     def _take_other_fields(self, choice: Json) -> None:
         """The fields of an element of `choices` that are not those of nearly every element."""
@@ -521,4 +533,5 @@ def _is_plain_part(part: Any) -> bool:
         isinstance(part, dict)
         and any(isinstance(part.get(name), str) for name in ("text", "refusal"))
         and len(part.keys() - {"type"}) == 1
+        and part.get("type") in (None, "text", "output_text", "refusal")
     )

@@ -137,6 +137,29 @@ def is_chunk(payload: Json) -> bool:
     return is_named or not _CHUNK_NAMES.isdisjoint(payload) or (bool(payload) and payload.keys() <= _LABEL_NAMES)
 
 
+# The fields of nearly all payloads of a stream.
+_PLAIN_FIELDS = frozenset({*_LABEL_NAMES, "choices", "usage", "timings"})
+
+
+def is_plain_chunk(payload: Json) -> bool:
+    """Whether a payload is, by the names of its fields, a chunk of a stream without an error and without an end."""
+    choices = payload.get("choices")
+    if not isinstance(choices, list) or not payload.keys() <= _PLAIN_FIELDS or payload.get("object") == "error":
+        return False
+    for choice in choices:  # Not any(): this runs for every payload.
+        if not isinstance(choice, dict) or choice.get("finish_reason") or "error" in choice:
+            return False
+    return True
+
+
+def reports_error(payload: Json) -> bool:
+    """Whether a payload reports an error, also by a finish reason, or is no part of a response and may report one."""
+    reasons = (choice.get("finish_reason") for choice in as_list(payload.get("choices")) if isinstance(choice, dict))
+    if any(reason and normal_reason(str(reason)) == "error" for reason in reasons):
+        return True
+    return find_error(payload) is not None or not is_chunk(payload)
+
+
 def is_keep_alive(payload: Json) -> bool:
     return payload.get("type") in _KEEP_ALIVES or not any(payload.values())
 

@@ -84,6 +84,14 @@ def test_value_that_a_filter_cut_is_an_incomplete_reply_and_not_a_mismatch(metho
                 getattr(client, method)("Who?", response_format=Person, **options)
 
 
+def test_refusal_of_the_model_is_not_repeated(client_class):
+    """A further request would be refused too."""
+    with playing([chunk("stop", refusal="I cannot")], client_class=client_class) as (client, script):
+        with pytest.raises(DoesNotFit, match=r"the model declined: .*I cannot"):
+            client.chat("Who?", response_format=Person, retries_on_mismatch=2)
+        assert len(script.requests) == 1
+
+
 NO_SCHEMA = refusal("response_format.type json_schema is not supported")
 NO_JSON = refusal("'response_format.type' must be 'text'")
 OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must have type 'object'")

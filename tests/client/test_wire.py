@@ -250,7 +250,7 @@ ERROR_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "expected"), ERROR_BODIES.values(), ids=ERROR_BODIES)
-def test_parse_error_k27(body, expected):
+def test_error_is_parsed_from_a_body_of_any_format(body, expected):
     error = parse_error(body)
     assert (error.message, error.error_type, error.code, error.param) == expected
 
@@ -276,7 +276,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
-def test_normal_reason_k7(reason, words):
+def test_finish_reason_has_the_name_of_the_client(reason, words):
     assert {normal_reason(word) for word in words.split()} == {reason}
     assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
 
@@ -295,7 +295,7 @@ USAGES = {
 
 
 @pytest.mark.parametrize(("raw", "usage"), USAGES.values(), ids=USAGES)
-def test_usage_c15(raw, usage):
+def test_usage_of_any_server(raw, usage):
     accumulator = Accumulator()
     accumulator.add({"choices": [], "usage": raw})
     assert accumulator.reply().usage == usage

@@ -95,7 +95,7 @@ def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: 
     with ThreadPoolExecutor(40) as pool:
         list(pool.map(lambda client: disconnect_early(port, *client), clients))
 
-    wait_for(lambda: threading.active_count() <= threads_before)
+    wait_for(lambda: threading.active_count() <= threads_before, DEADLINE_S)
     wait_until_idle(engine)
     assert finish_reason(port) in ENDS
 

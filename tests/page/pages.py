@@ -99,4 +99,4 @@ def show_imported(page: Page, *messages: dict[str, Any]) -> None:
     """Import a conversation, and show it."""
     import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": "Old", "messages": messages}]}))
     page.wait("$('#list .pick').textContent === 'Old'")
-    page.do("#list .pick")
+    page.do("#list [title=Old]")

@@ -65,7 +65,36 @@ def test_missing_or_broken_compiler_is_reported(is_there, tmp_path):
     done = run(command, PATH=str(tmp_path), PYTHONPATH=str(ROOT))
     message = done.stderr.rpartition("InstallError: ")[2]
     assert message.startswith("c++ cannot compile C++: vector" if is_there else "no C++ compiler was found")
-    assert "install" in message.splitlines()[1]
+    assert "install" in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "cp: error writing 'x': No space left on device",
+            r"no space is left \(\d+ MB in /.*, \d+ MB in /.*\): free some",
+        ),
+        ("OSError: [Errno 13] Permission denied: '/x'", "no permission to write, as the log says"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "no memory is left: end other programs"),
+    ],
+)
+def test_machine_that_lacks_something_is_reported_in_one_line_and_ends_the_installation(output, reason, tmp_path):
+    command = [sys.executable, "-c", f"print({output!r}); print('x' * 99); exit(1)"]
+    with pytest.raises(install.MachineError, match=f"^Building failed after 0:0.: {reason}") as error:
+        install.run_logged(command, "Building", tmp_path / "log")
+    assert "\n" not in str(error.value)
+
+
+def test_place_where_nothing_can_be_installed_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    assert install.main([str(tmp_path / "file" / "venv"), "server"]) == 1
+    monkeypatch.setattr(install, "NEEDED_BYTES", 1 << 60)
+    assert install.main([str(tmp_path / "venv"), "server"]) == 1
+    impossible, full = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"install: cannot create /.*: Not a directory: .* make VENV=FOLDER", impossible)
+    assert re.fullmatch(r"install: no space for /.*: \d+ MB are free, 1099511627776 MB are needed; .*", full)
 
 
 def test_old_python_is_refused_in_one_line(tmp_path):

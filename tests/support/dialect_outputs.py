@@ -26,9 +26,9 @@ def golden(dialect):
     the family declares; the templates of test_dialects show that models generate them."""
     has_reasoning = dialect.name not in WITHOUT_REASONING
     reasoning = f"{dialect.reasoning.start}hm{dialect.reasoning.end}" if has_reasoning else ""
-    # The first layout that may follow text.
-    layout = next(layout for layout in dialect.calls if layout.opener or dialect.text_end)
-    calls = layout.written([{"name": "weather", "arguments": ARGUMENTS}, {"name": "now", "arguments": {}}])
+    # The first format that may follow text.
+    format = next(format for format in dialect.calls if format.opener or dialect.text_end)
+    calls = format.written([{"name": "weather", "arguments": ARGUMENTS}, {"name": "now", "arguments": {}}])
     return reasoning + dialect.text_start[has_reasoning] + "Sure." + dialect.text_end + calls
 
 
@@ -55,9 +55,10 @@ def text_of(events, kind):
     return "".join(event.text for event in events if isinstance(event, kind))
 
 
-def parser(dialect=DIALECTS["hermes"], **options):
+def parser(dialect=DIALECTS["hermes"], prompt="", **options):
     ids = (f"id{i}" for i in range(99))
-    return OutputParser(dialect, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
+    options = {"tools": TOOLS, "new_id": lambda: next(ids), **options}
+    return OutputParser(dialect, prompt_end=dialect.prompt_end(prompt), **options)
 
 
 def parse(pieces, dialect=DIALECTS["hermes"], **options):

@@ -64,15 +64,18 @@ class Access:
         return headers
 
     def _has_key(self, headers: Message) -> bool:
-        """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys. Each given key is compared with
-        all keys, by digest, so that the time reveals nothing about a key."""
+        """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys.
+
+        Each key of the request is compared with all keys, by digest, so that the time reveals nothing about a key.
+        """
         scheme, _, bearer = headers.get("Authorization", "").partition(" ")
-        given = (bearer if scheme.lower() == "bearer" else "", headers.get("X-Api-Key", ""))
-        digests = [sha256(key.strip().encode("latin-1", "replace")).digest() for key in given]
-        matches = [hmac.compare_digest(digest, own) for digest in digests for own in self._digests]
+        sent_keys = (bearer if scheme.lower() == "bearer" else "", headers.get("X-Api-Key", ""))
+        sent_digests = [sha256(key.strip().encode("latin-1", "replace")).digest() for key in sent_keys]
+        matches = [hmac.compare_digest(sent, valid) for sent in sent_digests for valid in self._digests]
         return any(matches)
 
     def _check_page(self, headers: Message, host: str | None) -> None:
+        """Refuse a request of a web page that is neither of this machine nor allowed."""
         # On the loopback interface, `host` must be a loopback name: a page of another site could make its own host name
         # resolve to this machine (DNS rebinding). It is None in an HTTP/1.0 request without Host.
         if is_loopback(self._options.host) and host is not None and not is_loopback(_host_of(host)):
@@ -89,8 +92,8 @@ class Access:
         return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
 
-def _forbidden(which: str) -> errors.HttpError:
-    return errors.HttpError(403, "forbidden", f"requests {which} are refused: set a key with --api-key")
+def _forbidden(source: str) -> errors.HttpError:
+    return errors.HttpError(403, "forbidden", f"requests {source} are refused: set a key with --api-key")
 
 
 def is_loopback(host: str) -> bool:

@@ -65,8 +65,12 @@ def why_not_listening(options: Options, error: OSError) -> str:
         return f"cannot use the certificate {options.tls_cert}: {reason}"
     if options.uds:
         return f"cannot listen on {options.uds}: {reason}"
-    hint = f"; choose another: --port {(options.port + 1) % 65536}" if error.errno == errno.EADDRINUSE else ""
-    return f"cannot listen on {options.host} port {options.port}: {reason}{hint}"
+    next_port = (options.port + 1) % 65536
+    hints = {
+        errno.EADDRINUSE: f"; choose another: --port {next_port} (make run ARGS='--port {next_port}')",
+        errno.EACCES: "; ports below 1024 are for administrators: choose another, such as --port 8080",
+    }
+    return f"cannot listen on {options.host} port {options.port}: {reason}{hints.get(error.errno or 0, '')}"
 
 
 class Connections:

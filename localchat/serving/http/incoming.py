@@ -34,7 +34,7 @@ _BROKEN_LINES = (defects.FirstHeaderLineIsContinuationDefect, defects.MissingHea
 
 
 class _Source(io.RawIOBase):
-    """The bytes of a socket. Reads fail after `deadline`, which each byte postpones by `s_per_byte`."""
+    """The bytes of a socket. Reads fail after `deadline`, which each byte that arrives postpones by `s_per_byte`."""
 
     deadline = s_per_byte = 0.0
 
@@ -55,6 +55,8 @@ class _Source(io.RawIOBase):
 
 
 class Incoming(io.BufferedReader):
+    """What a client sends on a connection, with a deadline for all reads together."""
+
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self._source = _Source(sock)
@@ -112,23 +114,23 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
     if len(compression) > 1 or not set(compression) <= {*_COMPRESSIONS}:
         message = f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'"
         raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
-    n = _length(lengths) if lengths else 0
-    _check_size(n, max_bytes)
+    n_bytes = _length(lengths) if lengths else 0
+    _check_size(n_bytes, max_bytes)
     # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
     if version >= "HTTP/1.1" and headers.get("Expect", "").lower() == "100-continue":
         stream.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     stream.require_within(BODY_TIMEOUT_S, 1 / MIN_BODY_RATE)
     try:
-        body = _read_chunks(stream, max_bytes) if codings else _read(stream, n)
+        body = _read_chunks(stream, max_bytes) if codings else _read(stream, n_bytes)
     except socket.timeout as error:
         message = f"the body took too long to arrive: send {MIN_BODY_RATE} bytes per second or more"
         raise errors.HttpError(408, None, message) from error
     return _decompressed(body, compression[0], max_bytes) if compression else bytes(body)
 
 
-def _read(stream: Incoming, n: int) -> bytes:
-    data = stream.read(n)
-    if len(data) < n:
+def _read(stream: Incoming, n_bytes: int) -> bytes:
+    data = stream.read(n_bytes)
+    if len(data) < n_bytes:
         raise ConnectionAbortedError
     return data
 
@@ -140,11 +142,11 @@ def _read_chunks(stream: Incoming, max_bytes: int) -> bytearray:
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:
             raise errors.HttpError(400, None, f"a chunk of the body must begin with its size, got {line[:40]!r}")
-        n = int(match[1], 16)
-        if n == 0:
+        n_bytes = int(match[1], 16)
+        if n_bytes == 0:
             break
-        _check_size(len(body) + n, max_bytes)
-        body += _read(stream, n)
+        _check_size(len(body) + n_bytes, max_bytes)
+        body += _read(stream, n_bytes)
         if _read_line(stream) != b"\r\n":
             raise errors.HttpError(400, None, "a chunk of the body is longer than its size")
     if not any(_read_line(stream) == b"\r\n" for _ in range(MAX_TRAILERS)):
@@ -159,9 +161,10 @@ def _read_line(stream: Incoming) -> bytes:
     return line
 
 
-def _check_size(n: int, most: int) -> None:
-    if n > most:
-        raise errors.HttpError(413, "body_too_large", f"the body has {n} bytes or more, and the limit is {most}")
+def _check_size(n_bytes: int, max_bytes: int) -> None:
+    if n_bytes > max_bytes:
+        message = f"the body has {n_bytes} bytes or more, and the limit is {max_bytes}"
+        raise errors.HttpError(413, "body_too_large", message)
 
 
 def _length(values: list[str]) -> int:

@@ -21,7 +21,9 @@ from ..models.gguf import read_header
 from ..models.model_file import ModelFile, summary_of
 from .exchange import Exchange
 
-_NEVER = 10982044800  # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
+# The time at which /api/ps says that a model is unloaded that stays loaded, in the year 2318, as Ollama does.
+_NEVER = 10982044800
+# The states in the words of llama-server's router.
 _STATES: Mapping[State, str] = {
     State.UNLOADED: "unloaded", State.QUEUED: "loading", State.LOADING: "loading",
     State.READY: "loaded", State.DRAINING: "loaded", State.FAILED: "failed",
@@ -32,7 +34,11 @@ _MAX_METADATA_CHARS = 1000
 
 @dataclass(frozen=True)
 class ModelEndpoints:
-    """The handlers. A model that is not loaded is listed with what its header says, and the context of the options."""
+    """The handlers.
+
+    A model that is not loaded is described by the header of its file and by the options. A model may be loaded or
+    unloaded at any time, so each function reads `served.model` once.
+    """
 
     service: Service
     options: Options
@@ -46,9 +52,9 @@ class ModelEndpoints:
         served = self.service.find(exchange.tail)
         exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.tail)))
 
-    def change(self, by: Callable[[ServedModel], None], exchange: Exchange) -> None:
+    def change(self, load_or_unload: Callable[[ServedModel], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
-        by(self.service.find(parse_body(exchange.read()).required_text("model")))
+        load_or_unload(self.service.find(parse_body(exchange.read()).required_text("model")))
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
@@ -56,17 +62,18 @@ class ModelEndpoints:
 
     def _all(self, entry: Callable[..., Any]) -> Sequence[Any]:
         """The entries of all models and adapters."""
-        return [entry(one, adapter) for one in self.service.served() for adapter in (None, *one.file.adapters)]
+        return [entry(served, adapter) for served in self.service.served() for adapter in (None, *served.file.adapters)]
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
         models = []
-        for one in self.service.served():
-            model, left_s = one.model, max(one.expires_at - self.service.clock(), 0)
+        for served in self.service.served():
+            model = served.model
             if model is not None:
+                left_s = 0 if served.unload_requested else max(served.expires_at - self.service.clock(), 0)
                 end = ollama.time_text(min(time.time() + left_s, _NEVER))
                 state = {"expires_at": end, "size_vram": 0, "context_length": model.engine.facts.n_ctx}
-                models.append({**self._ollama_entry(one), **state})
+                models.append({**self._ollama_entry(served), **state})
         exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
@@ -76,13 +83,13 @@ class ModelEndpoints:
         exchange.send_json(200, self._details(served, _adapter_of(served, name)))
 
     def _entry(self, served: ServedModel, adapter: Adapter | None = None) -> dict[str, Any]:
-        """The entry of a model in OpenAI's format; of an adapter with vLLM's name of its base, `parent`."""
+        """The entry of a model in OpenAI's format. That of an adapter has its base in `parent`, as vLLM's has."""
         file, header, model = served.file, summary_of(served.file), served.model
         modalities = self._modalities(served)
         if model is not None:
             facts = model.engine.facts
-            same = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
-            meta = {"description": facts.description, "size": facts.n_bytes, **same}
+            sizes = {name: getattr(facts, name) for name in ("n_params", "n_vocab", "n_ctx_train", "n_ctx")}
+            meta = {"description": facts.description, "size": facts.n_bytes, **sizes}
         else:
             description = f"{header.architecture} {header.quantisation}".strip()
             meta = {"description": description, "size": file.n_bytes, "n_ctx_train": header.n_ctx_train}
@@ -104,8 +111,8 @@ class ModelEndpoints:
 
     def _modalities(self, served: ServedModel) -> tuple[str, ...]:
         """What a model takes besides text."""
-        if served.model is not None:
-            return served.model.engine.facts.modalities
+        if (model := served.model) is not None:
+            return model.engine.facts.modalities
         projector = load_options(served.file, self.options).mmproj
         return () if projector is None else summary_of(ModelFile(Path(projector), "")).modalities
 
@@ -116,11 +123,11 @@ class ModelEndpoints:
         if model is not None:
             metadata, template, n_ctx = model.engine.facts.metadata, model.template_source, model.engine.facts.n_ctx
         else:
-            own_template = None
+            set_template = None  # That of a mapping file.
             with contextlib.suppress(OSError, ValueError):  # The description then has fewer fields.
-                own_template = template_of(served.file)
+                set_template = template_of(served.file)
                 metadata = {name: str(v) for name, v in read_header(served.file.path).items() if v is not None}
-            template = metadata.get("tokenizer.chat_template", "") if own_template is None else own_template
+            template = metadata.get("tokenizer.chat_template", "") if set_template is None else set_template
             n_ctx = load_options(served.file, self.options).limit_of_request(summary_of(served.file).n_ctx_train)
         short = {name: text for name, text in metadata.items() if len(text) <= _MAX_METADATA_CHARS}
         info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
@@ -155,18 +162,19 @@ class ModelEndpoints:
 
 def _adapter_of(served: ServedModel, name: str) -> Adapter | None:
     """The adapter of a model that has this name."""
-    return next((one for one in served.file.adapters if one.name.casefold() == name.strip().casefold()), None)
+    wanted = name.strip().casefold()
+    return next((adapter for adapter in served.file.adapters if adapter.name.casefold() == wanted), None)
 
 
 def state_of(served: ServedModel) -> str:
-    """The state, in the words of llama-server's router."""
     return _STATES[served.state]
 
 
 def _status(served: ServedModel) -> Mapping[str, str]:
-    failure = served.failure
-    is_failed = served.state is State.FAILED and failure is not None
-    return {"value": state_of(served), **({"error": failure.error.message} if is_failed and failure else {})}
+    value, failure = state_of(served), served.failure
+    if value != "failed" or failure is None:
+        return {"value": value}
+    return {"value": value, "error": failure.error.message}
 
 
 def _n_params(served: ServedModel) -> int:

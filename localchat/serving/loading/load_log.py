@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import InferenceError
 from ..engine.values import ModelFacts
 from ..models.memory import gigabytes
-from ..models.model_file import ModelFile, printable_name
+from ..models.model_file import DEMO_PATH, ModelFile, printable_name
 from .loader import load_options
 from .logs import report, report_failure
 from .options import Options
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
+# Where the client looks for a server without another URL.
+DEFAULT_URL = "http://127.0.0.1:8080/v1"
 _BAR_WIDTH = 30
+_CLEAR = "\r\x1b[K"  # Clears the line of the terminal.
 _PAUSE_S = 10.0  # Seconds between two lines about the progress of a load.
 
 
 class LoadLog:
-    """Lines in the log about the model that loads. The thread of the models calls the methods, which take no lock; only
-    `progress` may be called by another thread."""
+    """Lines in the log about the model that loads.
+
+    The thread of the models calls the methods without a lock; any thread may call `progress`.
+    """
 
     def __init__(self) -> None:
         self._began_at = self._logged_at = 0.0
@@ -61,8 +66,11 @@ class LoadLog:
 
 
 class StartLog(LoadLog):
-    """The log of a server that starts. On a terminal a bar shows the progress of the first model; a report follows, or
-    a failure, which ends the server. After that, this is an ordinary log: a bar would disturb other lines."""
+    """The log of a server that starts.
+
+    On a terminal a bar shows the progress of the first model. A report follows, or a failure, which ends the server.
+    After that, this is an ordinary log, whose lines a bar would disturb.
+    """
 
     def __init__(self, options: Options) -> None:
         super().__init__()
@@ -71,7 +79,7 @@ class StartLog(LoadLog):
         self._is_starting = True
         is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
         self._has_bar = is_terminal and os.environ.get("TERM") != "dumb"
-        self._shown_percent = -1
+        self._shown_percent = 0  # The bar that is on the terminal; 0: none.
         # Set when the port is open. The model may be loaded before that.
         self._is_open = threading.Event()
         self._url = ""
@@ -89,7 +97,7 @@ class StartLog(LoadLog):
         elif (percent := int(share * 100)) != self._shown_percent:
             self._shown_percent = percent
             bar = ("#" * round(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-            _write(f"\rloading {file.name} [{bar}] {percent:3} %")
+            _write(f"\rloading {file.name} [{bar}] {percent:3} %" if percent else _CLEAR)
 
     def loaded(self, file: ModelFile, model: Model) -> None:
         if not self._is_starting:
@@ -110,20 +118,22 @@ class StartLog(LoadLog):
         self._shut_down()
 
     def _end_start(self) -> None:
-        if self._shown_percent >= 0:
-            _write("\r\x1b[K")
+        if self._shown_percent > 0:
+            _write(_CLEAR)
         self._is_starting = False
         self._is_open.wait()
 
     def _report(self, file: ModelFile, facts: ModelFacts) -> None:
         size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
-        cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
+        cells = f"{facts.n_parallel} requests at once; KV cache of {facts.n_cells} tokens"
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
         total = gigabytes(facts.n_bytes + facts.n_context_bytes)
         report(f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}")
+        if file.path == DEMO_PATH:
+            report("         a tiny one for a first try; docs/models.md lists others: make run GET=Qwen/Qwen3-4B-GGUF")
         if facts.modalities:
             report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
-        report(f"context  {facts.n_ctx} tokens for each request; {cells}")
+        report(f"context  {facts.n_ctx} tokens for each request, {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
         if facts.workers:
@@ -134,8 +144,25 @@ class StartLog(LoadLog):
         report(f"loaded   in {self._seconds:.1f} s")
         report(f"localchat is ready: {file.name} at {self._url} (Ctrl-C ends it)")
         if self._url.startswith("http"):
-            python = shlex.quote(sys.executable or "python")
-            report(f'try: {python} -m localchat --base-url {self._url} "What is your name?"')
+            if self._options.has_page:
+                report(f"browser  {self._url.removesuffix('/v1')}")
+            report(f'terminal {self._client_command} "What is your name?"')
+
+    @property
+    def _client_command(self) -> str:
+        """The command that sends a prompt to this server."""
+        words = [_shown_path(sys.executable or "python"), "-m", "localchat"]
+        if self._url != DEFAULT_URL:
+            words += ["--base-url", self._url]
+        if self._options.api_keys:
+            words += ["--api-key", "KEY"]
+        return shlex.join(words)
+
+
+def _shown_path(path: str) -> str:
+    """A path that can be typed in the working directory."""
+    folder = os.getcwd() + os.sep
+    return path.removeprefix(folder) if os.sep in path.removeprefix(folder) else path
 
 
 def _write(text: str) -> None:

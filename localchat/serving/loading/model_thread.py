@@ -1,4 +1,8 @@
-"""The thread that loads and unloads models, one after another, while the loaded ones go on serving."""
+"""The thread that loads and unloads models, one after another, while the loaded ones go on serving.
+
+It carries out what `unloading.py` decides. All states of models change under one lock, which is never held while a
+model loads or a process ends.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +55,16 @@ class ModelThread:
         self._loaded = loaded
         self._load_model = load
         self._options = options
-        self.load_log = load_log
+        self._log = load_log
         self._clock = clock
         self._queue: deque[ServedModel] = deque()
         self._thread: threading.Thread | None = None
 
-    def queue(self, served: ServedModel) -> None:
-        """Load a model that is UNLOADED or FAILED as soon as its turn comes. Called under the lock."""
+    def enqueue(self, served: ServedModel) -> None:
+        """Load a model that is UNLOADED or FAILED as soon as its turn comes. Called under the lock.
+
+        The first call starts the thread. Raises RuntimeError if the system cannot start one.
+        """
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
             thread.start()
@@ -105,11 +112,11 @@ class ModelThread:
         work()
 
     def _load(self, served: ServedModel) -> None:
-        self.load_log.begun()
+        self._log.begun()
         model: Model | None = None
         error: BaseException | None = None
         try:
-            model = self._loaded_beside_others(served)
+            model = self._load_beside_others(served)
         except EngineStopped:  # The server stops.
             pass
         except BaseException as reason:  # Also a panic of a library in Rust: requests wait for this load.
@@ -125,10 +132,10 @@ class ModelThread:
             failure = served.failure
             self._changed.notify_all()
         if model is not None:
-            self.load_log.loaded(served.file, model)
+            self._log.loaded(served.file, model)
+            self._wait_for_first_use(served)
         elif failure is not None:
-            self.load_log.failed(served.file, failure.error)
-        self._wait_for_first_use(served)
+            self._log.failed(served.file, failure.error)
 
     def _wait_for_first_use(self, served: ServedModel) -> None:
         """Let the requests that waited for a model begin. Otherwise models could take each other's place for ever."""
@@ -137,17 +144,23 @@ class ModelThread:
                 lambda: not served.n_waiting or served.state is not State.READY or self.is_stopped, FIRST_USE_S
             )
 
-    def _loaded_beside_others(self, served: ServedModel) -> Model | None:
-        """Load a model, and unload others as long as it does not fit beside them. None: no request waits for it any
-        more. Raises what `load` raises; NotEnoughMemory if to unload all others would not help."""
+    def _is_needed(self, served: ServedModel) -> bool:
+        return served.is_needed and not self.is_stopped
+
+    def _load_beside_others(self, served: ServedModel) -> Model | None:
+        """Load a model. As long as it does not fit beside the others, unload one of them and try again.
+
+        Returns None if no request waits for it any more. Raises the errors of `Loader.load`; NotEnoughMemory only if
+        to unload all others would not help.
+        """
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             raise InferenceError(problem)
 
         def on_progress(share: float) -> None:
             served.progress = share
-            self.load_log.progress(served.file, share)
+            self._log.progress(served.file, share)
 
-        while not self.is_stopped and served.is_needed:
+        while self._is_needed(served):
             if not unloading.has_place(self._loaded(), self._options.max_models):
                 self._make_room(served)
                 continue
@@ -160,35 +173,38 @@ class ModelThread:
         return None
 
     def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
-        """Unload one model for a new one. Returns without that if the new one is not needed any more, and with
-        `only_idle` if all are in use."""
-        began_at = self._clock()
-        drained: ServedModel | None = None  # The one that was drained while all were in use.
+        """Unload one model for a new one, as soon as one is idle.
+
+        Unload none if the new one is not needed any more, or if one has crashed meanwhile; with `only_idle`, also if
+        all are in use.
+        """
+        began_at, n_loaded = self._clock(), len(self._loaded())
         try:
-            while not self.is_stopped and new.is_needed:
+            while self._is_needed(new):
                 with self._changed:
                     loaded = self._loaded()
-                    if not loaded:
+                    if len(loaded) < n_loaded:
                         return
-                    choice = unloading.choose(loaded, self._clock() - began_at)
-                    if choice.unload is None:
-                        if only_idle:
-                            return
-                        if choice.drain is not None:
-                            drained = choice.drain
-                            drained.drain()
+                    victim = unloading.least_recent_idle(loaded)
+                    if victim is None and not only_idle:
+                        if (busy := unloading.next_to_drain(loaded, self._clock() - began_at)) is not None:
+                            busy.drain()
                         self._changed.wait(POLL_S)
                         continue
-                    if choice.unload is drained:
-                        drained = None
-                    else:
-                        choice.unload.drain()
-                self._unload(choice.unload, f"{new.file.name} takes its place")
+                    if victim is not None and victim.state is State.READY:
+                        victim.drain()
+                if victim is not None:
+                    self._unload(victim, f"{new.file.name} takes its place")
                 return
         finally:
-            if drained is not None:
-                with self._changed:
-                    drained.resume()
+            self._resume_drained()
+
+    def _resume_drained(self) -> None:
+        """A model that was drained while all were in use is not needed if another one became idle before it."""
+        with self._changed:
+            for served in self._loaded():
+                if served.state is State.DRAINING:
+                    served.resume()
                     self._changed.notify_all()
 
     def _unload(self, served: ServedModel, reason: str) -> None:
@@ -201,6 +217,6 @@ class ModelThread:
         finally:
             with self._changed:
                 served.finish_unload()
-                if served.is_needed and not self.is_stopped:
-                    self.queue(served)
+                if self._is_needed(served):
+                    self.enqueue(served)
                 self._changed.notify_all()

@@ -1,12 +1,14 @@
 """A model that requests may name, and its state machine.
 
-    UNLOADED ──queue──► QUEUED ──begin_load──► LOADING ──finish_load──► READY ──drain──► DRAINING
-                                                                          ▲                │  │
-                                                                          └────resume──────┘  │
-    UNLOADED ◄────────────────────────────finish_unload───────────────────────────────────────┘
-
-A load that fails leads from LOADING to FAILED (`fail_load`), from which `queue` tries again. A load that nobody needs
-any more leads back to UNLOADED (`abandon_load`), and so does the death of a process (`crash`).
+    queue            UNLOADED, FAILED → QUEUED
+    begin_load       QUEUED → LOADING
+    finish_load      LOADING → READY
+    fail_load        LOADING → FAILED
+    abandon_load     LOADING → UNLOADED      no request needs it any more
+    crash            READY → UNLOADED        its engine process has died
+    drain            READY → DRAINING
+    resume           DRAINING → READY        it is not unloaded after all
+    finish_unload    DRAINING → UNLOADED
 
 A transition sets every field of the state that it enters, so a model that is loaded again is like one that is loaded
 for the first time. This module knows no threads and no time: the methods are called under the lock of the service, and
@@ -144,7 +146,6 @@ class ServedModel:
         """No request waits for the load any more, or the server stops."""
         self._leave(State.LOADING)
         self.state = State.UNLOADED
-        self.is_wanted = False
         self.failure = None
 
     def crash(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..models.memory import NotEnoughMemory, OtherModels
 from .served_model import ServedModel, State
@@ -21,7 +20,7 @@ _PROCESS_BYTES = 1 << 30
 
 
 def expires_at(served: ServedModel) -> float:
-    """When a loaded model is unloaded unless a request uses it before; infinity: never."""
+    """When a loaded model is unloaded unless a request uses it before; infinity: never, minus infinity: at once."""
     if served.n_users:
         return math.inf
     return -math.inf if served.unload_requested else served.expires_at
@@ -47,23 +46,18 @@ def memory_of(loaded: Sequence[ServedModel]) -> OtherModels:
     return OtherModels(n_mapped, sum(served.n_bytes for served in loaded if not served.n_users))
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What makes room for a model. Both None: wait, and choose again."""
-
-    unload: ServedModel | None = None  # Unload this model, which no request uses.
-    drain: ServedModel | None = None  # Let no further request use this one, so that it becomes idle.
+def least_recent_idle(loaded: Sequence[ServedModel]) -> ServedModel | None:
+    """The model that makes room for another one: the least recently used one of those that no request uses."""
+    idle = (served for served in loaded if not served.n_users)
+    return min(idle, key=lambda served: served.used_at, default=None)
 
 
-def choose(loaded: Sequence[ServedModel], waited_s: float) -> Choice:
-    """How to make room beside at least one loaded model for another one, which has waited for so long.
+def next_to_drain(loaded: Sequence[ServedModel], waited_s: float) -> ServedModel | None:
+    """The model that gets no further requests, if all are in use and another one has waited for a place for so long.
 
-    The least recently used model that is idle goes. If all are in use, the first that becomes idle goes. A model could
-    stay in use for ever, so after a while, or at once if there is only one, the least recently used one is drained.
+    The first that becomes idle makes room, but all could stay in use for ever. So the least recently used one is
+    drained after a while, or at once if there is only one.
     """
-    idle = [served for served in loaded if not served.n_users]
-    if idle:
-        return Choice(unload=min(idle, key=lambda served: served.used_at))
     if any(served.state is State.DRAINING for served in loaded) or (len(loaded) > 1 and waited_s < GRACE_S):
-        return Choice()
-    return Choice(drain=min(loaded, key=lambda served: served.used_at))
+        return None
+    return min(loaded, key=lambda served: served.used_at, default=None)

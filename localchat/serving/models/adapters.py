@@ -11,45 +11,52 @@ from pathlib import Path
 from ..core.model_options import Adapter
 from .model_file import ModelFile, Summary, is_model_name, name_of, plain_name, summary_of
 
-Found = tuple[dict[Path, Summary], bool]
+# The adapters in a folder with the summaries of their headers, and whether the folder has only one model.
+FolderAdapters = tuple[dict[Path, Summary], bool]
 
 
 def adapter_problem(adapter: Adapter, model: Path) -> str:
-    """Why an adapter cannot be one of this model, as far as the headers of both say; "" if it may be."""
-    own, base = summary_of(ModelFile(Path(adapter.path), "")), summary_of(ModelFile(model, ""))
-    if not own.is_adapter:
-        return f"{adapter.path}: {(own.is_model and own.problem) or 'it is no LoRA adapter'}"
-    if own.architecture != base.architecture:
-        return f"{adapter.path}: it is for the architecture {own.architecture!r}, the model has {base.architecture!r}"
+    """Why an adapter cannot be used with this model, as far as the headers of both say; "" if it may be."""
+    summary, base = summary_of(ModelFile(Path(adapter.path), "")), summary_of(ModelFile(model, ""))
+    if not summary.is_adapter:
+        return f"{adapter.path}: {(summary.is_model and summary.problem) or 'it is no LoRA adapter'}"
+    if summary.architecture != base.architecture:
+        architectures = f"for the architecture {summary.architecture!r}, the model has {base.architecture!r}"
+        return f"{adapter.path}: it is {architectures}"
     return ""
 
 
-def adapters_in(folder: Path) -> Found:
-    """The adapters in a folder, with what their headers say, and whether it has only one model."""
-    found: dict[Path, Summary] = {}
+def adapters_in(folder: Path) -> FolderAdapters:
+    summaries: dict[Path, Summary] = {}
     with contextlib.suppress(OSError):
         files = [folder / name for name in sorted(os.listdir(folder)) if is_model_name(name)]
-        found = {path: summary_of(ModelFile(path, "")) for path in files}
-    is_only = sum(summary.is_model for summary in found.values()) == 1
-    return {path: summary for path, summary in found.items() if summary.is_adapter}, is_only
+        summaries = {path: summary_of(ModelFile(path, "")) for path in files}
+    has_one_model = sum(summary.is_model for summary in summaries.values()) == 1
+    return {path: summary for path, summary in summaries.items() if summary.is_adapter}, has_one_model
 
 
-def with_adapters(model: ModelFile, taken: set[str], found: Found, further: Sequence[Adapter] = ()) -> ModelFile:
-    """The model with further adapters, its own, and those `found` in its folder whose headers name it, or name no model
-    if it is the only one there. Each has a name that is not in `taken`, to which it is added."""
+def with_adapters(
+    model: ModelFile, taken_names: set[str], folder_adapters: FolderAdapters, further: Sequence[Adapter] = ()
+) -> ModelFile:
+    """The model with further adapters, those that it has already, and those in its folder.
+
+    An adapter in the folder belongs to the model that its header names, or, if it names none, to the only model there.
+    Each adapter has a name that is not in `taken_names`, to which it is added.
+    """
     named = (*further, *model.adapters)
-    beside, is_only = found
+    beside, has_one_model = folder_adapters
     if not named and not beside:
         return model
-    paths, own = {os.path.realpath(adapter.path) for adapter in named}, summary_of(model)
-    names = {plain_name(own.base), plain_name(name_of(model.path))}
-    own_ones = (
+    named_paths, base = {os.path.realpath(adapter.path) for adapter in named}, summary_of(model)
+    base_names = {plain_name(base.base), plain_name(name_of(model.path))}
+    beside_adapters = (
         Adapter(name_of(path), str(path))
         for path, summary in beside.items()
-        if summary.architecture == own.architecture and os.path.realpath(path) not in paths
-        if (plain_name(summary.base) in names if summary.base else is_only)
+        if summary.architecture == base.architecture and os.path.realpath(path) not in named_paths
+        if (plain_name(summary.base) in base_names if summary.base else has_one_model)
     )
-    adapters = {adapter.name.casefold(): adapter for adapter in reversed((*named, *own_ones))}
-    kept = tuple(adapter for name, adapter in reversed(adapters.items()) if name not in taken)
-    taken.update(adapters)
+    # Of several adapters with one name, the first one is kept.
+    by_name = {adapter.name.casefold(): adapter for adapter in reversed((*named, *beside_adapters))}
+    kept = tuple(adapter for name, adapter in reversed(by_name.items()) if name not in taken_names)
+    taken_names.update(by_name)
     return replace(model, adapters=kept)

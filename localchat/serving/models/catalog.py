@@ -52,33 +52,38 @@ class Catalog:
         if self._scanned is not None and all(changed_at(path) == stamp for path, stamp in self._scanned[0].items()):
             return self._scanned[1]
         scan = Scan(self._reported)
-        named: dict[str, ModelFile] = {}
-        by_file: dict[str, str] = {}
+        named: dict[str, ModelFile] = {}  # By their names in lower case.
+        by_real_path: dict[str, str] = {}  # The keys of `named`, by the files without links.
         for source in (*self._sources(scan), [_BUILT_IN]):
             # A name that an earlier source has keeps its meaning.
-            taken = {name for model in named.values() for name in _names(model)}
+            taken_names = {name for model in named.values() for name in _names(model)}
             for model in source:
                 names = [printable_name(name) for name in (model.name, *model.aliases)]
-                names = [name for name in names if name and name.casefold() not in taken]
-                file = os.path.realpath(model.path)
-                first = by_file.get(file)
-                if first is not None and not model.settings:  # One file under several names is one model.
-                    named[first] = replace(named[first], aliases=(*named[first].aliases, *names))
+                names = [name for name in names if name and name.casefold() not in taken_names]
+                real_path = os.path.realpath(model.path)
+                first_name = by_real_path.get(real_path)
+                if first_name is not None and not model.settings:  # One file under several names is one model.
+                    first = named[first_name]
+                    named[first_name] = replace(first, aliases=(*first.aliases, *names))
                 elif names and names[0].casefold() not in named:
                     key = names[0].casefold()
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
-                    by_file.setdefault(file, key)
-        taken = {name for model in named.values() for name in _names(model)}
-        look = functools.lru_cache(maxsize=None)(adapters_in)  # Each folder once.
-        models = tuple(with_adapters(model, taken, look(model.path.parent)) for model in named.values())
+                    by_real_path.setdefault(real_path, key)
+        taken_names = {name for model in named.values() for name in _names(model)}
+        adapters_beside = functools.lru_cache(maxsize=None)(adapters_in)  # It reads each folder once.
+        models = tuple(
+            with_adapters(model, taken_names, adapters_beside(model.path.parent)) for model in named.values()
+        )
         self._scanned = (scan.stamps, models)
         return models
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
-        """The model that a name means, or the base of the adapter. Case is ignored; "name:tag" means the file of this
-        name with this quantisation.
-        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid. The name may
-        be a path (`takes_paths`) on the command line, but not in a request: a client could open any file."""
+        """The model that a name means, or the base of the adapter that it means.
+
+        Case is ignored; "name:tag" means the file of this name with this quantisation. The name may be a path
+        (`takes_paths`) on the command line, but not in a request: a client could open any file. Raises ModelFileError
+        if no model has this name or several have, and if a mapping file is invalid.
+        """
         name = name.strip()
         if takes_paths and name == DEMO:
             return _BUILT_IN
@@ -86,22 +91,22 @@ class Catalog:
         if takes_paths and (is_written_as_path or os.path.exists(name)):
             return model_at(name)
         models = self.models()
-        whole = name.casefold()
-        wanted = whole.removesuffix(".gguf")
-        matches: tuple[Callable[[ModelFile], bool], ...] = (
-            lambda model: whole in _names(model),
-            lambda model: whole in model.adapter_names,
+        whole_name = name.casefold()
+        wanted = whole_name.removesuffix(".gguf")
+        rules: tuple[Callable[[ModelFile], bool], ...] = (
+            lambda model: whole_name in _names(model),
+            lambda model: whole_name in model.adapter_names,
             lambda model: wanted in _names(model),
             lambda model: _has_tag(model, wanted),
             lambda model: _is_base(model, wanted),
         )
-        for is_match in matches:
-            found = [model for model in models if is_match(model)]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
-                raise ModelFileError(f"the name {name!r} means {len(found)} models: use one of {names}")
+        for is_match in rules:  # The first rule that any model meets decides.
+            matches = [model for model in models if is_match(model)]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                names = ", ".join(repr(model.name) for model in matches[:MAX_SHOWN_NAMES])
+                raise ModelFileError(f"the name {name!r} means {len(matches)} models: use one of {names}")
         hint = f"; to fetch it: python -m localchat.server --get {name}" if "/" in name else ""
         raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
@@ -110,12 +115,12 @@ class Catalog:
         name = self._environment.get("LOCALCHAT_MODEL")
         if name:
             return self.find(name, takes_paths=True)
-        found = [model for model in self.models() if model.source != _BUILT_IN.source]
+        models = [model for model in self.models() if model.source != _BUILT_IN.source]
         # A damaged file beside the only model changes nothing.
-        found = [model for model in found if not summary_of(model).problem] or found
-        if len(found) > 1:
-            log.info("%d models were found: requests that name none get the built-in one", len(found))
-        return found[0] if len(found) == 1 else _BUILT_IN
+        models = [model for model in models if not summary_of(model).problem] or models
+        if len(models) > 1:
+            log.info("%d models were found: requests that name none get the built-in one", len(models))
+        return models[0] if len(models) == 1 else _BUILT_IN
 
     def _sources(self, scan: Scan) -> Iterator[Iterable[ModelFile]]:
         """The models of each source. While a change of a mapping file is invalid, its models are those before it."""

@@ -25,8 +25,8 @@ DEMO_PATH = Path(__file__).with_name("demo.gguf")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 # Projectors and other files beside a model, by the name of a file whose header cannot be read.
 NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
-# The same by their `general.type`, or else by their architecture.
-_KINDS: Mapping[str, str] = {
+# What such a file is, by its `general.type`, or else by its architecture.
+_OTHER_TYPES: Mapping[str, str] = {
     "adapter": "an adapter (LoRA) for a model", "imatrix": "an importance matrix", "mmproj": "a projector for a model",
     "clip": "a projector for a model", "controlvector": "a control vector for a model",
 }  # fmt: skip
@@ -91,8 +91,8 @@ def model_at(argument: str) -> ModelFile:
     if re.match(r"[a-z]+://", argument):
         problem = "is a URL, and the server downloads nothing: get the file with"
         raise ModelFileError(f"{argument} {problem} curl -LO {argument}")
-    given = Path(os.path.expanduser(argument))
-    path = _only_model(given) if given.is_dir() else first_part(given)
+    path = Path(os.path.expanduser(argument))
+    path = _only_model(path) if path.is_dir() else first_part(path)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
     return ModelFile(path, name_of(path))
@@ -147,7 +147,7 @@ def _only_model(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the header of a model file says."""
+    """What the start of the header of a model file has. A value that it has not is empty."""
 
     architecture: str = ""
     quantisation: str = ""
@@ -174,28 +174,30 @@ def summary_of(model: ModelFile) -> Summary:
 @functools.lru_cache(maxsize=20_000)
 def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     try:
-        found = read_start(path)
+        header = read_start(path)
     except GGUFError as error:
         return Summary(problem=printable_name(error.problem))
     # A value may have any type, or be None: an array.
-    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    texts = {name: value for name, value in header.items() if isinstance(value, str)}
     architecture = texts.get("general.architecture", "")
-    kind = _KINDS.get(texts.get("general.type", "")) or _KINDS.get(architecture)
-    if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
-        kind = kind or "a vocabulary without weights"
+    other_type = _OTHER_TYPES.get(texts.get("general.type", "")) or _OTHER_TYPES.get(architecture)
+    if not header[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
+        other_type = other_type or "a vocabulary without weights"
     is_adapter = texts.get("general.type") == "adapter"
     widths = (f"{architecture}.embedding_length", *(f"clip.{part}.projection_dim" for part in _ENCODERS.values()))
     return Summary(
         printable_name(architecture[:_MAX_SHOWN_CHARS]),
-        _QUANTISATIONS.get(found.get("general.file_type"), ""),
-        n_ctx_train=_count(found.get(f"{architecture}.context_length")),
-        n_params=_count(found.get("general.parameter_count")),
-        is_embedding=f"{architecture}.pooling_type" in found,
-        problem=f"it is {kind}, not a model" if kind else "",
-        is_model=kind is None,
-        width=max(_count(found.get(name)) for name in widths),
+        _QUANTISATIONS.get(header.get("general.file_type"), ""),
+        n_ctx_train=_count(header.get(f"{architecture}.context_length")),
+        n_params=_count(header.get("general.parameter_count")),
+        is_embedding=f"{architecture}.pooling_type" in header,
+        problem=f"it is {other_type}, not a model" if other_type else "",
+        is_model=other_type is None,
+        width=max(_count(header.get(name)) for name in widths),
         modalities=tuple(
-            one for one, part in _ENCODERS.items() if kind and found.get(f"clip.has_{part}_encoder") is True
+            modality
+            for modality, part in _ENCODERS.items()
+            if other_type and header.get(f"clip.has_{part}_encoder") is True
         ),
         is_adapter=is_adapter and texts.get("adapter.type", "lora") == "lora",
         base=texts.get("general.base_model.0.name" if is_adapter else "general.name", ""),
@@ -215,18 +217,20 @@ def projector_of(model: ModelFile) -> Path | None:
 @functools.lru_cache(maxsize=20_000)
 def _found_projector(model: Path, _: int) -> Path | None:
     """The projector in the folder of a model, which was changed at this time."""
-    width, own = summary_of(ModelFile(model, "")).width, plain_name(name_of(model))
+    width, model_name = summary_of(ModelFile(model, "")).width, plain_name(name_of(model))
     # Some repositories have a folder for each quantisation, and the projector beside these.
     folders = [model.parent, *([model.parent.parent] if QUANTISATION.search(f"-{model.parent.name}") else [])]
     files = [folder / name for folder in folders for name in sorted(os.listdir(folder)) if is_model_name(name)]
-    found = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
+    projectors = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
     # The file may have the name of the model. Without one, it belongs to the only model of the folder.
-    others = {plain_name(name_of(path)) for path in files if path not in found}
-    fitting = [
-        (_PROJECTOR_TYPES.index(summary.quantisation) if summary.quantisation in _PROJECTOR_TYPES else 9, path)
-        for path, summary in found.items()
-        if summary.width == width > 0 and ((name := plain_name(name_of(path))) == own or (not name and others == {own}))
-    ]
+    is_only = {plain_name(name_of(path)) for path in files if path not in projectors} == {model_name}
+    fitting = []
+    for path, summary in projectors.items():
+        name = plain_name(name_of(path))
+        if summary.width == width > 0 and (name == model_name or (not name and is_only)):
+            is_known = summary.quantisation in _PROJECTOR_TYPES
+            rank = _PROJECTOR_TYPES.index(summary.quantisation) if is_known else len(_PROJECTOR_TYPES)
+            fitting.append((rank, path))
     return min(fitting)[1] if fitting else None
 
 

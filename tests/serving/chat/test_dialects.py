@@ -100,9 +100,9 @@ def test_detection(template, name, start):
     assert (detect(template).name, detect(template).reasoning.start) == (name, start)
 
 
-def test_call_layouts_are_those_that_the_template_contains():
+def test_call_formats_are_those_that_the_template_contains():
     dsml = "<\uff5cDSML\uff5ctool_calls>"
-    assert [layout.template_text for layout in detect(dsml).calls] == [dsml, dsml]
+    assert [format.template_text for format in detect(dsml).calls] == [dsml, dsml]
     assert len(DIALECTS["deepseek-dsml"].calls) == 4
 
 

@@ -54,6 +54,16 @@ def group(folder: str, limit: object, used: int, cached: int = 0) -> dict[str, s
     return {f"{folder}/memory.{name}": f"{text}\n" for name, text in texts.items()}
 
 
+V1 = "sys/fs/cgroup/memory"
+
+
+def group_v1(folder: str, limit: int, used: int) -> dict[str, str]:
+    """The files of a control group of the first version."""
+    texts = {"limit_in_bytes": limit, "usage_in_bytes": used, "stat": "inactive_file 7\ntotal_inactive_file 5"}
+    return {f"{folder}/memory.{name}": f"{text}\n" for name, text in texts.items()}
+
+
+NESTED_V1 = {**group_v1(V1, (1 << 63) - 4096, 3 * GB), **group_v1(f"{V1}/docker/a1", 2 * GB, GB)}
 NESTED = {**group(f"{GROUPS}/user.slice", 2 * GB, GB), **group(f"{GROUPS}/user.slice/app.service", 3 * GB, GB)}
 
 
@@ -69,6 +79,8 @@ NESTED = {**group(f"{GROUPS}/user.slice", 2 * GB, GB), **group(f"{GROUPS}/user.s
         pytest.param(MEMINFO, "0::/\n", group(GROUPS, "max", GB), N_AVAILABLE, id="group without a limit"),
         pytest.param(MEMINFO, "0::/\n", group(GROUPS, GB, GB + 5), 0, id="usage above the limit"),
         pytest.param(MEMINFO, "0::/user.slice/app.service\n", NESTED, GB, id="an outer group has a lower limit"),
+        pytest.param(MEMINFO, "5:cpu:/\n4:memory:/docker/a1\n", NESTED_V1, GB + 5, id="version 1"),
+        pytest.param(MEMINFO, "4:a,memory:/x\n0::/\n", group_v1(V1, GB, GB), 5, id="version 1 in a container"),
     ],
 )
 def test_free_memory_is_the_least_of_all_sources(tmp_path, meminfo, own_groups, files, expected):

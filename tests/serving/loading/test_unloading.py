@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from localchat.serving.loading import unloading
-from localchat.serving.loading.served_model import ServedModel, State
-from localchat.serving.loading.unloading import GRACE_S, Choice
+from localchat.serving.loading.served_model import ServedModel
+from localchat.serving.loading.unloading import GRACE_S
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 
@@ -71,18 +71,17 @@ def test_memory_of_the_others_is_what_they_map_and_what_the_idle_ones_free():
 
 
 def test_least_recently_used_idle_model_makes_room():
-    old_in_use, idle, idle_longer = loaded("a", n_users=1), loaded("b", used_at=5), loaded("c", used_at=4)
-    assert unloading.choose([old_in_use, idle, idle_longer], 0) == Choice(unload=idle_longer)
-    assert unloading.choose([old_in_use, idle, idle_longer], math.inf) == Choice(unload=idle_longer)
+    in_use, idle, idle_longer = loaded("a", n_users=1), loaded("b", used_at=5), loaded("c", used_at=4)
+    assert unloading.least_recent_idle([in_use, idle, idle_longer]) is idle_longer
+    assert unloading.least_recent_idle([in_use]) is None
+    assert unloading.least_recent_idle([]) is None
 
 
 def test_of_models_in_use_the_least_recently_used_one_is_drained_after_a_while():
     newer, older = loaded("a", used_at=5, n_users=1), loaded("b", used_at=4, n_users=2)
-    assert unloading.choose([newer, older], GRACE_S - 0.01) == Choice()
-    assert unloading.choose([newer, older], GRACE_S) == Choice(drain=older)
-    assert unloading.choose([newer], 0) == Choice(drain=newer)  # No other one could become idle.
+    assert unloading.next_to_drain([newer, older], GRACE_S - 0.01) is None
+    assert unloading.next_to_drain([newer, older], GRACE_S) is older
+    assert unloading.next_to_drain([newer], 0) is newer  # No other one could become idle.
+    assert unloading.next_to_drain([], 60) is None
     older.drain()
-    assert older.state is State.DRAINING
-    assert unloading.choose([newer, older], 60) == Choice()  # One is enough.
-    newer.n_users = 0
-    assert unloading.choose([newer, older], 60) == Choice(unload=newer)
+    assert unloading.next_to_drain([newer, older], 60) is None  # One is enough.

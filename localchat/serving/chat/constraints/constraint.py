@@ -1,7 +1,7 @@
 """Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
 
 A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
-free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family, except
+free up to the marker of a tool call, which also ends reasoning. Tool calls have the format of the model family, except
 arguments that it cannot enforce (argument_rules.py).
 
 llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme.
@@ -13,7 +13,6 @@ import functools
 import importlib.util
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +23,16 @@ from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
 from ...core.request import ResponseFormat
 from ...engine.values import Constraint
+from ...schema.compiler import error_in, is_empty
+from ...schema.enforce import json_rule, loosened, refusal
+from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
+from ...schema.prepare import prepared
 from ..dialects import Dialect
-from ..dialects.call_layout import THE_NAME, CallLayout
+from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart
 from ..prompt.template import ChatTemplate
 from .argument_rules import argument_rule
-from .json_schema import error_place, json_rule, loosened, normalized
-from .lark import Rules, error_in, gbnf_rule, is_empty, layout_regex, regex_literal, seq
+from .lark import Rules, gbnf_rule, regex_literal, seq, text_regex
 
 log = logging.getLogger("localchat.server")
 
@@ -38,8 +40,8 @@ MAX_CACHED = 64  # The number of cached constraints: agents send the same tools 
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
-def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser. Raises
+def constraint_for(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> Constraint | None:
+    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`. Raises
     BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
     model may make are not constrained, and for other constraints NotSupported is raised."""
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
@@ -52,10 +54,10 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         return None
     grammar = _Grammar(
         template.dialect,
-        _frozen(request.response_format),
-        reasoning=reasoning_start(request, template, prompt),
+        request.response_format,
+        reasoning=_possible_reasoning(request, template, reasoning),
         has_prefill=bool(request.prefill[1]),
-        functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
+        functions=tuple((path, tool["function"]) for tool, path in tools),
         must_call=must_call,
         max_calls=None if request.parallel_tool_calls else 1,
     )
@@ -67,23 +69,19 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     if request.response_format is None:
         return None
     _check_sampling(request.params)
-    return _constraint(_Grammar(Dialect(""), _frozen(request.response_format)))
+    return _constraint(_Grammar(Dialect(""), request.response_format))
 
 
-def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
-    start = template.dialect.reasoning_start(prompt)
+def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> ReasoningStart:
+    """`reasoning`, but closed if it is possible and the request or the template rules it out."""
     is_off = request.template_vars.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
-    return "closed" if start == "possible" and is_impossible else start
-
-
-def _frozen(given: ResponseFormat | None) -> tuple[str, str, str] | None:
-    return None if given is None else (given.kind, json.dumps(given.value), given.param)
+    return "closed" if reasoning == "possible" and is_impossible else reasoning
 
 
 @functools.lru_cache(MAX_CACHED)
 def _constraint(grammar: _Grammar) -> Constraint:
-    field = grammar.response_format[2] if grammar.response_format else "tools"
+    field = grammar.response_format.param if grammar.response_format else "tools"
     try:
         text = grammar.text()
         reason = error_in(text)
@@ -103,21 +101,32 @@ class _Grammar:
     """The grammar of one request. The fields determine it, and are the key of the cache."""
 
     dialect: Dialect
-    response_format: tuple[str, str, str] | None  # The kind, the value as JSON, and the path of the field.
+    response_format: ResponseFormat | None = field(compare=False)
     reasoning: ReasoningStart = "closed"
     has_prefill: bool = False  # Whether the request has an assistant prefill of text.
-    functions: tuple[tuple[str, str], ...] = ()  # Callable tools: the path of the schema, the function as JSON.
+    # Callable tools: the path of the schema, the function.
+    functions: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), compare=False)
     must_call: bool = False
     max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
+    # The response format and the functions as JSON, since they cannot be hashed.
+    _json: str = field(init=False)
     _rules: Rules = field(default_factory=Rules, compare=False)
+
+    def __post_init__(self) -> None:
+        form = self.response_format and (
+            self.response_format.kind,
+            self.response_format.value,
+            self.response_format.param,
+        )
+        object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
     def text(self) -> str:
         """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
         format_rule = ""
         if self.response_format is not None:
-            kind, value, param = self.response_format
             # With required calls the output has only calls, so the format has no effect. It is still checked.
-            format_rule = self._format(kind, json.loads(value), param)
+            form = self.response_format
+            format_rule = self._format(form.kind, form.value, form.param)
         if self.must_call:
             return self._rules.render(self._required())
         return self._rules.render(self._formatted(format_rule) if format_rule else self._auto())
@@ -125,12 +134,11 @@ class _Grammar:
     @functools.cached_property
     def _schemas(self) -> dict[str, Any]:
         """The schemas of the arguments, which are objects, by the names of the tools."""
-        functions = ((path, json.loads(function)) for path, function in self.functions)
-        return {function["name"]: self._parameters(path, function) for path, function in functions}
+        return {function["name"]: self._parameters(path, function) for path, function in self.functions}
 
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
-            schema = {"type": "object"} if kind == "json_object" else normalized(value)
+            schema = {"type": "object"} if kind == "json_object" else prepared(value)
             _check_schema(schema, param)
             return self._rules.rule(json_rule(schema))
         if kind == "choice":
@@ -138,7 +146,7 @@ class _Grammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
-            rule = self._rules.regex(f"(?:{_without_anchors(value)})")
+            rule = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
         if is_empty(self._rules.render(rule)):
@@ -150,58 +158,61 @@ class _Grammar:
         first, after = (seq(self._literal(start), text) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
         if self.functions and not self.has_prefill:
-            layout = self.dialect.calls[0]
-            first = f"({first} | {self._calls(layout)})"
-            after = f"({after} | {self._calls(layout, before=self.dialect.calls_start)})"
+            format = self.dialect.calls[0]
+            first = f"({first} | {self._calls(format)})"
+            after = f"({after} | {self._calls(format, before=self.dialect.calls_start)})"
         return self._after_reasoning(first, after, text)
 
     def _required(self) -> str:
-        layout = self.dialect.calls[0]
-        first = self._calls(layout, before=self.dialect.text_end if self.has_prefill else "")
-        return self._after_reasoning(first, self._calls(layout, before=self.dialect.calls_start), None)
+        format = self.dialect.calls[0]
+        first = self._calls(format, before=self.dialect.text_end if self.has_prefill else "")
+        return self._after_reasoning(first, self._calls(format, before=self.dialect.calls_start), None)
 
     def _auto(self) -> str:
         dialect = self.dialect
         if dialect.part_mark:
             return self._parts(dialect.calls)
-        # A `begin` with the name is a header, which is free text here: the opener of another layout follows it.
-        layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
+        # The header of a call is free text here: the opener of another format follows it.
+        formats = [format for format in dialect.calls if not (format.header[0] and format.has_first_header)]
         heads = [
-            layout_regex(layout.begin + layout.head, layout.shown(name))
-            for layout in layouts
-            if not layout.opener
+            text_regex(text_of(format.section_begin, format.call_head), format.escaped(name))
+            for format in formats
+            if not format.opener
             for name in self._schemas
         ]
         markers = [*map(regex_literal, dialect.openers), *heads]
         text = self._rules.free_text(markers)
-        options = [text, *(self._calls(layout, after_text=text) for layout in layouts)]
+        options = [text, *(self._calls(format, after_text=text) for format in formats)]
         return " | ".join(options)
 
-    def _parts(self, layouts: Sequence[CallLayout]) -> str:
+    def _parts(self, formats: Sequence[CallFormat]) -> str:
         """An output in parts with headers. The first token shows whether a part is a call."""
         mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start[0])
         text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
         more = self._literal(self.dialect.part_mark, after=text)
-        calls = " | ".join(map(self._calls, layouts))
+        calls = " | ".join(map(self._calls, formats))
         middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (more, text))
         part = self._rules.rule(f"{middle}* ({calls} | {end})")
         return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
 
-    def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "") -> str:
+    def _calls(self, format: CallFormat, *, before: str = "", after_text: str = "") -> str:
         """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
-        opener = layout.opener if after_text else ""
+        opener = format.opener if after_text else ""
         prefix = self._literal(opener, after=after_text)
-        first = self._call(layout, before + layout.begin, opener=opener, after="" if opener else after_text)
-        more = "" if self.max_calls == 1 else self._call(layout, layout.separator) + "*"
-        return seq(prefix, first, more, self._literal(layout.end))
+        begin = text_of(before, format.section_begin)
+        first = self._call(format, begin, opener=opener, after="" if opener else after_text)
+        others = "" if self.max_calls == 1 else self._call(format, format.between_calls) + "*"
+        return seq(prefix, first, others, self._literal(format.section_end))
 
-    def _call(self, layout: CallLayout, before: str, *, opener: str = "", after: str = "") -> str:
+    def _call(self, format: CallFormat, before: Text, *, opener: str = "", after: str = "") -> str:
         """A call of one of the tools, after the text `before` without its `opener`, and after another terminal."""
-        end = self._literal(layout.after_call)
+        end = self._literal(format.call_tail)
+        begin, *others = text_of(before, format.call_head)
+        head = text_of(begin.removeprefix(opener) if isinstance(begin, str) else begin, *others)
         calls = []
         for name, schema in self._schemas.items():
-            head = self._literal((before + layout.head).removeprefix(opener), layout.shown(name), after=after)
-            calls.append(seq(head, argument_rule(self._rules, schema, layout), end))
+            named_head = self._literal(head, format.escaped(name), after=after)
+            calls.append(seq(named_head, argument_rule(self._rules, schema, format), end))
         return f"({' | '.join(calls)})"
 
     def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
@@ -216,18 +227,19 @@ class _Grammar:
         if dialect.text_start[0] in dialect.section_markers and after_marker is not None:
             ends[dialect.text_start[0]] = after_marker
         options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
-        for layout in dialect.calls if self.functions and not self.has_prefill else ():
-            if layout.opener:
-                options.append(self._calls(layout, after_text=text))
+        for format in dialect.calls if self.functions and not self.has_prefill else ():
+            if format.opener:
+                options.append(self._calls(format, after_text=text))
         reasoning = self._rules.rule(" | ".join(options))
         if self.reasoning == "open":
             return reasoning
         no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
-    def _literal(self, text: str, name: str = "", *, after: str = "") -> str:
-        """A text of a layout, with placeholders and a name, as a terminal, after another one; "" for no text."""
-        return self._rules.terminal(seq(after, f"/{layout_regex(text, name)}/")) if text else ""
+    def _literal(self, text: str | Text, name: str = "", *, after: str = "") -> str:
+        """A text as a terminal, with a name in its holes, and after another terminal; "" for no text."""
+        regex = text_regex(text_of(text), name)
+        return self._rules.terminal(seq(after, f"/{regex}/")) if regex else ""
 
     def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
         """The schema of the arguments of a tool. If `strict` is false, any object matches it."""
@@ -236,31 +248,22 @@ class _Grammar:
             return {"type": "object"}
         if not parameters:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-        schema = {**normalized(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
             _check_schema(schema, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
-        schema, errors = loosened(schema)
-        for pointer, reason in errors:
-            _report(name, f"#{pointer}", reason)
+        schema, refusals = loosened(schema)
+        for refused in refusals:
+            _report(name, f"#{refused.pointer}", refused.reason)
         return schema
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
-    pointer, reason = error_place(schema)
-    if reason:
-        raise field_error(f"{path}#{pointer}", f"cannot be enforced: {reason}{hint}")
-
-
-def _without_anchors(pattern: str) -> str:
-    """A pattern of a whole text without ^ and $, which are implied, escaped for use between slashes."""
-    pattern = pattern.removeprefix("^")
-    if pattern.endswith("$") and not pattern.endswith("\\$"):
-        pattern = pattern[:-1]
-    escapes = {"/": r"\/", "\n": r"\n"}
-    return re.sub(r"(?s)(\\.)|/|\n", lambda match: match[1] or escapes[match[0]], pattern)
+    refused = refusal(schema)
+    if refused is not None:
+        raise field_error(f"{path}#{refused.pointer}", f"cannot be enforced: {refused.reason}{hint}")
 
 
 @functools.lru_cache(1000)

@@ -1,4 +1,4 @@
-"""Reads tool calls in the layouts of a family while they are generated. All layouts may lack their end markers."""
+"""Reads tool calls in the formats of a family while they are generated. All formats may lack their end markers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
-from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
+from ...schema.types import STRING, types_at
+from .call_format import ArgumentFormat, CallFormat, Hole, Text, text_of, words_of
 from .scan import Cursor, Markers, Mismatch, Reader
-from .values import NAME, STRING, Value, decode, maybe_nested, parameter_types, read_value, text_json, value_json
+from .values import NAME, Value, decode, maybe_nested, read_value, text_json, value_json
 
 _ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.
 _TYPE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
@@ -76,58 +77,60 @@ class Calls:
             self._emit(ToolCallArguments(self.made - 1, text))
 
 
-def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
+def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
     Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again."""
-    if layout.is_object or layout.notation == "python":
-        yield from _list(layout, cursor, calls)
+    if format.keys is not None or format.notation == "python":
+        yield from _list(format, cursor, calls)
         return
-    name, call_id = yield from _head(cursor, layout.begin + layout.head, calls)
-    if f"{THE_NAME}:{A_NUMBER}" in layout.head:
-        call_id = f"functions.{name}:{call_id}"
-    # If nothing in the layout follows the name, the text is a call only if an object is next.
-    is_object = layout.arguments is None and parts_of(layout.head)[-1] != THE_NAME
+    head = text_of(format.section_begin, format.call_head)
+    name, call_id = yield from _head(cursor, head, calls)
+    if format.before_id is not None:
+        call_id = format.full_id.format(name=name, id=call_id)
+    # If nothing in the format follows the name, the text is a call only if an object is next.
+    is_object = format.arguments is None and words_of(head)[-1] is not Hole.NAME
     if is_object or (yield from cursor.is_next("{")):
-        is_json = layout.notation == "json"
-        yield from read_arguments(cursor, calls, name, *layout.ends[:1], call_id=call_id, is_json=is_json)
-    elif layout.arguments is None:
+        is_json = format.notation == "json"
+        yield from read_arguments(cursor, calls, name, *format.ends[:1], call_id=call_id, is_json=is_json)
+    elif format.arguments is None:
         raise Mismatch
     else:
-        yield from _Arguments(layout.arguments, cursor, calls, name, layout.ends[0]).read()
-    yield from cursor.read_end(*layout.ends)
+        yield from _Arguments(format.arguments, cursor, calls, name, format.ends[0]).read()
+    yield from cursor.read_end(*format.ends)
 
 
-def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str]]:
-    """Read the text before arguments, with white space before each part. Returns the name and the id in it."""
-    parts, name, call_id = list(parts_of(text)), "", ""
-    while parts:
-        part = parts.pop(0)
-        if part in (A_NUMBER, AN_ID):
-            found, marker = yield from cursor.read_until(parts.pop(0))
-            if marker is None:
-                raise Mismatch
-            call_id += found.strip()
-            continue
-        yield from cursor.read_run()
-        if part == THE_NAME:
+def _head(cursor: Cursor, text: Text, calls: Calls) -> Reader[tuple[str, str]]:
+    """Read the text before arguments, with white space before each word. Returns the name and the id in it."""
+    words, name, call_id = list(words_of(text)), "", ""
+    while words:
+        word = words.pop(0)
+        if isinstance(word, str):
+            yield from cursor.read_run()
+            yield from cursor.expect(word)
+        elif word is Hole.NAME:
+            yield from cursor.read_run()
             name = yield from cursor.expect(*calls.schemas)
         else:
-            yield from cursor.expect(part)
+            end = words.pop(0)
+            assert isinstance(end, str), "a word follows each id"
+            text_before, marker = yield from cursor.read_until(end)
+            if marker is None:
+                raise Mismatch
+            call_id += text_before.strip()
     yield from cursor.read_run()
     return name, call_id
 
 
-def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
+def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read calls that may be the items of a list."""
-    begin = layout.begin + (layout.head.partition("{")[0] if layout.is_object else "")
-    yield from _head(cursor, begin.rstrip(A_SPACE).removesuffix("["), calls)
+    yield from _head(cursor, text_of(format.begin, " ", format.call_begin), calls)
     is_list = (yield from cursor.read_one_of("[")) is not None
-    read = _object_call if layout.is_object else _python_call
+    read = _python_call if format.keys is None else _object_call
     n_before = calls.made
     try:
         while True:
             yield from cursor.read_run()
-            yield from read(cursor, calls, layout)
+            yield from read(cursor, calls, format)
             if calls.is_open:
                 return
             cursor.begin()
@@ -138,7 +141,7 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     cursor.put_back()
     if is_list:
         yield from cursor.read_end("]", ",]")
-    yield from cursor.read_end(*layout.ends)
+    yield from cursor.read_end(*format.ends)
 
 
 def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
@@ -178,12 +181,15 @@ def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     calls.is_open = False
 
 
-def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
+def _object_call(cursor: Cursor, calls: Calls, format: CallFormat) -> Reader[None]:
     """Read one call object: the name and arguments in either order. Other fields are skipped. If a call breaks after
     its name, the rest of its text is emitted as arguments. Without an opener, a field other than the name, arguments,
     id and type is refused at once, since the object may be JSON content, which must be streamed without delay."""
     yield from cursor.expect("{")
-    name_key, argument_keys, id_key = _keys(layout)
+    keys = format.keys
+    assert keys is not None
+    name_key, id_key = keys.name, keys.id or "id"
+    argument_keys = (keys.arguments, "arguments", "parameters")  # Some models use those of other families.
     # The JSON of the fields before the name.
     fields: dict[str, str] = {}
     has_started = has_arguments = False
@@ -194,13 +200,13 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
             if has_started:
                 cursor.begin()
             key = yield from _key(cursor)
-            if not layout.opener and key not in (name_key, *argument_keys, id_key, "type"):
+            if not format.opener and key not in (name_key, *argument_keys, id_key, "type"):
                 raise Mismatch
             if not has_started and name_key in (key, ""):
                 name = decode((yield from read_value(cursor))) if name_key else key
                 if not isinstance(name, str) or name not in calls.schemas:
                     raise Mismatch
-                calls.start(name, decode(fields.get(id_key, "")), is_held=AN_ID in layout.after_call)
+                calls.start(name, decode(fields.get(id_key, "")), is_held=format.id_is_last)
                 cursor.end_record()
                 has_started = True
                 before = next((fields[key] for key in argument_keys if key in fields), None)
@@ -225,7 +231,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
             raise
         calls.arguments(cursor.end_record())
         calls.release()
-        yield from _raw_arguments(cursor, calls, *layout.ends)
+        yield from _raw_arguments(cursor, calls, *format.ends)
         return
     if not has_started:
         raise Mismatch
@@ -234,15 +240,6 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
         calls.arguments("{}")
     calls.release(decode(fields.get(id_key, "")))
     calls.is_open = False
-
-
-def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
-    """The fields of a call: that of the name, which is "" in layouts like {"NAME": {arguments}}; those that may have
-    the arguments, also those of other families, which some models use; and that of the id."""
-    name = re.search(r'"(\w+)": "\$name', layout.head)
-    arguments = re.findall(r'"(\w+)": \Z', layout.head)
-    call_id = re.search(r'"(\w+)": "\$(?:n|id)"', layout.head + layout.after_call)
-    return name[1] if name else "", (*arguments, "arguments", "parameters"), call_id[1] if call_id else "id"
 
 
 def _key(cursor: Cursor) -> Reader[str]:
@@ -298,14 +295,14 @@ def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
         calls.is_open = False
 
 
-def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
+def _python_call(cursor: Cursor, calls: Calls, format: CallFormat) -> Reader[None]:
     found = yield from cursor.expect(*(name + "(" for name in calls.schemas))
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
     if not first or first not in ("=" if key.strip() else "{)"):
         raise Mismatch
     closer = "" if first == "{" else ")"
-    yield from read_arguments(cursor, calls, found[:-1], *layout.ends, is_json=False, closer=closer)
+    yield from read_arguments(cursor, calls, found[:-1], *format.ends, is_json=False, closer=closer)
     if first == "{" and not calls.is_open:
         yield from cursor.read_end(")")
 
@@ -319,7 +316,7 @@ class _Arguments:
         P<a>textP</a>P<b>P<item>1P</item>P</b>
     """
 
-    layout: ArgumentsLayout
+    format: ArgumentFormat
     cursor: Cursor
     calls: Calls
     name: str  # The name of the tool.
@@ -327,7 +324,7 @@ class _Arguments:
 
     @property
     def start(self) -> str:
-        return _bare(self.layout.before_key)
+        return self.format.before_key
 
     def read(self) -> Reader[None]:
         """Read the arguments. Raises Mismatch unless an argument or the end of the call is next."""
@@ -349,7 +346,7 @@ class _Arguments:
         # Any other end tag ends them too, since models leave out end tags.
         ends = (end, self.call_end, self.start + "/")
         while tag == self.start:
-            name = (yield from self.cursor.read_until(self.layout.key_end))[0].strip()
+            name = (yield from self.cursor.read_until(self.format.after_key))[0].strip()
             # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
             is_list = is_list or (not opening and name == _ITEM and types != {"object"})
             opening = ", " if opening else "[" if is_list else "{"
@@ -366,15 +363,14 @@ class _Arguments:
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of the argument or element `name`. Returns the marker that ends it, or what `_items` returns.
-        `path`: see `parameter_types`. The end marker of the call may also end an element."""
-        layout, cursor, calls = self.layout, self.cursor, self.calls
-        types = parameter_types(calls.schemas[self.name], *path)
-        end = layout.end.replace(THE_NAME, name)
+        `path`: see `types_at`. The end marker of the call may also end an element."""
+        format, cursor, calls = self.format, self.cursor, self.calls
+        types = types_at(calls.schemas[self.name], *path)
+        end = format.after_value + (name + format.after_key if format.repeats_key else "")
         ends: tuple[str, ...]
-        ends = (end, self.call_end) if layout.is_nested else (f"\n{end}", end) if layout.on_lines else (end,)
-        before_value = _bare(layout.before_value)
-        if before_value:
-            attributes, mark = yield from cursor.read_until(before_value, *ends)
+        ends = (end, self.call_end) if format.repeats_key else (f"\n{end}", end) if format.value_on_lines else (end,)
+        if format.before_value:
+            attributes, mark = yield from cursor.read_until(format.before_value, *ends)
             if mark in ends:
                 # The model left out the text before the value.
                 calls.arguments(value_json(attributes.strip("\n"), types))
@@ -384,9 +380,9 @@ class _Arguments:
                 types = frozenset({stated[2]})
             elif stated and stated[2] == "true":
                 types = STRING
-        if layout.on_lines:
+        if format.value_on_lines:
             yield from cursor.read_one_of("\n")
-        quote, end_quote = layout.quotes
+        quote, end_quote = format.quotes
         if quote and (yield from cursor.read_one_of(quote)):
             types, ends = STRING, tuple(end_quote + space + end for space in ("", " ", "\n"))
         if types == STRING:
@@ -402,7 +398,7 @@ class _Arguments:
             return mark or ""
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
         text = yield from maybe_nested(cursor)
-        if layout.is_nested and not text and len(path) < _MAX_DEPTH:
+        if format.repeats_key and not text and len(path) < _MAX_DEPTH:
             cursor.begin()
             yield from cursor.read_run()
             if (yield from cursor.read_one_of(self.start, self.start + "/")) == self.start:
@@ -412,7 +408,3 @@ class _Arguments:
         rest, mark = yield from cursor.read_until(*ends)
         calls.arguments(value_json(text + rest, types) if mark else text + rest)
         return mark or ""
-
-
-def _bare(text: str) -> str:
-    return text.strip(f"{A_BREAK}{A_SPACE} \n")

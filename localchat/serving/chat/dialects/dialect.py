@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from .call_layout import CallLayout
+from .call_format import CallFormat
 from .parser import OutputParser
 
 ReasoningStart = Literal["open", "possible", "closed"]
 """Whether reasoning is open before the first token of an output, may begin with it, or has ended in the prompt."""
+
+
+class PromptEnd(NamedTuple):
+    """What the end of a prompt leaves to the output."""
+
+    reasoning: ReasoningStart = "possible"
+    header: str | None = None  # The header of the unfinished message, in families with channels; None: there is none.
 
 
 class ReasoningTags(NamedTuple):
@@ -27,11 +34,11 @@ class Dialect:
     """The output format of one family: reasoning first, then text and calls."""
 
     name: str  # The key in `DIALECTS`.
-    calls: tuple[CallLayout, ...] = ()  # The call formats of the family, the preferred one first.
+    calls: tuple[CallFormat, ...] = ()  # The call formats of the family, the preferred one first.
     # A template with all texts of one of these sets belongs to this family. None: the opener of the first call format.
     detected_by: tuple[tuple[str, ...], ...] | None = None
     # Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them.
-    also_read: tuple[CallLayout, ...] = ()
+    also_read: tuple[CallFormat, ...] = ()
     # Markers that open text or a message. They are dropped from the output, and end reasoning.
     section_markers: tuple[str, ...] = ()
     also_dropped: tuple[str, ...] = ()  # Other markers around text and calls that are dropped from the output.
@@ -50,15 +57,15 @@ class Dialect:
     parser: type[OutputParser] = OutputParser
 
     @property
-    def styles(self) -> tuple[CallLayout, ...]:
+    def formats(self) -> tuple[CallFormat, ...]:
         """All call formats that the parser accepts, in the order in which it tries them."""
         return (*self.also_read, *self.calls)
 
     @property
     def openers(self) -> tuple[str, ...]:
         """The markers that begin calls. None of them begins like another one."""
-        found = {layout.opener for layout in self.styles} - {""}
-        return tuple(sorted(text for text in found if not any(text.startswith(other) for other in found - {text})))
+        openers = {format.opener for format in self.formats} - {""}
+        return tuple(sorted(text for text in openers if not any(text.startswith(other) for other in openers - {text})))
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -72,7 +79,7 @@ class Dialect:
     @property
     def preserved(self) -> tuple[str, ...]:
         """The markers that the parser needs as text, even if they are control tokens and if it drops them."""
-        of_calls = (marker for layout in self.styles for marker in layout.markers)
+        of_calls = (marker for format in self.formats for marker in format.markers)
         around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
@@ -80,9 +87,9 @@ class Dialect:
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
 
-    def reasoning_start(self, prompt: str) -> ReasoningStart:
-        """Whether reasoning is open, possible or closed at the end of a prompt."""
+    def prompt_end(self, prompt: str) -> PromptEnd:
+        """What a rendered prompt leaves to the output."""
         prompt = prompt.rstrip()
         if prompt.endswith(self.reasoning.start):
-            return "open"
-        return "closed" if prompt.endswith(self.reasoning.end) else "possible"
+            return PromptEnd("open")
+        return PromptEnd("closed" if prompt.endswith(self.reasoning.end) else "possible")

@@ -69,9 +69,11 @@ def render_template(
     """
     chunks: list[str] = []
     n_chars = 0
+    generator: Any = template.generate(variables)
     try:
-        with contextlib.nullcontext() if is_trusted else _checked_at_each_line(deadline):
-            for chunk in template.generate(variables):
+        # The generator is closed when its lines are no longer checked, so that nothing is raised in it meanwhile.
+        with contextlib.closing(generator), contextlib.nullcontext() if is_trusted else _checked_at_each_line(deadline):
+            for chunk in generator:
                 n_chars += len(chunk)
                 if n_chars > MAX_PROMPT_CHARS:
                     raise _too_much(f"it prints {n_chars} characters or more, the limit is {MAX_PROMPT_CHARS}")

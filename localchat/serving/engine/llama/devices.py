@@ -119,17 +119,32 @@ def mapped_memory() -> int:
     return _table(Path("/proc/self/status")).get("RssFile", 0) * 1024
 
 
+# Both versions of control groups: their line in /proc/self/cgroup, their folder, the files with the limit and the use,
+# and the name of the inactive pages of files, which the system reclaims first.
+_CONTROL_GROUPS = (
+    (r"^0::/(.*)", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    (
+        r"^[1-9]\d*:(?:\S*,)?memory(?:,\S*)?:/(.*)",
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+
+
 def _control_group_limits(root: Path) -> Iterator[int]:
-    """What the control groups (v2) of this process leave of their limits. A container is such a group."""
-    own = None
+    """What the control groups of this process leave of their limits. A container is such a group."""
+    groups = ""
     with contextlib.suppress(OSError):
-        own = re.search("^0::/(.*)", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
-    group = root / "sys/fs/cgroup" / (own[1] if own else "")
-    for folder in (group, *group.parents):  # In a container the mount may be its own group.
-        with contextlib.suppress(OSError, ValueError):  # no such file, or the limit "max"
-            n_left = int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
-            # The system reclaims inactive pages of files first.
-            yield max(n_left + _table(folder / "memory.stat").get("inactive_file", 0), 0)
+        groups = (root / "proc/self/cgroup").read_text()
+    for pattern, mount, limit, use, inactive in _CONTROL_GROUPS:
+        own = re.search(pattern, groups, re.MULTILINE)
+        group = root / mount / (own[1] if own else "")
+        for folder in (group, *group.parents):  # In a container the mount may be its own group.
+            with contextlib.suppress(OSError, ValueError):  # no such file, or the limit "max"
+                n_left = int((folder / limit).read_text()) - int((folder / use).read_text())
+                yield max(n_left + _table(folder / "memory.stat").get(inactive, 0), 0)
 
 
 def _table(path: Path) -> dict[str, int]:

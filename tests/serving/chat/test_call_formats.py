@@ -1,4 +1,4 @@
-"""Every layout of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
+"""Every format of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
 
 import itertools
 import random
@@ -19,8 +19,8 @@ def tool(name: str, properties: Any, required: Any, **schema: Any) -> dict[str, 
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def layout_constraint(name: str, i: int, tools: Any) -> Any:
-    """The constraint that requires calls in one layout of a family."""
+def format_constraint(name: str, i: int, tools: Any) -> Any:
+    """The constraint that requires calls in one format of a family."""
     dialect = replace(DIALECTS[name], calls=DIALECTS[name].calls[i : i + 1])
     return constraint_of("", dialect=dialect, **required(tools=tools))
 
@@ -129,7 +129,7 @@ def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: s
     check_fits(constraint, [text], [text.replace("get_time", "get_tame"), text.replace("days", "hours")])
 
 
-LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.calls))]
+FORMATS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.calls))]
 
 CLOSED: dict[str, Any] = {"additionalProperties": False}
 SHORT = {"type": "string", "maxLength": 3}
@@ -148,7 +148,7 @@ KINDS = {
     "inner": INNER,
 }
 RICH = (tool("rich", KINDS, ("text", "mood", "inner"), **CLOSED),)
-# References, and values of several types, which each layout represents in its own way.
+# References, and values of several types, which each format represents in its own way.
 REFERENCES = {
     "color": {"$ref": "#/$defs/color"},
     "size": {"type": ["integer", "null"]},
@@ -172,15 +172,15 @@ HARD = (tool("get-it~$n", UNENFORCED, UNENFORCED, **CLOSED),)
 
 
 @pytest.mark.parametrize("tools", [TOOLS, RICH, NESTED, HARD], ids=["plain", "rich", "nested", "hard"])
-@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("name", "i"), FORMATS, ids=str)
 def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
-    """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
-    constraint, layout = layout_constraint(name, i, tools), DIALECTS[name].calls[i]
+    """The grammar and the parser of a format agree on what a call is, and its arguments match the schema."""
+    constraint, format = format_constraint(name, i, tools), DIALECTS[name].calls[i]
     texts = (generated(constraint, random.Random(seed)) for seed in range(9))
     found = list(itertools.islice(filter(None, texts), 2))
     assert found
-    if tools is NESTED and (layout.arguments is not None or layout.notation == "gemma"):
-        # The layout can enforce the schema, so the arguments are not one JSON object.
+    if tools is NESTED and (format.arguments is not None or format.notation == "gemma"):
+        # The format can enforce the schema, so the arguments are not one JSON object.
         assert not any('"color":' in text for text in found)
     for text in found:
         check_calls(DIALECTS[name], tools, text)
@@ -190,11 +190,11 @@ OPEN = tool("weather", {"city": {"type": "string"}, "days": {"type": "integer"}}
 WRITTEN = [("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""})]
 
 
-@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("name", "i"), FORMATS, ids=str)
 def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
     """The code that writes earlier calls, the grammar and the parser use one declaration."""
     tools = (OPEN, TOOLS[1])
-    constraint = layout_constraint(name, i, tools)
+    constraint = format_constraint(name, i, tools)
     for calls in (WRITTEN, WRITTEN[1:2]):
         written = [{"name": called, "arguments": arguments} for called, arguments in calls]
         text = DIALECTS[name].calls[i].written(written)

@@ -1,0 +1,353 @@
+"""Call formats: the texts around the parts of tool calls, as data.
+
+The parser, the grammar of calls and the writer of earlier calls read the same records. All calls of an output are
+`begin`, the calls with `separator` between them, and `end`. A call has one of three forms:
+
+    an object            call_begin {"name": "NAME", "arguments": ARGUMENTS} call_end
+    a name, an object    call_begin before_name NAME before_arguments ARGUMENTS after_arguments call_end
+    a name, arguments    the same, but each argument is before_key KEY after_key before_value VALUE after_value
+
+The parser accepts any white space where a text has some, and any text in the place of attributes. A call that is an
+object may have other fields, in any order.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Callable, NamedTuple, Union
+
+from ...schema.types import ALL_TYPES, STRING, TYPE_NAMES
+from .values import GEMMA_QUOTE
+
+
+class Hole(enum.Enum):
+    """A part of a text that is not the same in all calls."""
+
+    NAME = "the name of the tool or of the argument"
+    ID = "an id of a call"
+    NUMBER = "a number of one to three digits"
+    BREAK = "up to two line breaks; one is written"
+    INDENT = "any indentation; none is written"
+
+
+BREAK = Hole.BREAK
+Text = tuple[Union[str, Hole], ...]
+"""A text with holes. No two strings are adjacent, and none is empty."""
+
+_WRITTEN = {Hole.ID: "0", Hole.NUMBER: "0", Hole.BREAK: "\n", Hole.INDENT: ""}
+
+
+def text_of(*parts: str | Hole | Text) -> Text:
+    """Join parts of a text."""
+    joined: list[str | Hole] = []
+    for part in parts:
+        for piece in part if isinstance(part, tuple) else (part,):
+            if joined and isinstance(joined[-1], str) and isinstance(piece, str):
+                joined[-1] += piece
+            elif piece:
+                joined.append(piece)
+    return tuple(joined)
+
+
+def filled(text: Text, name: str = "") -> str:
+    """A text as it is written, with the name of a tool or argument."""
+    return "".join(part if isinstance(part, str) else _WRITTEN.get(part, name) for part in text)
+
+
+def words_of(text: Text) -> tuple[str | Hole, ...]:
+    """The words, names and ids of a text, between which the parser accepts any white space."""
+    words: list[str | Hole] = []
+    for part in text:
+        words += part.split() if isinstance(part, str) else [part]
+    return tuple(word for word in words if word not in (Hole.BREAK, Hole.INDENT))
+
+
+# The attributes of values: for each, JSON types of a value, and how the attribute is written for them.
+_ATTRIBUTES = {
+    "type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
+    "string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
+}
+
+
+class ValueFormat(NamedTuple):
+    """How values of some JSON types are written, with the name of the argument: `start`, the value, `end`."""
+
+    types: frozenset[str]
+    start: Text
+    end: Text
+    # Strings are bare text that may not contain this marker. "": strings are not bare text.
+    marker: str
+    # Bare text may not begin with this text, with which another format of values starts.
+    not_start: str = ""
+
+
+@dataclass(frozen=True)
+class ArgumentFormat:
+    """The texts around the key and the value of an argument."""
+
+    before_key: str = ""
+    after_key: str = ""
+    # An attribute after the key: "type" has the JSON type of the value, "string" whether it is a string. "": none.
+    attribute: str = ""
+    before_value: str = ""  # The parser can do without it.
+    after_value: str = ""
+    # Whether the end tag has the key, too: `after_value`, the key, `after_key`. Objects and lists are then written as
+    # arguments inside the argument.
+    repeats_key: bool = False
+    separator: str = ""  # The text between two arguments.
+    line_breaks: bool = True  # Whether line breaks may be between tags.
+    value_on_lines: bool = False  # Whether a line break may be on each side of a value.
+    quotes: tuple[str, str] = ("", "")  # Texts that may be around a string value. They are not part of the value.
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.before_key, self.after_key, self.before_value, self.after_value, *self.quotes)
+
+    @cached_property
+    def values(self) -> tuple[ValueFormat, ...]:
+        """The formats of values. The last one for a type is preferred."""
+        line_break = (BREAK,) if self.line_breaks else ()
+        before = text_of(line_break if self.before_key else (), self.before_key, Hole.NAME, self.after_key)
+        end = text_of(self.after_value, *((Hole.NAME, self.after_key) if self.repeats_key else ()))
+        if self.attribute:
+            return tuple(
+                ValueFormat(
+                    types,
+                    text_of(before, attribute, self.before_value),
+                    end,
+                    self.after_value if types == STRING else "",
+                )
+                for types, attribute in _ATTRIBUTES[self.attribute]
+            )
+        start = text_of(before, line_break if self.before_value else (), self.before_value)
+        quote, end_quote = self.quotes
+        # With arguments inside the argument, their start tag ends a text, too, and the end tag begins like it.
+        marker = self.before_key if self.repeats_key else self.after_value
+        bare = ValueFormat(ALL_TYPES, start, end, marker, quote)
+        if not quote:
+            return (bare,)
+        quoted = ValueFormat(STRING, text_of(start, quote), text_of(end_quote, end), end_quote + self.after_value)
+        return (quoted, bare)
+
+    def can_name(self, name: str) -> bool:
+        """Whether the parser can read this key."""
+        if self.after_key == "=":
+            return name.isidentifier() and not keyword.iskeyword(name)
+        return re.fullmatch(r"[^\s<>\"'/\[\](){}=,:]+", name) is not None
+
+    def written(self, name: str, value: Any, notation: str) -> str:
+        type_name = TYPE_NAMES[type(value)]
+        names = {type_name, "number"} if type_name == "integer" else {type_name}
+        format = next(format for format in reversed(self.values) if names & format.types)
+        text = value if format.marker and isinstance(value, str) else _WRITERS[notation](value)
+        start, end = filled(format.start, name), filled(format.end, name)
+        return f"{start}\n{text}\n{end}" if self.value_on_lines else start + text + end
+
+
+class ObjectKeys(NamedTuple):
+    """The keys of a call that is a JSON object."""
+
+    name: str = "name"  # "": the name of the tool is the key of its arguments, as in {"NAME": ARGUMENTS}.
+    arguments: str = "arguments"
+    id: str = ""  # "": the call has no id.
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """One format of the tool calls in an output."""
+
+    # The texts around all calls, and between two calls.
+    begin: str = ""
+    separator: str | Hole = ""
+    end: str = ""
+    # Whether the calls are the items of a JSON list, in brackets after `begin` and before `end`. Without a `separator`,
+    # commas separate them, and any indentation is allowed.
+    is_list: bool = False
+    # The texts around each call.
+    call_begin: str = ""
+    call_end: str = ""
+    # The keys of a call that is a JSON object; None: a call is a name and arguments, with these texts between them.
+    keys: ObjectKeys | None = None
+    before_name: str = ""
+    before_arguments: str = ""
+    after_arguments: str = ""
+    before_id: str | None = None  # None: a call has no id.
+    # Whether the id comes first, or last, after the arguments, in place of between the name and the arguments.
+    id_is_first: bool = False
+    id_is_last: bool = False
+    id_is_number: bool = False  # Whether the id that is generated is the number of the call.
+    # The id of the call, with {name} and {id}, which is what is generated in the place of the id.
+    full_id: str = "{id}"
+    # How arguments are written one by one, if the schema permits. None: they are one object.
+    arguments: ArgumentFormat | None = None
+    # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
+    notation: str = "json"
+    # Whether any indentation is allowed between the fields of an object.
+    is_indented: bool = False
+    # The texts around the name of the tool in a header before each call. The header of the first call may precede the
+    # format, as text.
+    header: tuple[str, str] = ("", "")
+    has_first_header: bool = True
+    # The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text.
+    # None: the first of the texts above that is not empty.
+    explicit_opener: str | None = None
+    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
+    # The format applies only to models whose chat template contains this text. "": to all models of the family.
+    template_text: str = ""
+
+    @cached_property
+    def opener(self) -> str:
+        """The marker that begins the calls."""
+        if self.explicit_opener is not None:
+            return self.explicit_opener
+        first = (self.before_id or "") if self.id_is_first else self.before_name
+        texts = (self.begin, self.call_begin, "" if self.keys else first)
+        return next(filter(None, texts), "").rstrip("\n")
+
+    @cached_property
+    def markers(self) -> tuple[str, ...]:
+        """The texts that are the same in all calls. The parser needs them as text."""
+        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *self.header, *self.other_ends)
+        parts = (self.before_name, self.before_id, self.before_arguments, self.after_arguments)
+        quotes = (GEMMA_QUOTE,) if self.notation == "gemma" else ()
+        texts = (*around, *parts, *quotes, *(self.arguments.texts if self.arguments else ()))
+        return tuple(text for text in texts if text and isinstance(text, str))
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """The markers after the arguments: of the call, if there is one, then those after all calls."""
+        texts = text_of(self.after_arguments, " ", self.call_end, " ", self.end)
+        return (*(word for word in words_of(texts) if isinstance(word, str)), *self.other_ends)
+
+    @cached_property
+    def section_begin(self) -> Text:
+        """The text before the first call."""
+        header = self._header if self.has_first_header else ()
+        is_on_line = self.is_indented or (self._is_in_tags and self.begin)
+        bracket = ("[", *self._list_space) if self.is_list else ()
+        return text_of(header, self.begin, (BREAK,) if is_on_line else (), bracket)
+
+    @cached_property
+    def between_calls(self) -> Text:
+        if self.separator:
+            return text_of(self.separator, self._header)
+        return text_of(",", self._list_space) if self.is_list else (BREAK,) if self._is_in_tags else ()
+
+    @cached_property
+    def section_end(self) -> Text:
+        """The text after the last call."""
+        is_on_line = self.is_indented or (self._is_in_tags and self.end)
+        bracket = (*self._list_space, "]") if self.is_list else ()
+        return text_of(bracket, (BREAK,) if is_on_line else (), self.end)
+
+    @cached_property
+    def call_head(self) -> Text:
+        """The text of a call before its arguments."""
+        is_on_line = self._is_in_tags and self.call_begin and not self.call_begin.endswith("\n")
+        return text_of(self.call_begin, (BREAK,) if is_on_line else (), self._object_head or self._named_head)
+
+    @cached_property
+    def call_tail(self) -> Text:
+        """The text of a call after its arguments."""
+        line_break = (BREAK,) if self._is_in_tags else ()
+        if self.keys is not None:
+            last = (f', "{self.keys.id}": "', self._id, '"') if self.keys.id and self.id_is_last else ()
+            return text_of(*last, self._field_space, "}", self.call_end)
+        bracket = ")" if self.notation == "python" else ""
+        after = text_of(bracket, line_break if self.after_arguments else (), self.after_arguments)
+        return text_of(after, line_break if self.call_end else (), self.call_end)
+
+    @property
+    def _header(self) -> Text:
+        before, after = self.header
+        return (before, Hole.NAME, after) if before else ()
+
+    @property
+    def _is_in_tags(self) -> bool:
+        """Whether line breaks may be between all tags."""
+        return self.arguments is not None and self.arguments.line_breaks
+
+    @property
+    def _list_space(self) -> Text:
+        return () if self.separator else (Hole.INDENT,)
+
+    @property
+    def _field_space(self) -> Text:
+        return (Hole.INDENT,) if self.is_indented else ()
+
+    @property
+    def _id(self) -> Hole:
+        return Hole.NUMBER if self.id_is_number else Hole.ID
+
+    @property
+    def _object_head(self) -> Text:
+        """The text of an object before its arguments."""
+        if self.keys is None:
+            return ()
+        name, arguments, id = self.keys
+        if not name:
+            return ('{"', Hole.NAME, '": ')
+        first = (f'"{id}": "', self._id, '", ') if id and self.id_is_first else ()
+        between = text_of('",', self._field_space or " ")
+        return text_of("{", self._field_space, *first, f'"{name}": "', Hole.NAME, between, f'"{arguments}": ')
+
+    @property
+    def _named_head(self) -> Text:
+        """The text of a call with a name before its arguments."""
+        name = text_of(self.before_name, Hole.NAME)
+        id = () if self.before_id is None else text_of(self.before_id, self._id)
+        bracket = "(" if self.notation == "python" else ""
+        return text_of(*((id, name) if self.id_is_first else (name, id)), self.before_arguments, bracket)
+
+    def without_section(self) -> CallFormat:
+        """The format without the texts around all calls, which some models leave out."""
+        ends = (*self.other_ends, *self.end.split())
+        return replace(self, begin="", end="", has_first_header=False, explicit_opener=None, other_ends=ends)
+
+    def escaped(self, name: str) -> str:
+        """The name of a tool, as it is written in a call."""
+        return json.dumps(name, ensure_ascii=False)[1:-1] if self.keys else name
+
+    def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        """The text of calls, each with `name` and `arguments`."""
+        texts = [
+            filled(text_of(self.between_calls if i else self.section_begin, self.call_head), self.escaped(call["name"]))
+            + self._written_arguments(call["arguments"])
+            + filled(self.call_tail)
+            for i, call in enumerate(calls)
+        ]
+        return "".join(texts) + filled(self.section_end)
+
+    def _written_arguments(self, arguments: Any) -> str:
+        if self.arguments is None or not isinstance(arguments, dict):
+            return _WRITERS[self.notation](arguments)
+        texts = (self.arguments.written(name, value, self.notation) for name, value in arguments.items())
+        return self.arguments.separator.join(texts)
+
+
+def gemma_text(value: Any) -> str:
+    """A value in the notation of Gemma 4. A string with its quote is JSON."""
+    if isinstance(value, str) and GEMMA_QUOTE not in value:
+        return GEMMA_QUOTE + value + GEMMA_QUOTE
+    if isinstance(value, dict):
+        pairs = (f"{key}:{gemma_text(value[key])}" for key in sorted(value, key=str.lower))
+        return "{" + ",".join(pairs) + "}"
+    return "[" + ",".join(map(gemma_text, value)) + "]" if isinstance(value, list) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "json": _json,
+    # The strings, lists and objects of LFM2's template are JSON.
+    "python": lambda value: repr(value) if value is None or isinstance(value, bool) else _json(value),
+    "gemma": gemma_text,
+}
