@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .request.completion import *  # noqa: F403
     from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
+    from .request.response import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
     from .transport.timeouts import *  # noqa: F403
@@ -48,6 +49,7 @@ _NAMES = {
     "request.models": "Model",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
+    "request.response": "Response",
     "sse": "ServerSentEvent SSEDecoder SSEError",
     "streams": "AsyncStream Stream",
     "transport.timeouts": "Timeout",
