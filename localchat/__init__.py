@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .request.response import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
+    from .testing import *  # noqa: F403
     from .transport.timeouts import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ _NAMES = {
     "request.response": "Response",
     "sse": "ServerSentEvent SSEDecoder SSEError",
     "streams": "AsyncStream Stream",
+    "testing": "FakeRequest FakeServer",
     "transport.timeouts": "Timeout",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
