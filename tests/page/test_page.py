@@ -361,12 +361,16 @@ def test_large_image_of_any_format_is_sent_alone_as_a_smaller_jpeg(browser):
 
 
 def test_only_what_the_model_takes_can_be_attached(browser):
-    with page_of(browser, endless) as (page, _):
-        assert page.eval("$('#attach').hidden")
-        give(page, {"one.png": ("image/png", png(30, 20))}, "#input", "paste")
-        assert page.eval("$$('#attached figure').length") == 0
-    with page_of(browser, endless, **{**SEES, "modalities": ("image",)}) as (page, _):
-        assert not page.eval("$('#attach').hidden")
-        give(page, {"beep.wav": ("audio/wav", wav())})
-        page.wait_for_text("#status", "this model takes text and image")
-        assert page.eval("$$('#attached figure').length") == 0
+    image, sound = {"one.png": ("image/png", png(30, 20))}, {"beep.wav": ("audio/wav", wav())}
+    cases = [
+        ({}, image, "#attach-file", "change", "one.png cannot be attached: this model takes text."),
+        ({}, image, "#input", "paste", "one.png cannot be attached: this model takes text."),
+        ({}, image, "#log", "dragover drop", "one.png cannot be attached: this model takes text."),
+        ({}, {"a.bin": ("", b"\xff\0")}, "#attach-file", "change", "a.bin cannot be attached: this model takes text, and"),
+        ({**SEES, "modalities": ("image",)}, sound, "#attach-file", "change", "this model takes text and image."),
+    ]
+    for facts, files, field, events, message in cases:
+        with page_of(browser, endless, **facts) as (page, _):
+            give(page, files, field, events)
+            page.wait_for_text("#status", message)
+            assert page.eval("$$('#attached figure').length") == 0
