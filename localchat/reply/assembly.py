@@ -222,7 +222,7 @@ class Accumulator:
     def _cut_message(self) -> str:
         if not self._choices:
             return "the response ended before its first choice"
-        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.pieces["content"])
+        n_chars = sum(choice.text.n_characters for choice in self._choices.values())
         reasons = [repr(choice.reason_raw) for choice in self._sorted() if choice.reason_raw]
         end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
