@@ -93,11 +93,14 @@ class Accumulator:
         error: Any = None
         failed: OpenChoice | None = None
         choices = _choices_of(payload)
-        if not is_plain_chunk(payload) and reports_error(payload):
+        is_plain = is_plain_chunk(payload)
+        if not is_plain and reports_error(payload):
             payload = self._mask(payload)
             choices = _choices_of(payload)
             error = self._error(payload)
         self._keep(payload)
+        if not is_plain and not isinstance(payload.get("choices", []), list):
+            self._unread_choices.append(payload["choices"])
         events: list[StreamEvent] = []
         for position, choice in enumerate(choices):
             if isinstance(choice, dict):
@@ -123,15 +126,15 @@ class Accumulator:
     def _keep(self, payload: Json) -> None:
         """Keep the fields of a payload outside of its choices."""
         self._n_payloads += 1
-        is_only = self._n_payloads == 1 and is_complete_response(payload)
-        self._complete_response = payload if is_only else None
-        self._id = self._id or non_blank(payload.get("id"))
-        self._model = self._model or non_blank(payload.get("model"))
+        if self._n_payloads <= 2:
+            is_only = self._n_payloads == 1 and is_complete_response(payload)
+            self._complete_response = payload if is_only else None
+        if self._id is None or self._model is None:
+            self._id = self._id or non_blank(payload.get("id"))
+            self._model = self._model or non_blank(payload.get("model"))
         if None in payload.values():
             payload = {name: value for name, value in payload.items() if value is not None or name not in self._fields}
         self._fields.update(payload)
-        if not isinstance(payload.get("choices", []), list):
-            self._unread_choices.append(payload["choices"])
 
     def _error(self, payload: Json) -> Any:
         """The error of a payload, or that it seems to be; None if it is none."""
