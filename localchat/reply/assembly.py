@@ -12,17 +12,13 @@ from typing import Any
 from ..errors import IncompleteStream, ProtocolError, StreamError, cut
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
-from .payloads import (
-    Json,
-    as_integer,
-    dump,
+from .payloads import Json, as_integer, dump, find_usage, non_blank
+from .reported_errors import (
+    explicit_error,
     find_error,
-    find_usage,
     is_chunk,
     is_keep_alive,
     is_plain_chunk,
-    names_error,
-    non_blank,
     parse_error,
     reports_error,
 )
@@ -145,8 +141,7 @@ class Accumulator:
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
         if error is None and not is_unknown:
             return None
-        is_explicit = not is_unknown and (error is not payload or names_error(payload))
-        if not is_explicit and self.finished:
+        if self.finished and explicit_error(payload) is None:
             text = f"ignored after the finish reason: {cut(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
