@@ -178,7 +178,7 @@ def test_damaged_recordings_end_with_a_stop_or_an_error():
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
     request = Completion(Settings(api_key=""), prompt, given, "stream")
-    return request.body(request.model)
+    return request.body(None)
 
 
 def test_tools_from_a_generator_are_in_every_request():

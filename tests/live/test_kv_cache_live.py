@@ -12,7 +12,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.llama import load_backend
+from localchat.serving.engine.llama import backend, load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
 from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
 from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
@@ -100,6 +100,32 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
     engine.forget()
     for request, tokens in zip(requests, texts):
         assert_same_or_near_tie(read(engine, request)[1], tokens)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("name", ["llama_state_seq_set_data", "empty"])
+def test_prefix_that_memory_cannot_hold_twice_is_computed(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch):
+    engine.forget()
+    prefix = conversation(engine, 10)
+    requests = [request_for((*prefix, 300 + i), sampling=GREEDY, max_tokens=8, top_logprobs=2) for i in range(3)]
+    expected = [read(engine, request)[1] for request in requests]
+    engine.forget()
+    read(engine, request_for((*prefix, *prefix), max_tokens=2))  # So long that a part of it is copied.
+    failures: list[str] = []
+
+    def fail(*arguments: Any) -> Any:
+        failures.append(name)
+        if name == "empty":
+            raise MemoryError
+        return 0
+
+    monkeypatch.setattr(backend.np if name == "empty" else backend.L, name, fail)
+    for request, tokens in zip(requests, expected):
+        _, found, finish = read(engine, request)
+        assert_same_or_near_tie(tokens, found)
+        assert finish.usage.n_cached == (0 if request is requests[0] else len(prefix))
+    assert failures == [name]
+    assert engine.failure is None
 
 
 @pytest.mark.cpu_only

@@ -46,12 +46,16 @@ class OwnCells(KVCache):
         with the fewest tokens, all of which are copied."""
         if not sequence.reuses_prefixes:
             return None
-        candidates = self._candidates(sequence.tokens[:-1], sequence.adapters)
-        lengths = {one: _n_reusable(sequence, one.n_common, one.prefix.n_exact) for one in candidates}
-        best = max(candidates, key=lambda one: (lengths[one], _rank(one)), default=None)
-        if best is None or lengths[best] < _MIN_COPIED:
+
+        def rank(candidate: Candidate) -> tuple[int, bool, int]:
+            length = _n_reusable(sequence, candidate.n_common, candidate.prefix.n_exact)
+            return length, candidate.is_whole and not candidate.is_active, -candidate.prefix.n_tokens
+
+        best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
+        length = 0 if best is None else rank(best)[0]
+        if best is None or length < _MIN_COPIED:
             return None
-        return Match(best.slot, lengths[best], n_exact=_n_exact(sequence, best.n_common, best.prefix.n_exact))
+        return Match(best.slot, length, n_exact=_n_exact(sequence, best.n_common, best.prefix.n_exact))
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
@@ -67,17 +71,36 @@ class OwnCells(KVCache):
         super().advance(chunk, n_kept)
 
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
-        """A pass of prompts, or the newest tokens. Passes follow one another as long as the sequences that decode may
-        wait; after their step, there is one pass at least."""
+        """A step of the newest tokens, of text of prompts, or of an image or a sound.
+
+        Steps of prompts follow one another as long as the sequences that decode may wait. After each step of their
+        tokens, there is one of a prompt at least.
+        """
         self._close_gaps()
         work = work_of(running)
         n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
-        if work.has_prompts:
-            n_turns, chosen = next((i, one) for i, choose in enumerate(self._order, 1) if (one := choose(work)))
-            n_least = chosen.n_missing_in_part if chosen.is_indivisible else TILE_ROWS
-            if n_rows >= n_least or not have_waited(work):
-                self._order.rotate(-n_turns)
-                return batch_of(_pass_of(chosen, work, max(n_rows, n_least)), {})
+        prompt = self._next_prompt(work, n_rows)
+        if prompt is None:
+            return self._token_step(work, others_wait)
+        if prompt.is_indivisible:
+            return batch_of({prompt: prompt.n_missing_in_part}, {})
+        return batch_of(_pass_of(prompt, work, max(n_rows, TILE_ROWS)), {})
+
+    def _next_prompt(self, work: Work, n_rows: int) -> Sequence | None:
+        """The sequence whose prompt has the next step; None if it is one of newest tokens."""
+        if not work.has_prompts:
+            return None
+        while (prompt := self._order[0](work)) is None:
+            self._order.rotate(-1)
+        n_least = prompt.n_missing_in_part if prompt.is_indivisible else TILE_ROWS
+        if n_rows < n_least and have_waited(work):
+            return None
+        self._order.rotate(-1)
+        return prompt
+
+    def _token_step(self, work: Work, others_wait: bool) -> Batch:
+        """The newest tokens, with drafts of one length, as llama.cpp computes unequal numbers of rows in several
+        passes."""
         drafts = {} if others_wait else drafts_of(work, self._limits)
         n_drafted = min(map(len, drafts.values()), default=0)
         equally_long = {sequence: draft[:n_drafted] for sequence, draft in drafts.items()}
@@ -173,17 +196,15 @@ class OwnCells(KVCache):
         return True
 
 
-def _pass_of(chosen: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
-    """What a pass of at most about `n_rows` rows computes: rows of one image or sound, or of a prompt and of those that
-    can share its pass: prompts with as many rows, or all with less than TILE_ROWS."""
-    if chosen.is_indivisible:
-        return {chosen: chosen.n_missing_in_part}
-    n_tokens = {chosen: pass_rows(chosen.n_missing_in_part, n_rows)}
-    n_left = n_rows - n_tokens[chosen]
-    for sequence in work.prefilling if chosen in work.prefilling else ():
+def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
+    """What a pass of at most about `n_rows` rows computes: rows of a prompt, and those of other prompts that can share
+    its pass, which have as many rows, or less than TILE_ROWS as this one has."""
+    n_tokens = {prompt: pass_rows(prompt.n_missing_in_part, n_rows)}
+    n_left = n_rows - n_tokens[prompt]
+    for sequence in work.prefilling if prompt.span is None else ():
         n = pass_rows(sequence.n_missing_in_part, n_rows)
-        shares_pass = n == n_tokens[chosen] or max(n, n_tokens[chosen]) < TILE_ROWS
-        if sequence is not chosen and shares_pass and n <= n_left:
+        can_share = n == n_tokens[prompt] or max(n, n_tokens[prompt]) < TILE_ROWS
+        if sequence is not prompt and can_share and n <= n_left:
             n_tokens[sequence] = n
             n_left -= n
     return n_tokens
@@ -226,10 +247,6 @@ def _is_exact(chunk: BatchChunk) -> bool:
     start = max(edge for edge in sequence.edges if edge <= sequence.n_computed)
     is_of_prompt = sequence.n_computed + chunk.n_tokens <= sequence.n_prompt
     return is_of_prompt and (chunk.n_tokens >= TILE_ROWS or end - start < TILE_ROWS)
-
-
-def _rank(candidate: Candidate) -> tuple[bool, int]:
-    return candidate.is_whole and not candidate.is_active, -candidate.prefix.n_tokens
 
 
 # The next sequence of a kind; None if there is none.

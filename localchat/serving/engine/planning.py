@@ -57,9 +57,12 @@ def drafts_of(work: Work, limits: CacheLimits) -> dict[Sequence, tuple[int, ...]
     has_forced = any(sequence.n_missing > 1 for sequence in work.decoding)
     if not n_each or len(work.decoding) > _MAX_DRAFTING or work.has_prompts or has_forced:
         return {}
-    # One token is sampled after the last one of the draft.
-    limits_of_length = {one: one.max_length - len(one.tokens) - 1 for one in work.decoding}
-    return {sequence: draft_of(sequence, min(n_each, n_left)) for sequence, n_left in limits_of_length.items()}
+    drafts = {}
+    for sequence in work.decoding:
+        # One token is sampled after the last one of the draft.
+        n_left = sequence.max_length - len(sequence.tokens) - 1
+        drafts[sequence] = draft_of(sequence, min(n_each, n_left))
+    return drafts
 
 
 def batch_of(n_tokens: Mapping[Sequence, int], drafts: Mapping[Sequence, tuple[int, ...]]) -> Batch:

@@ -28,9 +28,11 @@ _ROWS_PER_STEP = 8
 
 
 class Scheduler:
-    """Sequences in order of arrival. A waiting sequence starts if its known tokens fit into the cells beside those of
-    the running ones. If their outputs fill the cells later, the newest sequence is preempted, and none starts until
-    another one has ended."""
+    """Sequences in order of arrival.
+
+    A waiting sequence starts if its known tokens fit into the cells beside those of the running ones. If their outputs
+    fill the cells later, the newest sequence is preempted, and none starts until another one has ended.
+    """
 
     def __init__(
         self, limits: CacheLimits, cache: KVCache, encode: Callable[[Iterable[Any]], None] = lambda media: None

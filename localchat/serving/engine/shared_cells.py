@@ -35,12 +35,16 @@ class SharedCells(KVCache):
         """The longest cached prefix. Of equally long ones, an idle one without further tokens, then an active one."""
         if not sequence.reuses_prefixes:
             return None
-        candidates = self._candidates(sequence.tokens[:-1], sequence.adapters)
-        lengths = {candidate: sequence.whole(candidate.n_common) for candidate in candidates}
-        best = max(candidates, key=lambda one: (lengths[one], _rank(one)), default=None)
-        if best is None or not lengths[best]:
+
+        def rank(candidate: Candidate) -> tuple[int, bool, bool]:
+            is_idle_alone = candidate.is_whole and not candidate.is_active
+            return sequence.whole(candidate.n_common), is_idle_alone, candidate.is_active
+
+        best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
+        length = 0 if best is None else sequence.whole(best.n_common)
+        if best is None or not length:
             return None
-        return Match(best.slot, lengths[best], lengths[best] if best.is_active else 0)
+        return Match(best.slot, length, n_shared=length if best.is_active else 0)
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
@@ -70,8 +74,9 @@ class SharedCells(KVCache):
         has_text = bool(work.decoding or work.prefilling)
         self._had_media = bool(work.media) and not (has_text and self._had_media)
         if self._had_media:
-            n_missing = work.media[0].n_missing_in_part
-            return batch_of({work.media[0]: n_missing if work.media[0].is_indivisible else min(n_missing, n_rows)}, {})
+            oldest = work.media[0]
+            n_missing = oldest.n_missing_in_part
+            return batch_of({oldest: n_missing if oldest.is_indivisible else min(n_missing, n_rows)}, {})
         n_tokens = self._newest_tokens(work)
         n_left = self._limits.n_batch - sum(n_tokens.values())
         n_tokens.update(self._prompt_tokens(work.prefilling, min(n_rows, n_left)))
@@ -142,7 +147,3 @@ class SharedCells(KVCache):
         if self._limits.can_truncate or n_to_saved <= 0 or sequence.n_prompt <= _MIN_SAVED:
             return sequence.n_missing_in_part
         return min(n_to_saved, sequence.n_missing_in_part)
-
-
-def _rank(candidate: Candidate) -> tuple[bool, bool]:
-    return candidate.is_whole and not candidate.is_active, candidate.is_active

@@ -237,6 +237,19 @@ def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatc
         assert sys.stderr.n_writes == n_writes + 1  # and no traceback
 
 
+def test_bar_is_cleared_before_other_lines(monkeypatch: pytest.MonkeyPatch):
+    """A load that starts again reports 0."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    file, start_log = ModelFile(DEMO_PATH, "demo"), StartLog(Options())
+    for share in (0, 0.001, 0.5, 0.5, 0, 1):
+        start_log.progress(file, share)
+    bars = [f"\rloading demo [{bar}] {percent:3} %" for bar, percent in (("#" * 15 + "." * 15, 50), ("#" * 30, 100))]
+    assert terminal.getvalue() == f"{bars[0]}\r\x1b[K{bars[1]}"
+
+
 def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: Path):
     (tmp_path / "m\xfcller.gguf").touch()
     command = [sys.executable, "-m", "localchat.server", "--list", "--models-dir", tmp_path]

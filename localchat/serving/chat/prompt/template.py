@@ -92,7 +92,7 @@ class ChatTemplate:
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
         """A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
         dialect = self.dialect
-        is_open = dialect.reasoning_start(prompt) == "open"
+        is_open = dialect.prompt_end(prompt).reasoning == "open"
         marked_reasoning: str = self.marked(reasoning)
         marked_text: str = self.marked(text or "")
         if text is not None and not reasoning and not is_open:

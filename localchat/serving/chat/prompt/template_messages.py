@@ -15,7 +15,8 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from .jinja import TemplateError
@@ -129,26 +130,45 @@ def _short_id(call_id: object) -> str:
 
 def _one_call_each(messages: list[Message]) -> list[Message]:
     """Split messages with several calls, so that each message has one call and directly precedes its result."""
-    result: list[Message] = []
-    while messages:
-        message, *messages = messages
-        calls = message.get("tool_calls", ())
-        if len(calls) < 2:
-            result.append(message)
+    split: list[Message] = []
+    left = deque(messages)
+    while left:
+        message = left.popleft()
+        if len(message.get("tool_calls", ())) < 2:
+            split.append(message)
             continue
-        results = list(itertools.takewhile(lambda following: following["role"] == "tool", messages))
-        messages = messages[len(results) :]
-        for call in calls:
-            result.append({**message, "tool_calls": [call]})
-            message = {"role": "assistant", "content": ""}
-            # Without ids, the results are in the order of the calls.
-            ids = call.get("id"), None
-            own = (i for i, of in enumerate(results) if call.get("id") is None or of.get("tool_call_id") in ids)
-            found = next(own, None)
-            if found is not None:
-                result.append(results.pop(found))
-        result += results
-    return result
+        results: list[Message] = []
+        while left and left[0]["role"] == "tool":
+            results.append(left.popleft())
+        split += _with_results(message, results)
+    return split
+
+
+def _with_results(message: Message, results: Sequence[Message]) -> Iterator[Message]:
+    """A message for each call, followed by its result; then the results of no call.
+
+    A result without an id belongs to the first call without a result, and a call without an id has the first result
+    that is left.
+    """
+    left = OrderedDict(enumerate(results))
+    by_id: dict[object, deque[int]] = {}
+    for index, result in left.items():
+        by_id.setdefault(result.get("tool_call_id"), deque()).append(index)
+
+    def first_with(call_id: object) -> list[int]:
+        indexes = by_id.get(call_id, deque())
+        while indexes and indexes[0] not in left:
+            indexes.popleft()
+        return [indexes[0]] if indexes else []
+
+    for call in message["tool_calls"]:
+        yield {**message, "tool_calls": [call]}
+        message = {"role": "assistant", "content": ""}
+        call_id = call.get("id")
+        candidates = [next(iter(left))] if call_id is None and left else first_with(call_id) + first_with(None)
+        if candidates:
+            yield left.pop(min(candidates))
+    yield from left.values()
 
 
 def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWriter) -> Message:
@@ -164,14 +184,17 @@ def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWri
 
 def _join_adjacent(messages: list[Message]) -> list[Message]:
     """Join adjacent messages of the same role that have only text."""
-    result: list[Message] = []
-    for message in messages:
-        last = result[-1] if result else None
-        if last and last.keys() == message.keys() == {"role", "content"} and last["role"] == message["role"]:
-            result[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
-        else:
-            result.append(message)
-    return result
+
+    def role_of_text(message: Message) -> object:
+        """The role of a message that has only text; another value for each other message."""
+        return message["role"] if message.keys() == {"role", "content"} else id(message)
+
+    joined: list[Message] = []
+    for _, group in itertools.groupby(messages, key=role_of_text):
+        first, *others = group
+        text = "\n\n".join([first["content"], *(message["content"] for message in others)])
+        joined.append({**first, "content": text} if others else first)
+    return joined
 
 
 def _with_content(message: Message, capabilities: Capabilities) -> Message:

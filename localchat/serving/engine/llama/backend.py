@@ -194,8 +194,8 @@ class LlamaBackend:
         batch.embd = ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float))
         if span.chunk.sections is not None:  # One after another, for all rows.
             first, growth = (np.reshape(values, (4, -1)) for values in span.chunk.sections)
-            found = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
-            batch.pos = (L.llama_pos * len(found))(*found)
+            positions = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
+            batch.pos = (L.llama_pos * len(positions))(*positions)
         if not span.chunk.is_causal:
             L.llama_set_causal_attn(self._context, False)
         code = self._compute(batch)
