@@ -22,6 +22,7 @@ from .request.options import (
     RunOptions,
     StreamOptions,
     check_options,
+    describe_options,
 )
 from .streams import BaseStream, Stream
 from .transport.call import Call
@@ -45,12 +46,11 @@ class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
 
     def __init_subclass__(cls) -> None:
-        """Add the names and types of the options to the docstrings of the methods, which `help` shows."""
+        """Add the options to the docstrings of the methods, which `help` shows."""
         for name, known in OPTIONS_OF.items():
             method = vars(cls).get(name)
             if method and method.__doc__:  # Python was not started with -OO.
-                lines = (f"\n    {option}: {kind}" for option, kind in sorted(known.__annotations__.items()))
-                method.__doc__ += f"\n\nOptions:{''.join(lines)}"
+                method.__doc__ = f"{method.__doc__.rstrip()}\n\n        {describe_options(known)}"
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class BaseClient:
         model: str | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        self._given: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        check_options(self._given, "Client")
-        self._settings = Settings(**self._given)
+        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
+        check_options(self._options, "Client")
+        self._settings = Settings(**self._options)
         self._pool = Pool()
 
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
@@ -71,9 +71,10 @@ class BaseClient:
         """
         check_options(options, "Client")
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
+        vars(client).update(vars(self))  # The attributes of a subclass stay.
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
-        client._given = {**self._given, **options, **added}
-        client._settings = new = Settings(**client._given, environment=old.environment)
+        client._options = {**self._options, **options, **added}
+        client._settings = new = Settings(**client._options, environment=old.environment)
         new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
@@ -100,6 +101,8 @@ class BaseClient:
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
+                if error.partial is not None and error.partial.refusal:  # The model would decline again.
+                    raise
                 output = [] if error.partial is None else [error.partial.message]
                 correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
                 request.prompt = [*request.prompt, *output, correction]
@@ -146,7 +149,7 @@ class Client(BaseClient):
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
     """
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -169,8 +172,7 @@ class Client(BaseClient):
     def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt, which is text or a list of messages, and return the complete reply.
 
-        The options are those of `stream`, and `retries_on_mismatch` (0): how often to repeat the request if the text
-        does not match `response_format`, with the text and the mismatch added to the conversation.
+        Most options are fields of the request.
 
         Raises:
             IncompleteReply: A content filter cut the text, or a token limit although `max_tokens` is not set: an
@@ -194,12 +196,8 @@ class Client(BaseClient):
     def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
         """Send a prompt, which is text or a list of messages, and return the response as a stream of events.
 
-        The options are fields of the request, and options of the client for this call. `system` is the text of a system
-        message; `images` and `audio` (lists of paths, bytes or URLs) are added to the last message. `response_format`
-        may also be a type, a schema or "name, age int": then the text is validated, and `reply.parsed` is its value.
-        `think_tags` ("auto", "prefilled" or "off") is how to treat <think> in the content. `timeout` and `max_retries`
-        replace those of the client, `extra_headers` are added to its headers. `extra_body` has other fields.
-        `allow_truncated`: whether `finish` returns a cut reply.
+        Iterate the stream for events, or its `text` for text; leave the `with` block to cancel the request. The events
+        of a cut reply end with its finish reason; `finish`, and a value for `response_format`, raise IncompleteReply.
         """
         return self._stream(Completion(self._settings, prompt, options, "stream"))
 
@@ -219,8 +217,7 @@ class Client(BaseClient):
     def map(self, prompts: Iterable[Prompt], /, **options: Any) -> list[Reply[Any]]:
         """Send many prompts and return their replies in the same order. That of a failed request has its `error`.
 
-        The options are those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
-        `on_progress`: called after each reply with the number of finished prompts and of all prompts.
+        The options are those of `chat`, for every prompt, and some more.
         """
         from .many_prompts import ManyPrompts
 
@@ -244,9 +241,7 @@ class Client(BaseClient):
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
 
         Tools are functions; their annotations and docstrings describe them to the model. The options are those of
-        `stream`, for every request; `max_rounds` (10): the limit of requests; `on_call`: called with each ToolCall
-        before it is run, and only True runs it; `parallel`: whether to run the calls of one round in threads;
-        `raise_errors`: whether to raise the exception of a tool in place of reporting it to the model.
+        `stream`, for every request, and some more. The calls of a reply that was cut are not run.
 
         Raises:
             TooManyRounds: The model called tools in every round.

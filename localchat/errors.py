@@ -1,6 +1,16 @@
-"""Every error that the client raises on purpose. One during a response has the part received so far as `partial`.
+"""Every error that the client raises on purpose. docs/errors.md has the tree.
 
-Every error can be pickled, and none contains the key.
+    LocalChatError
+        ConnectError, ModelNotNamed            no response
+        TimedOut                               no response, or a response that is not complete
+        StatusError                            a status other than 2xx; subclasses for some statuses
+        StreamError, IncompleteStream, ProtocolError, Cancelled
+                                               a response that is not complete
+        IncompleteReply, DoesNotFit, TooManyRounds
+                                               a complete response that must not be used as it is
+
+An error during or after a response has the part received so far as `partial`. Every error can be pickled, and none
+contains the key.
 """
 
 from __future__ import annotations
@@ -38,7 +48,7 @@ class ConnectError(LocalChatError, ConnectionError):
 
 
 class _PartialError(LocalChatError):
-    partial: Reply[Any] | None = None
+    partial: Reply[Any] | None = None  # The part received so far.
 
 
 class TimedOut(_PartialError, TimeoutError):
@@ -137,7 +147,12 @@ class DoesNotFit(_PartialError):
 
 
 class IncompleteReply(_PartialError):
-    """A content filter, or a token limit that the call did not set, cut the completion (`partial`)."""
+    """A content filter, or a token limit that the call did not set, cut the completion.
+
+    Typed output raises it for every limit: a text that was cut has no value.
+    """
+
+    partial: Reply[Any]  # Always set.
 
 
 class ModelNotNamed(LocalChatError):
@@ -146,3 +161,5 @@ class ModelNotNamed(LocalChatError):
 
 class TooManyRounds(_PartialError):
     """The model still called tools in the last of `max_rounds` rounds. These calls, in `partial`, were not run."""
+
+    partial: Reply[Any]  # Always set.

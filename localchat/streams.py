@@ -31,40 +31,31 @@ _AFTER_FINISH_S = 5.0
 class Events(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises.
 
-    A subclass has the methods that raise NotImplementedError here.
+    Subclasses define `reply`, `_advance` and `_close`.
     """
 
     def __init__(self) -> None:
-        # The events that are made and not returned yet, and whether there will be no others.
+        # The events that are made and not returned yet.
         self._ready: deque[AnyEvent] = deque()
+        # Whether there are no others, because the last one was made, or because of an error.
         self._is_done = False
-        self._failure: Exception | None = None  # What ended the events.
-        self._is_advancing = False
+        self._failure: Exception | None = None
+        self._is_advancing = False  # Whether a thread or task is in a step.
         self._is_closed = False
-        # The pieces that `text` has returned.
-        self._text_pieces: list[str] = []
+        self._text_pieces: list[str] = []  # The pieces that `text` has returned.
 
     @property
     def reply(self) -> Reply[Value]:
         """The reply received so far; complete after the last event."""
         raise NotImplementedError
 
-    async def _begin(self) -> None:
-        """Do what entering a `with` block does."""
-
     async def _advance(self) -> None:
-        """Do the next step: add events to `_ready`, or set `_is_done`."""
+        """Do the next step: add events to `_ready`, or set `_is_done`. An error is raised after the events."""
         raise NotImplementedError
 
     async def _close(self) -> None:
         """Set `_is_closed`, and end what is in progress."""
         raise NotImplementedError
-
-    def _ended(self, error: BaseException) -> None:
-        """A step has raised an error: add the last events."""
-
-    def _check(self) -> None:
-        """Raise an error if the complete reply must not be returned."""
 
     async def _step(self) -> None:
         if self._is_advancing:
@@ -75,7 +66,6 @@ class Events(Generic[AnyEvent, Value]):
                 raise self._cancelled("closed")
             await self._advance()
         except BaseException as error:
-            self._ended(error)
             self._failure = error if isinstance(error, Exception) else self._cancelled("interrupted")
             if self._failure is not error or not self._ready:
                 raise
@@ -111,7 +101,6 @@ class Events(Generic[AnyEvent, Value]):
     async def _finish(self) -> Reply[Value]:
         while await self._next() is not None:
             pass
-        self._check()
         return self.reply
 
 
@@ -119,7 +108,6 @@ class BlockingEvents(Events[AnyEvent, Value]):
     """Events of a Client: iterate it for events, or `text` for text; leave the `with` to cancel."""
 
     def __enter__(self) -> Self:
-        run_blocking(self._begin())
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -152,7 +140,6 @@ class AsyncEvents(Events[AnyEvent, Value]):
     """The events of an AsyncClient; see BlockingEvents."""
 
     async def __aenter__(self) -> Self:
-        await self._begin()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -239,11 +226,8 @@ class BaseStream(Events[StreamEvent, Value]):
         # The events of each payload of the last read, and the bytes of all reads.
         self._payloads: Iterator[list[StreamEvent]] = iter(())
         self._n_bytes = 0
-        # Whether the body has been read to its end, the error that ended it, if one did, and whether `_payloads` are
-        # the last events.
-        self._is_read = False
-        self._is_finishing = False
-        self._cause: Exception | None = None
+        self._cause: Exception | None = None  # The error that ended the body, if one did.
+        self._is_finishing = False  # Whether `_payloads` has the last events.
         self._n_signs_of_life = 0  # Of the parser, at the last read.
 
     @property
@@ -270,36 +254,43 @@ class BaseStream(Events[StreamEvent, Value]):
         if not self._is_advancing:  # Otherwise another thread or task releases it.
             self._call.release()
 
-    async def _advance(self) -> None:
-        if not self._is_sent:
-            await self._request.send(self._call)
-            self._parser = self._new_parser()
-            self._is_sent = True
-            return
-        events = next(self._payloads, None)
-        if events is not None:
-            self._ready.extend(events)
-        elif self._is_finishing:
-            self._is_done = True
-            self._call.release()
-        elif self._is_read or self._parser.is_over:
-            if self._parser.has_end_mark:
-                await self._call.drain()
-            self._payloads = self._parser.finish(self._cause)
-            self._is_finishing = True
-        else:
-            await self._read()
+    async def _finish(self) -> Reply[Value]:
+        reply = await super()._finish()
+        check_not_cut(reply, self._request)
+        return reply
 
-    def _ended(self, error: BaseException) -> None:
+    async def _advance(self) -> None:
+        try:
+            if not self._is_sent:
+                await self._request.send(self._call)
+                self._parser = self._new_parser()
+                self._is_sent = True
+                return
+            events = next(self._payloads, None)
+            if events is not None:
+                self._ready.extend(events)
+            elif self._is_finishing:
+                self._is_done = True
+                self._call.release()
+            elif self._parser.is_over:
+                if self._parser.has_end_mark:
+                    await self._call.drain()
+                self._payloads = self._parser.finish(self._cause)
+                self._is_finishing = True
+            else:
+                await self._read()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Make the events of held text before an error, and give it the part received so far."""
         if isinstance(error, LocalChatError) and hasattr(error, "partial"):
             events = self._parser.flush()
             error.partial = self.reply
             self._call.secrets.mask_error(error)
             self._ready.extend([] if isinstance(error, Cancelled) else events)
         self._call.release()
-
-    def _check(self) -> None:
-        check_not_cut(self.reply, self._request)
 
     def _new_parser(self) -> ResponseParser:
         request, secrets = self._request, self._call.secrets
@@ -327,16 +318,17 @@ class BaseStream(Events[StreamEvent, Value]):
             self._n_signs_of_life = parser.n_signs_of_life
             call.deadlines.restart(parser.has_output)
         call.deadlines.end_within(_AFTER_FINISH_S if parser.is_complete else None)
+        is_end = False
         try:
             data = await call.read()
             self._n_bytes += len(data)
             call.check_size(self._n_bytes)
-            self._is_read = not data and call.all_read
+            is_end = not data and call.all_read
         except (IncompleteStream, TimedOut, ProtocolError) as error:
             if not isinstance(error, IncompleteStream) and not parser.is_complete:
                 raise
-            self._cause, self._is_read = error, True
-        self._payloads = parser.feed(data, self._is_read)
+            self._cause, is_end = error, True
+        self._payloads = parser.feed(data, is_end)
 
 
 class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
@@ -346,6 +338,14 @@ class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
     also after an error; `finish` reads to the end and returns it. A stream without references closes its connection.
     """
 
+    def __enter__(self) -> Self:
+        run_blocking(self._begin())
+        return self
+
 
 class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent, Value]):
     """A Stream of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self

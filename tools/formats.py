@@ -257,7 +257,7 @@ def _parsed(format: Dialect, prompt: str, output: str) -> Message:
 
 
 def _events(format: Dialect, prompt: str, pieces: Iterable[str]) -> list[Event]:
-    parser = OutputParser(format, tools=TOOLS, prompt=prompt, new_id=lambda: "id")
+    parser = OutputParser(format, tools=TOOLS, prompt_end=format.prompt_end(prompt), new_id=lambda: "id")
     events = [event for piece in pieces for event in parser.feed(piece)]
     return merged([*events, *parser.finish()])
 

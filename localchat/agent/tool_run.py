@@ -105,12 +105,15 @@ class _BaseRun(Events[RunEvent, Any]):
             if event is None:
                 self._end_round()
             else:
-                self._ready.append(event)
                 if event.type == "message_stop" and self._reply is None:
                     self._add_reply(self._stream.reply)
+                self._ready.append(event)
 
     def _add_reply(self, reply: Reply[Any]) -> None:
-        """Add a reply to the messages at the last event of its round. The caller may stop after this event."""
+        """Add a reply to the messages before the last event of its round. The caller may stop after this event.
+
+        A reply that is cut and must not be returned raises IncompleteReply in place of this event.
+        """
         check_not_cut(reply, self._request)
         self._reply = reply
         message = reply.message

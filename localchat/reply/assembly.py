@@ -12,18 +12,15 @@ from typing import Any
 from ..errors import IncompleteStream, ProtocolError, StreamError, cut
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
-from .payloads import (
-    Json,
-    as_integer,
-    dump,
+from .payloads import Json, as_integer, dump, find_usage, non_blank
+from .reported_errors import (
+    explicit_error,
     find_error,
-    find_usage,
     is_chunk,
     is_keep_alive,
-    names_error,
-    non_blank,
-    normal_reason,
+    is_plain_chunk,
     parse_error,
+    reports_error,
 )
 from .text import ThinkSplitter
 
@@ -90,19 +87,22 @@ class Accumulator:
     def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
         error: Any = None
+        failed: OpenChoice | None = None
         choices = _choices_of(payload)
-        if find_error(payload) is not None or not is_chunk(payload) or any(map(_ends_with_error, choices)):
+        is_plain = is_plain_chunk(payload)
+        if not is_plain and reports_error(payload):
             payload = self._mask(payload)
             choices = _choices_of(payload)
             error = self._error(payload)
-        self._keep(payload, error)
+        self._keep(payload)
+        if not is_plain and not isinstance(payload.get("choices", []), list):
+            self._unread_choices.append(payload["choices"])
         events: list[StreamEvent] = []
-        failed = None
         for position, choice in enumerate(choices):
             if isinstance(choice, dict):
                 state = self._choice(choice, position)
                 events += state.take(choice, payload)
-                if state.has_finished and state.reason() == "error":
+                if choice.get("finish_reason") and state.has_finished and state.reason() == "error":
                     failed = state
             else:
                 self._unread_choices.append(choice)
@@ -119,18 +119,18 @@ class Accumulator:
             events.append(self.error)
         return events + self._new_warnings() if len(self._warnings) > self._n_returned else events
 
-    def _keep(self, payload: Json, error: Any) -> None:
+    def _keep(self, payload: Json) -> None:
         """Keep the fields of a payload outside of its choices."""
         self._n_payloads += 1
-        is_only = self._n_payloads == 1 and is_complete_response(payload)
-        self._complete_response = payload if is_only else None
-        self._id = self._id or non_blank(payload.get("id"))
-        self._model = self._model or non_blank(payload.get("model"))
-        for name, value in payload.items():
-            if value is not None or name not in self._fields:
-                self._fields[name] = value
-        if not isinstance(payload.get("choices", []), list):
-            self._unread_choices.append(payload["choices"])
+        if self._n_payloads <= 2:
+            is_only = self._n_payloads == 1 and is_complete_response(payload)
+            self._complete_response = payload if is_only else None
+        if self._id is None or self._model is None:
+            self._id = self._id or non_blank(payload.get("id"))
+            self._model = self._model or non_blank(payload.get("model"))
+        if None in payload.values():
+            payload = {name: value for name, value in payload.items() if value is not None or name not in self._fields}
+        self._fields.update(payload)
 
     def _error(self, payload: Json) -> Any:
         """The error of a payload, or that it seems to be; None if it is none."""
@@ -141,8 +141,7 @@ class Accumulator:
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
         if error is None and not is_unknown:
             return None
-        is_explicit = not is_unknown and (error is not payload or names_error(payload))
-        if not is_explicit and self.finished:
+        if self.finished and explicit_error(payload) is None:
             text = f"ignored after the finish reason: {cut(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
@@ -211,6 +210,8 @@ class Accumulator:
             # Some servers send the only choice under another index than 0.
             index = key if self._n > 1 else len(self._choices)
             self._choices[key] = OpenChoice(index, self._think_tags, self._tool_names, self._warnings)
+        if sent is None:
+            self._choices[key].keep("index", choice.get("index"))
         return self._choices[key]
 
     def _sorted(self) -> list[OpenChoice]:
@@ -219,7 +220,7 @@ class Accumulator:
     def _cut_message(self) -> str:
         if not self._choices:
             return "the response ended before its first choice"
-        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.pieces["content"])
+        n_chars = sum(choice.text.n_characters for choice in self._choices.values())
         reasons = [repr(choice.reason_raw) for choice in self._sorted() if choice.reason_raw]
         end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
@@ -232,12 +233,6 @@ def _error_event(chunk: Json, error: Any, failed: OpenChoice | None) -> ErrorEve
         return replace(parse_error(body), raw=chunk)
     message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
     return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
-
-
-def _ends_with_error(choice: Any) -> bool:
-    """Whether the finish reason of an element of `choices` says that the server failed."""
-    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-    return bool(reason) and normal_reason(str(reason)) == "error"
 
 
 def is_complete_response(payload: Json) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -48,18 +49,14 @@ class ResponseParser:
         self._mask = mask
         self._read_value = read_value
         self.parsed: Any = None
-        # Whether the rest of the body is not needed: after [DONE], an error, or text that cannot be split any more.
+        # Whether no more of the body is needed: after [DONE], an error, or the end of what can be split into payloads.
         self.is_over = False
         # Whether the response has ended: after [DONE], or if the body is one JSON document.
         self._has_ended = False
-        self._has_output = False
+        # Whether there was output of the model, which the first payloads of a stream do not contain.
+        self.has_output = False
         # The payloads that restart a timeout: those with events, from the first output on, and reports of progress.
         self.n_signs_of_life = 0
-
-    @property
-    def has_output(self) -> bool:
-        """Whether there was output of the model, which the first payloads of a stream do not contain."""
-        return self._has_output
 
     @property
     def is_complete(self) -> bool:
@@ -68,8 +65,8 @@ class ResponseParser:
 
     @property
     def has_end_mark(self) -> bool:
-        """Whether the server has marked the end of the response with [DONE]."""
-        return self._has_ended and self.is_over
+        """Whether the server has marked the end of the response, so that its connection can be used again."""
+        return self._has_ended
 
     def reply(self) -> Reply[Any]:
         """The reply received so far, without `parsed`."""
@@ -77,12 +74,10 @@ class ResponseParser:
 
     def feed(self, data: bytes, is_end: bool = False) -> Iterator[list[StreamEvent]]:
         """The events of further bytes. `is_end`: no others follow, so a last line may lack its end."""
-        frames = iter(self._frames.feed(data))
-        yield from self._events(frames)
-        if is_end:
-            yield from self._events(self._frames.end())
+        frames = self._frames.feed(data)
+        return self._events(itertools.chain(frames, self._frames.end()) if is_end else iter(frames), is_end)
 
-    def _events(self, frames: Iterator[ServerSentEvent]) -> Iterator[list[StreamEvent]]:
+    def _events(self, frames: Iterator[ServerSentEvent], is_end: bool) -> Iterator[list[StreamEvent]]:
         while not self.is_over:
             try:
                 frame = next(frames, None)
@@ -93,6 +88,7 @@ class ResponseParser:
                 yield self._ignored(error)
                 return
             if frame is None:
+                self.is_over = is_end
                 return
             try:
                 yield self._take(frame)
@@ -112,8 +108,9 @@ class ResponseParser:
         self._has_ended = self._frames.documents == 1 and is_complete_response(payload)
         events = self._accumulator.add(payload)
         self.is_over = self._accumulator.error is not None
-        self._has_output = self._has_output or any(event.type not in _NO_OUTPUT for event in events)
-        if (events and self._has_output) or "prompt_progress" in payload:
+        if not self.has_output:
+            self.has_output = any(event.type not in _NO_OUTPUT for event in events)
+        if (events and self.has_output) or "prompt_progress" in payload:
             self.n_signs_of_life += 1
         return events
 
@@ -131,11 +128,10 @@ class ResponseParser:
         try:
             events = self._accumulator.finish(self._has_ended)
         except IncompleteStream as error:
-            message = str(error) if cause is None else f"{error} ({cause})"
-            message += (
-                f"; it begins: {self._frames.head}" if self._frames.head and not self._accumulator.started else ""
-            )
-            raise IncompleteStream(message) from cause
+            head = "" if self._accumulator.started else self._frames.head
+            reason = f" ({cause})" if cause is not None else ""
+            begin = f"; it begins: {head}" if head else ""
+            raise IncompleteStream(f"{error}{reason}{begin}") from cause
         yield [event for event in events if event.type != "message_stop"]
         self.parsed = self._read_value(self.reply())
         yield [event for event in events if event.type == "message_stop"]

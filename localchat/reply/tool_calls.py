@@ -388,7 +388,9 @@ def _add_extra(extra: Json, delta: Json, function: Json) -> None:
         read -= {"name", "arguments"}
     extra.update({name: value for name, value in delta.items() if name not in read and value is not None})
     if function is not delta:
-        others = {name: value for name, value in function.items() if name not in ("name", "arguments", "index")}
+        others = {name: value for name, value in function.items() if name not in ("arguments", "index")}
+        if others.get("name") is None or isinstance(others["name"], str):
+            others.pop("name", None)
         if others:
             extra["function"] = {**extra.get("function", {}), **others}
 

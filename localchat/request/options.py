@@ -5,6 +5,8 @@ An unknown name is a TypeError, since a misspelt option would otherwise be ignor
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,16 @@ else:
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """Options of a client besides `base_url`, `api_key` and `model`."""
+    """Options of a client besides `base_url`, `api_key` and `model`.
+
+    timeout: a Timeout, a number of seconds for all limits, or None for no limit.
+    max_retries: the number of retries of a request without a response, or with a status such as 429 or 503 (2).
+    on_retry: called before each retry with its number, the delay in seconds and the error.
+    headers: sent with every request.
+    proxy: the URL of a proxy, False for none, or None for the proxy of the environment.
+    verify: True, False, the path of a CA file, or an ssl.SSLContext.
+    max_bytes: the limit of the bytes of a response after decompression (256 MiB).
+    """
 
     timeout: Timeout | float | None
     max_retries: int | None
@@ -37,7 +48,12 @@ class ConnectionOptions(TypedDict, total=False):
 
 
 class ClientOptions(ConnectionOptions, total=False):
-    """Options of a client; see Client."""
+    """Options of a client; see Client.
+
+    base_url: the URL of the server, with /v1.
+    api_key: the key; a local server needs none.
+    model: the name of the model; None for the only one of the server.
+    """
 
     base_url: str | None
     api_key: str | None
@@ -45,7 +61,12 @@ class ClientOptions(ConnectionOptions, total=False):
 
 
 class RequestOptions(TypedDict, total=False):
-    """Options of every method that sends a request."""
+    """Options of every method that sends a request.
+
+    timeout: a Timeout, a number of seconds for all limits, or None for no limit; left out: that of the client.
+    max_retries: the number of retries; None or left out: that of the client.
+    extra_headers: added to the headers of the client.
+    """
 
     timeout: Timeout | float | None
     max_retries: int | None
@@ -53,7 +74,12 @@ class RequestOptions(TypedDict, total=False):
 
 
 class ModelOptions(RequestOptions, total=False):
-    """Options of every method that uses a model."""
+    """Options of every method that uses a model.
+
+    model: the name of the model; None or left out: that of the client.
+    extra_body: any other fields of the request, which replace all options.
+    user: an id of the end user, for the service.
+    """
 
     model: str | None
     extra_body: Mapping[str, Any] | None
@@ -61,7 +87,38 @@ class ModelOptions(RequestOptions, total=False):
 
 
 class GenerationOptions(ModelOptions, total=False):
-    """Options of every method that generates text. All but `think_tags` are fields of the request."""
+    """Options of every method that generates text. All but `think_tags` are fields of the request.
+
+    think_tags: how to treat <think> in the text: "auto", "prefilled" (the chat template opens the tag) or "off".
+    max_tokens: the limit of the tokens of the output.
+    max_completion_tokens: the same, for servers that refuse `max_tokens`; reasoning counts.
+    min_tokens: the least number of tokens before the output may end.
+    stop: a text, or several, before which the output ends.
+    stop_token_ids: tokens after which the output ends.
+    ignore_eos: whether the output goes on after the end-of-generation token.
+    temperature: the randomness of sampling; 0 always takes the most probable token.
+    top_p: sample from the most probable tokens whose probabilities add up to this.
+    top_k: sample from this many of the most probable tokens.
+    min_p: sample from the tokens with at least this fraction of the highest probability.
+    typical_p: sample from the tokens whose information is near the expected one.
+    seed: makes sampling repeatable, as far as the server can.
+    n: the number of choices.
+    presence_penalty: lowers the logits of all tokens that the text contains.
+    frequency_penalty: lowers the logits of tokens by their count in the text.
+    repeat_penalty: divides the logits of repeated tokens (llama.cpp).
+    repetition_penalty: the same, under the name of vLLM.
+    logit_bias: numbers that are added to the logits of tokens.
+    grammar: a grammar in GBNF that the output has to match (llama.cpp).
+    json_schema: a JSON Schema that the output has to match, under the name of llama.cpp.
+    logprobs: whether the response has the log probabilities of its tokens; of `complete`, how many candidates.
+    stream_options: what a stream reports; left out: the usage.
+    metadata: names and values that the service stores with the response.
+    service_tier: the tier of the service that processes the request.
+    store: whether the service stores the response.
+    safety_identifier: an id of the end user, for the detection of abuse.
+    prompt_cache_key: requests with equal keys share a cache of prompts.
+    prompt_cache_retention: how long the service keeps the prompt in its cache.
+    """
 
     think_tags: str
     # Length and stop conditions.
@@ -100,7 +157,28 @@ class GenerationOptions(ModelOptions, total=False):
 
 
 class MessageOptions(GenerationOptions, total=False):
-    """Options of every method that takes messages, besides `response_format`."""
+    """Options of every method that takes messages, besides `response_format`.
+
+    allow_truncated: return a reply that a limit or a filter cut, in place of raising IncompleteReply.
+    messages: the list of messages, in place of the first argument.
+    system: the text of a system message, before the prompt.
+    images: paths, bytes or URLs of images for the last message.
+    audio: paths or bytes of sounds for the last message; a dict is OpenAI's field for spoken output.
+    tool_choice: "auto", "none", "required", or the tool that the model must call.
+    parallel_tool_calls: whether the model may call several tools at once.
+    functions: OpenAI's older form of `tools`.
+    function_call: OpenAI's older form of `tool_choice`.
+    top_logprobs: how many candidates the log probabilities of each token list.
+    reasoning_effort: how much the model reasons, such as "low".
+    verbosity: how long the text is, such as "low".
+    modalities: the kinds of output, such as "text" and "audio".
+    prediction: a text that the output is expected to contain for the most part.
+    web_search_options: options of a search of the service.
+    moderation: options of the moderation of the service.
+    chat_template_kwargs: arguments of the chat template, such as {"enable_thinking": False}.
+    add_generation_prompt: whether the template opens the message of the assistant.
+    continue_final_message: whether the output continues the last message.
+    """
 
     allow_truncated: bool
     # The messages: `messages` in place of the first argument, and parts of them.
@@ -126,26 +204,44 @@ class MessageOptions(GenerationOptions, total=False):
 
 
 class StreamOptions(MessageOptions, total=False):
-    """Options of `stream` besides `response_format`. Tools are JSON, or a Tool."""
+    """Options of `stream` besides `response_format`. Tools are JSON, or a Tool.
+
+    response_format: a type or a schema of the output, whose value is `reply.parsed`; or the field of the request.
+    tools: the tools that the model may call: Tool objects, or JSON as in OpenAI's API. The caller runs the calls.
+    """
 
     tools: Sequence[Any] | None
 
 
 class ChatOptions(StreamOptions, total=False):
-    """Options of `chat` besides `response_format`."""
+    """Options of `chat` besides `response_format`.
+
+    retries_on_mismatch: how often to repeat the request after output that does not match `response_format` (0).
+    """
 
     retries_on_mismatch: int
 
 
 class MapOptions(ChatOptions, total=False):
-    """Options of `map` besides `response_format`."""
+    """Options of `map` besides `response_format`.
+
+    concurrency: the number of requests in flight (8).
+    on_progress: called after each reply with the number of finished prompts and of all prompts.
+    """
 
     concurrency: int
     on_progress: Callable[[int, int], object] | None
 
 
 class CompletionOptions(GenerationOptions, total=False):
-    """Options of `complete`."""
+    """Options of `complete`.
+
+    response_format: a type or a schema of the output, whose value is `reply.parsed`; or the field of the request.
+    suffix: the text after the gap that the output fills.
+    echo: whether the output begins with the prompt.
+    best_of: the number of completions of which the service returns the best.
+    prompt_logprobs: how many candidates the log probabilities of each token of the prompt list.
+    """
 
     response_format: Any
     suffix: str | None
@@ -155,7 +251,12 @@ class CompletionOptions(GenerationOptions, total=False):
 
 
 class EmbeddingOptions(ModelOptions, total=False):
-    """Options of `embed`."""
+    """Options of `embed`.
+
+    batch_size: the number of texts in one request (256).
+    dimensions: the length of the vectors.
+    encoding_format: "float" or "base64".
+    """
 
     batch_size: int | None
     dimensions: int | None
@@ -163,7 +264,14 @@ class EmbeddingOptions(ModelOptions, total=False):
 
 
 class RunOptions(MessageOptions, total=False):
-    """Options of `run` and `run_stream`. Tools are functions."""
+    """Options of `run` and `run_stream`. Tools are functions.
+
+    response_format: a type or a schema of the last output, whose value is `reply.parsed`; or the field of the request.
+    max_rounds: the limit of requests (10).
+    on_call: called with each ToolCall before it is run; only True runs it, and a text is the reason for the model.
+    parallel: whether to run the calls of one round in threads; a number is their limit.
+    raise_errors: whether to raise the exception of a tool, in place of reporting it to the model.
+    """
 
     response_format: Any
     max_rounds: int
@@ -191,15 +299,28 @@ _TYPES: dict[str, Any] = {
     "on_retry": (Callable,),
     "proxy": (str, bool),
 }
-# The least values of options that are whole numbers, or None for the default.
-_LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1}
+# The least values of options that are whole numbers. None is the default, except of the last.
+_LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1, "retries_on_mismatch": 0}
+_THINK_TAGS = ("auto", "prefilled", "off")
 
 
-def check_options(given: Mapping[str, Any], what: str) -> None:
-    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong number."""
+@functools.cache
+def describe_options(known: Any) -> str:
+    """The name, the type and the meaning of each option, from the docstrings of these classes, for a docstring."""
+    types, described = {"response_format": "Any", **known.__annotations__}, []
+    for options in known.__mro__:
+        for line in (options.__doc__ or "").splitlines()[2:]:
+            name, _, meaning = line.strip().partition(": ")
+            if name in types:
+                described.append(f"{name} ({types[name]}): {meaning}")
+    return "\n            ".join(["Options:", *described])
+
+
+def check_options(options: Mapping[str, Any], what: str) -> None:
+    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong value."""
     known = OPTIONS_OF[what]
     names = known.__annotations__
-    for name, value in given.items():
+    for name, value in options.items():
         # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
         if name not in names and not (name == "response_format" and "tools" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
@@ -207,8 +328,12 @@ def check_options(given: Mapping[str, Any], what: str) -> None:
         if value is not None and not isinstance(value, types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
-        if value is not None and name in _LEAST:
+        if name in _LEAST and (value is not None or name == "retries_on_mismatch"):
             check_count(name, value, _LEAST[name])
+        if name == "think_tags" and value not in _THINK_TAGS:
+            raise ValueError(f"think_tags must be one of {', '.join(_THINK_TAGS)}, not {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which is not a finite number")
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
@@ -225,6 +350,6 @@ def _hint(name: str, known: Any) -> str:
         return ": chat, complete and run return a Reply, stream and run_stream an iterator"
     if name in ClientOptions.__annotations__ and known is not ClientOptions:
         return f": it belongs to the client, Client({name}=...) or client.with_options({name}=...)"
-    found = difflib.get_close_matches(name, [*known.__annotations__, *ClientOptions.__annotations__], 1, 0.6)
-    nearest = f": is {found[0]} meant?" if found else ""
+    matches = difflib.get_close_matches(name, [*known.__annotations__, *ClientOptions.__annotations__], 1, 0.6)
+    nearest = f": is {matches[0]} meant?" if matches else ""
     return nearest + ("; extra_body={...} sends any field" if "extra_body" in known.__annotations__ else "")

@@ -1,16 +1,17 @@
 """Assembly of a reply from payloads: choices, reasoning in tags, logprobs, split characters, defects of servers."""
 
+import base64
 import copy
 import json
 from typing import Any
 
 import pytest
 
-from localchat.errors import IncompleteStream, StreamError
-from localchat.events import Reply, StreamEvent
+from localchat.errors import IncompleteStream, ProtocolError, StreamError
+from localchat.events import Audio, Reply, StreamEvent
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import parse_error
+from localchat.reply.reported_errors import parse_error
 from localchat.reply.text import ThinkSplitter
 from tests.support.scripted import chunk
 
@@ -232,6 +233,127 @@ def test_halves_of_characters_are_joined_and_lone_ones_replaced(pieces, texts, n
     assert len(reply.warnings) == n_warnings
 
 
+SOUND = bytes(range(200))
+ENCODED = base64.b64encode(SOUND).decode()
+# The fields `audio` of the deltas of a response.
+SOUNDS: dict[str, list[Any]] = {
+    "cut anywhere": [{"data": piece} for piece in (ENCODED[:1], ENCODED[1:7], ENCODED[7:])],
+    "each piece with its padding": [{"data": base64.b64encode(SOUND[i : i + 7]).decode()} for i in range(0, 200, 7)],
+    "no padding": [{"data": ENCODED.rstrip("=")}],
+    "line ends": [{"data": ENCODED[:40] + "\n" + ENCODED[40:]}],
+}
+
+
+@pytest.mark.parametrize("pieces", SOUNDS.values(), ids=SOUNDS)
+def test_sound_is_in_events_and_in_the_reply(pieces):
+    """With its id, which stands for it in the next request. A message after the deltas repeats it."""
+    fields = [{"id": "audio_1"}, {"transcript": "Hel"}, *pieces, {"transcript": "lo"}, {"expires_at": 9}]
+    deltas = [*(chunk(content=None, audio=one) for one in fields), chunk("stop")]
+    response = whole(audio={"id": "audio_1", "data": ENCODED, "transcript": "Hello", "expires_at": 9})
+    for chunks in (deltas, [response], [*deltas, response]):
+        events, reply = accumulated(*chunks)
+        sounds = [event for event in events if event.type == "audio_delta"]
+        assert b"".join(event.data for event in sounds) == SOUND
+        assert "".join(event.transcript for event in sounds) == "Hello"
+        assert reply.audio == Audio("audio_1", SOUND, "Hello", 9)
+        assert reply.message["audio"] == {"id": "audio_1"}
+        assert reply.as_dict()["choices"][0]["audio"]["data"] == ENCODED
+        assert (reply.text, reply.warnings) == ("", ())
+
+
+def test_sound_that_is_not_base64_is_kept_with_a_warning():
+    reply = reply_of(chunk("stop", content="a", audio={"data": "\u00fc!!!", "id": "1"}))
+    assert reply.audio == Audio("1")
+    assert reply.raw["choices"][0]["message"]["audio"] == {"data": "\u00fc!!!"}
+    assert reply.warnings == ("the sound is not base64 and was left out",)
+
+
+def test_message_that_differs_from_its_deltas_is_kept_with_a_warning():
+    """The caller has printed the deltas already."""
+    for name, deltas, message in (
+        ("content", ["Hello  ", "world"], "Hello world"),
+        ("reasoning", ["Hm", "."], "Well."),
+        ("refusal", ["no"], "never"),
+    ):
+        events, reply = accumulated(*(chunk(**{name: text}) for text in deltas), whole(**{name: message}))
+        pieces = [event.delta for event in events if event.type.endswith("_delta")]
+        text = {"content": reply.text, "reasoning": reply.reasoning, "refusal": reply.refusal}[name]
+        assert pieces == deltas
+        assert text == "".join(deltas)
+        assert reply.raw["choices"] == [{"index": 0, "message": {name: message}}]
+        assert len(reply.warnings) == 1
+
+
+def test_messages_without_deltas_are_pieces_or_repeat_the_text():
+    assert reply_of(whole(content="Hel"), whole(content="lo")).text == "Hello"
+    assert reply_of(whole(content="Hel"), whole(content="Hello")).text == "Hello"
+
+
+@pytest.mark.parametrize("index", [1, 7, "3"])
+def test_only_choice_is_the_first_one_whatever_its_index(index):
+    events, reply = accumulated({"choices": [{"index": index, "delta": {"content": "a"}, "finish_reason": "stop"}]})
+    assert {event.choice_index for event in events} == {reply.choice.index} == {0}
+
+
+def test_text_of_a_payload_is_masked_only_if_the_payload_reports_an_error():
+    """`detail` beside choices may belong to an error, and is null in others."""
+
+    def mask(payload: Any) -> Any:
+        return json.loads(json.dumps(payload).replace("local", "***"))
+
+    accumulator = Accumulator(mask=mask)
+    accumulator.add({**chunk(content="a local file"), "detail": None})
+    accumulator.add({**chunk("error"), "detail": "wrong key local"})
+    assert accumulator.error is not None
+    assert accumulator.error.raw["detail"] == accumulator.reply().raw["detail"] == "wrong key ***"
+    assert accumulator.reply().text == "a local file"
+
+
+def test_reading_the_reply_changes_nothing():
+    """Its warnings come with the events of the end, once each."""
+    chunks = [
+        chunk(content="<think>a", tool_calls=[{"id": "1", "function": {"name": "f", "arguments": '{"a": "\t"}'}}]),
+        chunk("because", tool_calls=[{"index": 1, "id": "1", "function": {"name": "g", "arguments": "{}"}}]),
+    ]
+    plain, read = Accumulator(), Accumulator()
+    events: dict[Any, list[StreamEvent]] = {plain: [], read: []}
+    for accumulator, received in events.items():
+        for payload in chunks:
+            received += accumulator.add(payload)
+            for _ in range(2 if accumulator is read else 0):
+                assert accumulator.reply() == accumulator.reply()
+        received += accumulator.finish(done=True)
+    shown = [[(event.type, getattr(event, "text", "")) for event in received] for received in events.values()]
+    assert shown[0] == shown[1]
+    assert plain.reply().warnings == read.reply().warnings != ()
+
+
+@pytest.mark.parametrize("reason", ["tool_calls", "function_call", "tool_use"])
+def test_finish_reason_of_calls_without_a_call_is_an_error(reason):
+    """A run would take the response for the final one."""
+    with pytest.raises(ProtocolError, match="sent no call") as caught:
+        accumulated(chunk(content="Let me look."), chunk(reason))
+    assert caught.value.partial.text == "Let me look."
+
+
+def test_tags_are_text_if_the_server_separates_the_reasoning():
+    assert reply_of(chunk(reasoning="Hm."), chunk("stop", content="<think>a</think>b")).text == "<think>a</think>b"
+
+
+def test_log_probabilities_of_which_a_list_is_missing_are_kept():
+    reply = reply_of({"choices": [{"text": "ab", "logprobs": {"tokens": ["a", "b"]}, "finish_reason": "stop"}]})
+    assert [item["token"] for item in reply.choice.logprobs] == ["a", "b"]
+
+
+def test_raw_of_a_stream_of_a_text_has_the_fields_of_all_payloads():
+    """Each chunk of /completions looks like a complete response."""
+    chunks = [
+        {"choices": [{"text": "a"}], "first": 1},
+        {"choices": [{"text": "b", "finish_reason": "stop"}], "last": 2},
+    ]
+    assert reply_of(*chunks).raw == {"first": 1, "last": 2}
+
+
 def test_deep_nesting_is_read_or_refused():
     deep: Any = "x"
     for _ in range(900):
@@ -246,17 +368,28 @@ UNKNOWN_PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "code beside an id": ({"id": "req-1", "code": 500}, '"code": 500'),
     "reason": ({"reason": "no luck"}, "no part of a chat completion.*no luck"),
     "nothing known": ({"foo": 1}, 'no part of a chat completion: {"foo": 1}'),
+    # Names of errors of services, each beside an id.
+    "Baidu": ({"id": "1", "error_code": 336003, "error_msg": "no luck"}, "no luck"),
+    "MiniMax": ({"id": "1", "choices": None, "base_resp": {"status_code": 1004, "status_msg": "no luck"}}, "no luck"),
+    "list of errors": ({"id": "1", "errors": [{"message": "no luck"}]}, "no luck"),
+    "list of texts": ({"id": "1", "choices": [], "errors": ["no", "luck"]}, '"no", "luck"'),
+    "type": ({"id": "1", "type": "error", "reason": "no luck"}, "no luck"),
+    "status": ({"id": "1", "model": "m", "status": "failed"}, "failed"),
+    "camel case": ({"id": "1", "errorCode": 7, "errorMessage": "no luck"}, "no luck"),
+    "exception": ({"id": "1", "exception": "no luck"}, "no luck"),
+    "unknown beside an id": ({"id": "1", "created": 5, "trouble": "no luck"}, "no part of a chat completion.*no luck"),
+    "beside text": ({**chunk(content="lo"), "error_msg": "no luck"}, "no luck"),
 }
 
 
 @pytest.mark.parametrize(("payload", "words"), UNKNOWN_PAYLOADS.values(), ids=UNKNOWN_PAYLOADS)
-def test_c2_unknown_payload_after_text_is_an_error(payload, words):
+def test_unknown_payload_after_text_is_an_error(payload, words):
     accumulator = Accumulator()
     accumulator.add(chunk(content="Hel"))
-    assert [event.type for event in accumulator.add(payload)] == ["error"]
+    assert [event.type for event in accumulator.add(payload)][-1] == "error"
     with pytest.raises(StreamError, match=words) as caught:
         accumulator.finish(done=True)
-    assert caught.value.partial.text == "Hel"
+    assert caught.value.partial.text.startswith("Hel")
 
 
 KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
@@ -264,15 +397,20 @@ KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "error without a value": {"choices": [], "error": {"message": None, "code": 0}},
     "blank message and detail": {"choices": [], "message": "", "detail": ""},
     "code of a success": {"code": 0, "message": "Success", "choices": []},
-    "only null detail (C20)": {"detail": None},
+    "only null detail": {"detail": None},
     "ping": {"type": "ping"},
     "progress": {"prompt_progress": {"total": 9}},
     "usage": {"usage": None},
+    "code of a success as text": {"id": "1", "choices": [], "code": "200", "message": "Success"},
+    "status of a success": {"id": "1", "choices": [], "base_resp": {"status_code": 0, "status_msg": "success"}},
+    "errors without one": {"id": "1", "choices": [], "errors": [], "error_code": 0, "error_msg": "", "status": "ok"},
+    "labels": {"id": "1", "object": "chat.completion.chunk", "created": 5, "model": "m"},
+    "cost of a chunk": {"object": "chat.completion.chunk", "cost": 1},
 }
 
 
 @pytest.mark.parametrize("payload", KNOWN_PAYLOADS.values(), ids=KNOWN_PAYLOADS)
-def test_c2_known_payload_without_choices_is_no_error(payload):
+def test_known_payload_without_choices_is_no_error(payload):
     accumulated(chunk("stop", content="Hello"), payload)
     events, reply = accumulated(chunk(content="Hel"), payload, chunk("stop", content="lo"))
     assert reply.text == "Hello"
@@ -283,7 +421,7 @@ UNCLOSED = "the reasoning is never closed by </think>: all of the content is tex
 STRAY = "the text has a </think> without <think>: is it a case for think_tags='prefilled'?"
 LIMIT = "the text ends inside <think>: the reasoning may contain the answer"
 # Reasoning in tags at the start of the content: mode, content, finish reason, and the reasoning, text and warnings of
-# the reply. Text is never lost (C4).
+# the reply. Text is never lost.
 SPLITS: dict[str, tuple[str, str, str, str, str, list[str]]] = {
     "tag-first": ("auto", " \n<think>\na\n</think>\n\nb<think>c</think>", "stop", "a\n", "b<think>c</think>", []),
     "open-only": ("auto", "<think>\na", "stop", "", "<think>\na", [UNCLOSED]),
@@ -296,11 +434,13 @@ SPLITS: dict[str, tuple[str, str, str, str, str, list[str]]] = {
     "prefilled-cut-by-a-limit": ("prefilled", "42", "length", "42", "", [LIMIT]),
     "cut-by-a-limit": ("auto", "<think>42", "length", "42", "", [LIMIT]),
     "blank-only": ("auto", "  ", "stop", "", "  ", []),
+    "blanks-around-a-tag-never-closed": ("auto", "\n <think>\n \n", "stop", "", "\n <think>\n \n", [UNCLOSED]),
+    "blanks-before-a-tag-never-closed": ("auto", " \n<think> a", "stop", "", " \n<think> a", [UNCLOSED]),
 }
 
 
 @pytest.mark.parametrize(("mode", "text", "finish", "reasoning", "content", "warnings"), SPLITS.values(), ids=SPLITS)
-def test_c4_think_splitter(mode, text, finish, reasoning, content, warnings):
+def test_reasoning_in_tags_at_the_start_of_the_content(mode, text, finish, reasoning, content, warnings):
     """Whole, by characters, and at every cut in two."""
     for pieces in [[text], list(text)] + [[text[:i], text[i:]] for i in range(len(text))]:
         accumulator = Accumulator(think_tags=mode)

@@ -1,8 +1,8 @@
 """Options of clients and calls: their names, their values, and prompts that are not valid."""
 
+import inspect
 import json
 import math
-import pydoc
 import re
 import traceback
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ import pytest
 from localchat import AsyncClient, ChatOptions, Choice, Client, Reply, Timeout, Tool, chat
 from localchat.errors import IncompleteReply, NotFoundError, ProtocolError, StreamError
 from localchat.reply.truncation import check_not_cut
+from localchat.request.options import OPTIONS_OF
 from tests.support.clients import failure, make_client
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, chunked, piece, with_length
 from tests.support.raw_server import DEADLINE_S, always, serving
@@ -56,7 +57,7 @@ MAPS: list[tuple[Any, dict[str, Any], str]] = [
     (["a"], {"concurrency": 0}, "at least 1, not 0"),
     (["a"], {"concurrency": "2"}, "whole number of at least 1, not '2'"),
     (["a"], {"on_progress": 3}, "on_progress is a function, not 3"),
-    (["a"], {"response_format": "json_object"}, "'json_object' is no field"),
+    (["a"], {"response_format": "json_object"}, "'json_object' is a text"),
     (["a"], {"retries_on_mismatch": -1}, "retries_on_mismatch"),
 ]
 NUMBERS: list[tuple[dict[str, Any], str]] = [
@@ -229,12 +230,17 @@ def test_headers_are_merged_and_none_is_the_default_of_an_option(client_class, m
         assert (bare.headers, bare.key, other._settings.key) == ({}, "k", "")
 
 
-def test_help_lists_the_options_of_each_method():
-    options = {"chat": "retries_on_mismatch", "map": "concurrency: int", "run": "on_call: ", "request": "timeout: "}
-    options |= {"stream": "timeout: Timeout | float | None", "complete": "suffix: str | None", "embed": "dimensions: "}
-    for kind in (Client, AsyncClient):
-        for name, option in {**options, "conversation": "raise_errors: bool"}.items():
-            assert option in pydoc.render_doc(getattr(kind, name), renderer=pydoc.plaintext)
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("method", [name for name in OPTIONS_OF if name != "Client"])
+def test_help_of_a_method_says_what_each_of_its_options_means(client, method):
+    shown = inspect.getdoc(getattr(client, method)) or ""
+    described = dict(re.findall(r"^    (\w+) \([^\n]+?\): (.+)$", shown.partition("\nOptions:\n")[2], re.MULTILINE))
+    assert described.keys() - {"response_format"} == OPTIONS_OF[method].__annotations__.keys() - {"response_format"}
+    assert ("response_format" in described) == (method not in ("embed", "request"))
+    assert all(len(meaning) > 5 for meaning in described.values())
+
+
+def test_options_may_be_a_typed_dict():
     given: ChatOptions = {"temperature": 0}
     assert ChatOptions(temperature=0) == given
 

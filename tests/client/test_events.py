@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat import ToolResult, errors, events
+from localchat import Timeout, ToolResult, errors, events
 from localchat.errors import LocalChatError, StatusError
 from localchat.events import Choice, Reply, StreamEvent, ToolCall, Usage
 
@@ -49,6 +49,28 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
     assert len({event, other, *EXAMPLES.values()}) == len(EXAMPLES)
     assert json.dumps(other.as_dict()).startswith(f'{{"type": "{name}"')
+
+
+VALUES: dict[str, Any] = {
+    **EXAMPLES,
+    "tool_result": ToolResult(CALL, "a", value={1: print}),
+    "usage value": Usage(1, 2, 3, raw={"a": 1}),
+    "choice": Choice(text="a", tool_calls=(CALL,), audio=events.Audio("1", b"\0", "a")),
+    "reply": Reply((Choice(text="a"),), parsed=[1], headers={"a": "b"}, error=LocalChatError("x")),
+    "timeout": Timeout(3, connect=1, total=None),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_value_is_a_dataclass_that_can_be_copied_changed_and_pickled(value):
+    names = [field.name for field in dataclasses.fields(value)]
+    for same in (copy.copy(value), copy.deepcopy(value), dataclasses.replace(value), type(value)(**vars(value))):
+        assert (type(same), vars(same).keys()) == (type(value), vars(value).keys())
+        assert {name for name in names if str(getattr(same, name)) != str(getattr(value, name))} == set()
+    assert pickle.loads(pickle.dumps(dataclasses.replace(value))).__class__ is type(value)
+    assert list(dataclasses.asdict(value)) == names == list(vars(value)) == list(type(value).__match_args__ or names)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, names[0], None)
 
 
 def test_call_is_succeeded_or_failed_and_its_result_compares_without_the_value():

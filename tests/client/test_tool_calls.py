@@ -1,7 +1,9 @@
 """Assembly of tool calls: the id decides, then the index, then whether the arguments are complete."""
 
+import itertools
 import json
 import random
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from localchat.events import ToolCall
 from localchat.reply.assembly import Accumulator
+from localchat.reply.tool_calls import RULES, meaning_of
 from tests.support.scripted import chunk
 
 
@@ -34,7 +37,7 @@ def assembled(*deltas: dict[str, Any], tool_names: Collection[str] = ()) -> tupl
 ONE, TWO = '{"a": 1}', '{"a": 2}'
 F1, F2, G1 = ("f", {"a": 1}), ("f", {"a": 2}), ("g", {"a": 1})
 # Deltas that servers send, each with name, arguments, index and id, and the calls with their arguments; an error is
-# shown as None (C6). Other clients failed with some, by public reports.
+# shown as None. Other clients failed with some, by public reports.
 SENT: dict[str, tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]] = {
     "same name and id": ([("f", "", 0, "x"), ("f", ONE[:7], None, "x"), ("f", "}", 0, "x"), ("f", "", 0, "x")], [F1]),
     "name again at the end, no labels": ([("f", ONE), ("f", "")], [F1]),
@@ -49,6 +52,23 @@ SENT: dict[str, tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]] = {
     # Which of the two gets the first arguments is unknown: neither call may be run.
     "one index": ([("f", "", 0), ("g", "", 0), (None, ONE, 0), (None, TWO, 0)], [("f", None), ("g", None), ("", None)]),
     "two objects for one call": ([("f", ONE, 0, "x"), (None, TWO, 0, "x")], [("f", None)]),
+    # DeepSeek and GLM send parallel calls of one function with one id and different indexes.
+    "one id, whole calls": ([("f", ONE, 0, "x"), ("f", TWO, 1, "x")], [F1, F2]),
+    "one id, equal calls": ([("f", ONE, 0, "x"), ("f", ONE, 1, "x")], [F1, F1]),
+    "one id, in pieces": (
+        [("f", "", 0, "x"), (None, ONE, 0), ("f", "", 1, "x"), (None, '{"a"', 1), (None, ": 2}", 1)],
+        [F1, F2],
+    ),
+    "one id in every piece": (
+        [("f", "", 0, "x"), (None, ONE, 0, "x"), ("f", "", 1, "x"), (None, TWO, 1, "x")],
+        [F1, F2],
+    ),
+    "one id, interleaved": (
+        [("f", "", 0, "x"), ("f", "", 1, "x"), (None, '{"a"', 0), (None, TWO, 1), (None, ": 1}", 0)],
+        [F1, F2],
+    ),
+    "one id, no arguments": ([("f", "", 0, "x"), ("f", "", 1, "x")], [("f", {}), ("f", {})]),
+    "one id, name in every piece": ([("f", '{"a"', 0, "x"), ("f", ": 1}", 1, "x")], [F1]),
     "name and arguments cut": ([("get_wea", '{"a"', 0, "x"), ("ther", ": 1}", 0)], [("get_weather", F1[1])]),
     "name cut, the id in both pieces": ([("get_", "", 0, "x"), ("f", ONE, 0, "x")], [("get_f", {"a": 1})]),
     "name cut before the arguments": (
@@ -68,7 +88,7 @@ SENT: dict[str, tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("pieces", "calls"), SENT.values(), ids=SENT)
-def test_c6_calls_that_servers_send(pieces, calls):
+def test_calls_that_servers_send(pieces, calls):
     """A second name, which is null, beside every piece changes nothing."""
     deltas = [delta(*piece) for piece in pieces]
     for given in (deltas, [{**one, "type": "function", "name": None} for one in deltas]):
@@ -141,6 +161,64 @@ def test_calls_at_random_cuts(index, id, names):
         if id in ("first piece", "every piece"):
             ids = {f"id{number}": text for number, (_, text) in enumerate(sent)}
             assert {call.id: call.arguments_json for call in got} == ids, deltas
+
+
+def test_every_rule_is_the_first_that_fits_some_delta():
+    """And some rule fits every delta."""
+    labels = ["same id", "same id, other index", "first id", "other id", "same index", "new index", "no labels"]
+    names = ["none", "first", "same", "piece", "other"]
+    arguments, pieces = ["part", "whole", "{}", "named again"], ["none", "whole again", "begin", "rest"]
+    used = set()
+    for facts in itertools.product(labels, names, arguments, pieces):
+        meaning = meaning_of(*facts)
+        used.add(next(row for row in RULES if all(v in ("any", f) or f in v.split("|") for f, v in zip(facts, row))))
+        assert any(row.meaning == meaning for row in RULES)
+    assert [row for row in RULES if row not in used] == []
+
+
+# Deltas of n pieces or calls whose assembly was quadratic.
+GROWING: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+    "pieces that end in a brace": lambda n: [
+        delta("f", '{"a": "', 0, "x"),
+        *(delta(None, "{}}", 0) for _ in range(n)),
+        delta(None, '"}', 0),
+    ],
+    "pieces after the end": lambda n: [delta("f", "{}", 0, "x"), *(delta(None, "}", 0) for _ in range(n))],
+    "a name in every piece": lambda n: [delta("f", piece, 0) for piece in ['{"a": "', *["x}"] * n, '"}']],
+    "other indexes": lambda n: [
+        delta("f", '{"a": "', 0),
+        *(delta(None, "b}", i) for i in range(1, n)),
+        delta(None, '"}'),
+    ],
+}
+
+
+@pytest.mark.parametrize("deltas", GROWING.values(), ids=GROWING)
+def test_assembly_of_calls_takes_linear_time(deltas):
+    def seconds(n: int) -> float:
+        accumulator, payloads = Accumulator(), [chunk(tool_calls=[call]) for call in deltas(n)]
+        start = time.process_time()
+        for payload in payloads:
+            accumulator.add(payload)
+        accumulator.finish(done=True)
+        return time.process_time() - start
+
+    # 10 times as much, with room for a busy machine; a quadratic assembly would take 100 times as long.
+    assert min(seconds(6000) for _ in range(2)) < 30 * min(seconds(600) for _ in range(3))
+
+
+def test_repetition_of_many_calls_in_a_message_takes_linear_time():
+    def seconds(n: int) -> float:
+        entries = [{"id": f"c{i}", "function": {"name": "f", "arguments": f'{{"a": {i}}}'}} for i in range(n)]
+        accumulator = Accumulator()
+        for entry in entries:
+            accumulator.add(chunk(tool_calls=[entry]))
+        start = time.process_time()
+        accumulator.add({"choices": [{"message": {"tool_calls": entries}, "finish_reason": "tool_calls"}]})
+        assert len(accumulator.reply().tool_calls) == n
+        return time.process_time() - start
+
+    assert min(seconds(1000) for _ in range(2)) < 30 * min(seconds(100) for _ in range(3))
 
 
 @pytest.mark.parametrize("arguments", [{}, {"sides": 6}])

@@ -1,6 +1,7 @@
 """Functions as tools: definitions, validation, approval and errors of calls, and runs with several rounds."""
 
 import asyncio
+import contextlib
 import contextvars
 import enum
 import functools
@@ -19,7 +20,7 @@ from localchat import AsyncClient, Cancelled, Client, Tool, ToolCall, ToolResult
 from localchat.agent.tools import result_text
 from localchat.errors import IncompleteReply, TooManyRounds
 from localchat.schema.schema import json_schema
-from tests.support.clients import until, waiting_client
+from tests.support.clients import run_async, until, waiting_client
 from tests.support.raw_responses import OPEN
 from tests.support.raw_server import DEADLINE_S, Server
 from tests.support.scripted import Script, calls, chunk, playing, text
@@ -317,6 +318,26 @@ def test_stream_yields_the_results_as_events():
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
 
 
+def test_text_of_a_stream_or_a_run_prints_as_a_text():
+    """All of it, also after some pieces were read, and again."""
+    with playing(text("a", "b")) as (client, _):
+        for begin in (client.stream, client.run_stream):
+            with begin("x") as stream:
+                assert next(stream.text) == "a"
+                assert [f"{stream.text}", str(stream.text)] == ["ab"] * 2
+
+
+def test_text_of_an_asynchronous_stream_is_awaited():
+    async def read(client: AsyncClient) -> list[str]:
+        async with client.stream("x") as stream:
+            before = str(stream.text)
+            first = await stream.text.__anext__()
+            return [before, first, str(stream.text), await stream.text, str(stream.text)]
+
+    with playing(text("a", "b")) as (client, _):
+        assert run_async(client.base_url, read) == ["", "a", "a", "ab", "ab"]
+
+
 def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     ran = []
 
@@ -333,11 +354,52 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
 
 
-def test_calls_of_a_reply_that_was_cut_are_not_run():
-    with playing([*calls(("add", '{"a": 1, "b": 2}'))[:-1], chunk("length")]) as (client, script):
-        with pytest.raises(IncompleteReply):
-            client.run("1+2?", [add])
-        assert len(script.requests) == 1
+# The finish reason of a reply with a call, the options, and whether the reply is an error.
+CUTS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "limit of the server": ("length", {}, True),
+    "limit of the call": ("length", {"max_tokens": 5}, False),
+    "limit, allowed": ("max_tokens", {"allow_truncated": True}, False),
+    "end of the context": ("model_context_window_exceeded", {"max_tokens": 5}, True),
+    "filter": ("content_filter", {"max_tokens": 5}, True),
+    "filter, allowed": ("content_filter", {"allow_truncated": True}, False),
+    "limit of the call, typed": ("length", {"max_tokens": 5, "response_format": Place}, True),
+}
+
+
+@pytest.mark.parametrize("method", ["run", "run_stream", "say", "stream"])
+@pytest.mark.parametrize(("finish", "options", "is_error"), CUTS.values(), ids=CUTS)
+def test_call_of_a_reply_that_was_cut_is_never_run(finish, options, is_error, method, client_class: Any):
+    """Whoever set the limit: its arguments may be incomplete, and look complete."""
+    ran: list[str] = []
+
+    def delete(path: str = "/") -> None:
+        ran.append(path)
+
+    cut_call = [*calls(("delete", '{"path": "/tmp"}'), ("delete", ""))[:-1], chunk(finish)]
+    with playing([chunk(content="So "), *cut_call], client_class=client_class) as (client, script):
+        conversation = client.conversation(tools=[delete])
+        if method in ("say", "stream"):
+            run = getattr(conversation, method)
+        else:
+            run = functools.partial(getattr(client, method), tools=[delete])
+        reply, events = None, []
+        with pytest.raises(IncompleteReply) if is_error else contextlib.nullcontext() as caught:
+            given = run("x", **options)
+            if method in ("run", "say"):
+                reply = given
+            else:
+                with given as stream:
+                    events += stream
+                reply = given.reply
+        reply = caught.value.partial if is_error else reply
+        assert (ran, len(script.requests)) == ([], 1)
+    assert (reply.text, [call.name for call in reply.tool_calls]) == ("So ", ["delete"] * 2)
+    assert reply.finish_reason == ("content_filter" if finish == "content_filter" else "length")
+    assert ("message_stop" in [event.type for event in events]) == (method in ("run_stream", "stream") and not is_error)
+    # A turn that is kept has no calls without results, which servers refuse.
+    kept = [] if is_error or method in ("run", "run_stream") else ["user", "assistant"]
+    assert [message["role"] for message in conversation.messages] == kept
+    assert all("tool_calls" not in message for message in conversation.messages)
 
 
 def test_missing_ids_are_generated_and_match():

@@ -17,7 +17,7 @@ def test_only_marked_lines_of_a_program_are_refused(tmp_path):
     """The programs of README.md and docs/client.md are checked in the same run, since a run checks the package too."""
     pytest.importorskip("mypy")
     pages = []
-    for page in ("README.md", "docs/client.md"):
+    for page in ("README.md", "docs/client.md", "docs/errors.md"):
         blocks = [code for language, code in code_blocks(ROOT / page) if language == "python"]
         for number, block in enumerate(blocks):
             path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"

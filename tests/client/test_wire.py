@@ -13,7 +13,8 @@ from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import normal_reason, parse_error
+from localchat.reply.payloads import normal_reason
+from localchat.reply.reported_errors import parse_error
 from localchat.reply.response import ResponseParser
 from localchat.request.completion import Completion
 from localchat.request.models import parse_models
@@ -177,7 +178,7 @@ def test_damaged_recordings_end_with_a_stop_or_an_error():
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
     request = Completion(Settings(api_key=""), prompt, given, "stream")
-    return request.body(request.model)
+    return request.body(None)
 
 
 def test_tools_from_a_generator_are_in_every_request():
@@ -250,7 +251,7 @@ ERROR_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "expected"), ERROR_BODIES.values(), ids=ERROR_BODIES)
-def test_parse_error_k27(body, expected):
+def test_error_is_parsed_from_a_body_of_any_format(body, expected):
     error = parse_error(body)
     assert (error.message, error.error_type, error.code, error.param) == expected
 
@@ -276,7 +277,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
-def test_normal_reason_k7(reason, words):
+def test_finish_reason_has_the_name_of_the_client(reason, words):
     assert {normal_reason(word) for word in words.split()} == {reason}
     assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
 
@@ -295,7 +296,7 @@ USAGES = {
 
 
 @pytest.mark.parametrize(("raw", "usage"), USAGES.values(), ids=USAGES)
-def test_usage_c15(raw, usage):
+def test_usage_of_any_server(raw, usage):
     accumulator = Accumulator()
     accumulator.add({"choices": [], "usage": raw})
     assert accumulator.reply().usage == usage

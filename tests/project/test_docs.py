@@ -20,8 +20,8 @@ from tests.support.documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "bench").glob("*.md")])
-RUNNABLE = (README, *(DOCS / f"{name}.md" for name in ("install", "server", "models", "client", "terminal")))
-BLOCKS = [block for page in RUNNABLE for block in code_blocks(page)]
+RUNNABLE = (README, *(DOCS / f"{name}.md" for name in ("install", "server", "models", "client", "errors", "terminal")))
+BLOCKS = [(language, code) for page in RUNNABLE for language, code in code_blocks(page) if language != "text"]
 TOOLS, CLIENTS = (code_blocks(DOCS / name) for name in ("tools.md", "clients.md"))
 
 
@@ -63,7 +63,8 @@ def test_configuration_is_in_a_tested_file(code: str):
 
 
 def test_names_in_the_tables_are_public():
-    named = re.findall(r"^\| `([A-Z]\w+)` \|", (DOCS / "client.md").read_text("utf-8"), re.MULTILINE)
+    pages = [(DOCS / f"{name}.md").read_text("utf-8") for name in ("client", "errors")]
+    named = re.findall(r"^\| `([A-Z]\w+)` \|", "\n".join(pages), re.MULTILINE)
     assert named
     assert set(named) <= set(localchat.__all__)
 
@@ -108,10 +109,13 @@ def test_tables_of_the_client_are_complete():
     shown = " ".join(row[0] for row in rows("| option | meaning |", DOCS / "terminal.md"))
     for action in make_parser()._actions[1:]:
         assert not action.option_strings or any(f"`{name}" in shown for name in action.option_strings), action
-    shown = " ".join(map(str, rows("| error | when |")))
+    errors_page = DOCS / "errors.md"
+    shown = " ".join(map(str, rows("| error | when |", errors_page)))
     public = [getattr(localchat, name) for name in localchat.__all__]
     errors = [kind for kind in public if isinstance(kind, type) and issubclass(kind, localchat.LocalChatError)]
     assert {kind.__name__ for kind in errors} - {"LocalChatError"} <= set(re.findall(r"`(\w+)`", shown))
+    tree = errors_page.read_text(encoding="utf-8").partition("LocalChatError\n")[2].partition("```")[0]
+    assert {kind.__name__ for kind in errors} - {"LocalChatError"} == set(re.findall(r"[├└]── ([A-Z]\w+)", tree))
     events = {row[0]: row[1:] for row in rows("| event | `type` |")}
     for event in (*get_args(localchat.StreamEvent), localchat.ToolResult):
         kind, shown = events[f"`{event.__name__}`"]

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # The rooms of the package, which are the folders below and, for the root, its modules; and what each may import. A room
 # of serving/ may import those that a request reaches later, and core/.
-SERVING = ["serving/core", "serving/api", "serving/engine", "serving/models"]
+SERVING = ["serving/core", "serving/schema", "serving/api", "serving/engine", "serving/models"]
 CHAT = ["serving/chat", "serving/chat/runs", "serving/chat/constraints", "serving/chat/prompt", "serving/chat/dialects"]
 MAY_IMPORT = {
     "": {"transport", "request", "reply", "agent", "terminal", "schema"},
@@ -31,12 +31,13 @@ MAY_IMPORT = {
     "serving/core": set(),
     "serving/http": {"", *SERVING, *CHAT, "serving/loading"},
     "serving/loading": {*SERVING, "serving/chat"},
-    "serving/api": {"serving/core"},
+    "serving/schema": {"serving/core"},
+    "serving/api": {"serving/core", "serving/schema"},
     "serving/chat": {*SERVING, "serving/chat/prompt"},
     "serving/chat/runs": {*SERVING, *CHAT},
     "serving/chat/constraints": {*SERVING, "serving/chat/prompt", "serving/chat/dialects"},
     "serving/chat/prompt": {"serving/core", "serving/api", "serving/chat/dialects"},
-    "serving/chat/dialects": {"serving/core", "serving/api"},
+    "serving/chat/dialects": {"serving/core", "serving/schema", "serving/api"},
     "serving/engine": {"serving/core", "serving/models"},
     "serving/models": {"serving/core"},
 }

@@ -47,7 +47,8 @@ def constraint_of(template: str = PLAIN, prompt: str = PROMPT, dialect: Dialect 
     """The constraint of a request with these fields. `dialect` replaces that of the template."""
     made = copy.copy(template_of(template))
     made.dialect = dialect or made.dialect
-    return constraint_for(ChatRequest(**{"messages": MESSAGES, **fields}), made, prompt)
+    reasoning = made.dialect.prompt_end(prompt).reasoning
+    return constraint_for(ChatRequest(**{"messages": MESSAGES, **fields}), made, reasoning)
 
 
 def fits(constraint: Constraint | None, text: str) -> bool:

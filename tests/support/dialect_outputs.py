@@ -55,9 +55,10 @@ def text_of(events, kind):
     return "".join(event.text for event in events if isinstance(event, kind))
 
 
-def parser(dialect=DIALECTS["hermes"], **options):
+def parser(dialect=DIALECTS["hermes"], prompt="", **options):
     ids = (f"id{i}" for i in range(99))
-    return OutputParser(dialect, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
+    options = {"tools": TOOLS, "new_id": lambda: next(ids), **options}
+    return OutputParser(dialect, prompt_end=dialect.prompt_end(prompt), **options)
 
 
 def parse(pieces, dialect=DIALECTS["hermes"], **options):

@@ -21,7 +21,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
 from localchat.serving.engine.kv_cache import KVCache
 from localchat.serving.engine.media.decoding import decode
-from localchat.serving.engine.protocols import DecodeFailed, NoFreeCells
+from localchat.serving.engine.protocols import CopyFailed, DecodeFailed, NoFreeCells
 from localchat.serving.engine.values import (
     Adapters,
     EngineError,
@@ -69,9 +69,15 @@ class FakeCells:
         self.slots: dict[int, list[Cell]] = {slot: [] for slot in range(limits.n_slots)}
         # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
         self.positions: dict[int, int] = {}
+        self.failing: set[str] = set()  # The names of operations that fail as if memory were short.
+        self.now = 0.0  # What `clock` returns. A step takes so many seconds for each of its rows.
+        self.row_s = 0.001
         # The operations since the last call of `take_operations`, each a name and its arguments.
         self._operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
+
+    def clock(self) -> float:
+        return self.now
 
     def take_operations(self) -> list[tuple[Any, ...]]:
         operations, self._operations = self._operations, []
@@ -87,16 +93,27 @@ class FakeCells:
         shared = self._before(source, position)
         assert shared
         assert self.limits.can_truncate or shared == self.slots[source]
-        if not self.limits.is_unified:
-            copies = [cell._replace(number=next(self._numbers)) for cell in shared]
-            self.positions.update((copy.number, self.positions[cell.number]) for cell, copy in zip(shared, copies))
-            shared = copies
+        assert self.limits.is_unified
         self.slots[target] = shared
 
-    def swap(self, slot: int, other: int) -> None:
-        self._operations.append(("swap", slot, other))
+    def state(self, slot: int) -> list[Cell]:
+        self._operations.append(("state", slot))
         assert not self.limits.is_unified
-        self.slots[slot], self.slots[other] = self.slots[other], self.slots[slot]
+        assert self.slots[slot]
+        if "state" in self.failing:
+            raise CopyFailed("there is no memory")
+        return list(self.slots[slot])
+
+    def set_state(self, slot: int, state: list[Cell]) -> None:
+        self._operations.append(("set_state", slot))
+        assert not self.limits.is_unified
+        assert not self.slots[slot], "the target is not empty"
+        copies = [cell._replace(number=next(self._numbers)) for cell in state]
+        self.positions.update((copy.number, self.positions[cell.number]) for cell, copy in zip(state, copies))
+        if "set_state" in self.failing:
+            self.slots[slot] = copies[: len(copies) // 2]
+            raise CopyFailed("there is no memory")
+        self.slots[slot] = copies
 
     def truncate(self, slot: int, position: int) -> None:
         self._operations.append(("truncate", slot, position))
@@ -131,6 +148,7 @@ class FakeCells:
             self._set_positions(chunk, [cell.number for cell in new])
             cells.extend(new)
             assert len(cells) <= self._n_each
+        self.now += batch.n_tokens * self.row_s
 
     def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
         """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""
@@ -156,18 +174,20 @@ class FakeCells:
 
     def check(self, cache: KVCache) -> None:
         """Checks between two steps that what a KVCache knows of each slot is what the slot has."""
-        for slot, cells in self.slots.items():
-            states = [slot in cache._free, slot in cache._idle, slot in cache.active]
-            assert sum(states) == 1, f"slot {slot} is free, idle, active: {states}"
+        assert len(cache._prefixes) == len(self.slots)
+        for (slot, cells), prefix in zip(self.slots.items(), cache._prefixes):
             tokens = [cell.token for cell in cells]
-            if slot in cache.active:
-                sequence = cache.active[slot]
-                assert sequence.slot == slot
-                assert tokens == sequence.tokens[: sequence.n_computed]
-                assert cache._adapters[slot] == sequence.adapters
+            if prefix is None:
+                assert not tokens, f"slot {slot} is free and has cells"
+                continue
+            assert all(cell.adapters == prefix.adapters for cell in cells)
+            assert tokens == prefix.tokens[: prefix.n_tokens]
+            assert prefix.n_exact <= prefix.n_tokens
+            if prefix.sequence is None:
+                assert tokens, f"slot {slot} is idle without tokens"
             else:
-                assert tokens == cache._idle.get(slot, [])
-            assert all(cell.adapters == cache._adapters[slot] for cell in cells)
+                assert (prefix.sequence.slot, prefix.sequence.adapters) == (slot, prefix.adapters)
+                assert not prefix.idle_tokens
         n_active, n_idle = cache.n_cells()
         assert n_active == min(sum(len(self.slots[slot]) for slot in cache.active), self.limits.n_cells)
         assert n_active + n_idle <= self.limits.n_cells
@@ -242,7 +262,7 @@ class FakeBackend(FakeCells):
         n_cells: int = 1024,
         n_parallel: int = 4,
         n_idle: int = 4,
-        n_batch: int = 64,
+        n_batch: int = 128,
         can_truncate: bool = True,
         max_drafted: int = 0,
         n_real_cells: int | None = None,  # If it is less than the backend reports in `n_cells`.
@@ -291,10 +311,12 @@ class FakeBackend(FakeCells):
         if any(self.poison in chunk.tokens() for chunk in batch.chunks):
             raise DecodeFailed("the batch is poisoned")
         if not self.limits.is_unified and batch.chunks[0].sequence.span is None:
-            # Whole tiles of one prompt, or less than a tile of each sequence.
+            # A tile or more of prompts, as many rows of each, or less than a tile of each sequence.
             slots, n_rows = zip(*((chunk.slot, chunk.n_tokens) for chunk in batch.chunks))
             assert list(slots) == sorted(slots)
-            assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
+            assert max(n_rows) < 64 or len(set(n_rows)) == 1
+            # llama.cpp divides larger batches, perhaps into less than a tile of each sequence.
+            assert max(n_rows) < 64 or sum(n_rows) <= 512
         super().decode(batch)
         self._outputs = {}
         record, next_row = [], 0

@@ -40,12 +40,15 @@ class Loads:
         # How many models fit into memory, the bytes missing for one more, and whether a smaller context would do.
         self.memory, self.n_missing, self.can_shrink = math.inf, 10**9, False
         self.error: Exception | None = None
+        self.on_load: Callable[[], None] = lambda: None  # Called within each load.
         self.gate = threading.Semaphore(1_000_000)
 
     def __call__(self, file: ModelFile, others: OtherModels, on_progress: Callable[[float], None]) -> Model:
         name = file.name
         self.names.append(name)
+        on_progress(0.5)
         assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        self.on_load()
         if self.error is not None:
             raise self.error
         if self.n_open + 1 > self.memory and (others.n_idle or not self.can_shrink):

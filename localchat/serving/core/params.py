@@ -208,7 +208,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 # Fields that have no effect on the output of this server. --strict accepts them.
 WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
+    "prompt_cache_retention", "verbosity", "prediction", "priority", "id_slot", "n_keep",
     "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
 )  # fmt: skip
 
@@ -232,6 +232,7 @@ class GenerationParams:
     max_completion_s: float | None = _read_by(_max_completion_s, None)
     # The adapters, by their ids, with their scales; None: those of the model that the request names.
     lora: tuple[tuple[int, float], ...] | None = _read_by(_lora, None)
+    cache_prompt: bool = _read_by(Fields.boolean, True)  # Whether the cells of cached prefixes are reused.
     n_prompt_kept: int = _read_by(_n_prompt_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
 
 

@@ -15,9 +15,6 @@ from .values import Adapters, GenerationRequest, SequenceStats, StepOutput, Toke
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
-# If slots cannot be truncated, a copy is kept of at least this many prompt tokens, since it takes a step of its own.
-MIN_SAVED = 32
-# If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
 # llama.cpp adds up attention in another order for this many rows of a sequence or more than for fewer.
 TILE_ROWS = 64
 
@@ -93,13 +90,14 @@ class Sequence:
         self._deliver = deliver
         self.is_new = True  # Whether no step has computed tokens of it.
         self.submitted_at = time.perf_counter()
+        self.computed_at = 0.0  # When the last step ended that computed tokens of it, by the clock of the KV cache.
         self.first_at: float | None = None
         self._has_newline = False  # The time limit ends an output only after a newline.
 
     @property
-    def is_repeatable(self) -> bool:
-        """Whether the same request must give the same text again."""
-        return self.request.sampling.seed is not None or self.request.sampling.temperature == 0
+    def reuses_prefixes(self) -> bool:
+        """Whether the request allows that cached prefixes are reused."""
+        return self.request.params.cache_prompt
 
     @property
     def n_missing(self) -> int:
@@ -122,10 +120,27 @@ class Sequence:
         return next((span for span in self.spans if span.start <= self.n_computed < span.end), None)
 
     @property
+    def is_indivisible(self) -> bool:
+        """Whether the next token is of an image that one step must compute as a whole."""
+        span = self.span
+        return span is not None and not span.chunk.is_causal
+
+    @property
+    def edges(self) -> list[int]:
+        """The indexes at which texts, images and sounds begin or end, in order."""
+        edges = {edge for span in self.spans for edge in (span.start, span.end)}
+        return sorted({0, *edges, len(self.tokens)})
+
+    @property
     def n_missing_in_part(self) -> int:
         """The number of known tokens that are not computed, up to the next start or end of a span."""
         edges = (edge for span in self.spans for edge in (span.start, span.end) if edge > self.n_computed)
         return min(edges, default=len(self.tokens)) - self.n_computed
+
+    @property
+    def n_prompt_uncached(self) -> int:
+        """The number of prompt tokens that were not cached when it first ran."""
+        return self.n_prompt - (self.n_cached or 0)
 
     def missing_media(self, n_tokens: int) -> list[Any]:
         """The images and sounds behind the first tokens that are not encoded."""
@@ -144,12 +159,6 @@ class Sequence:
     def whole(self, n_tokens: int) -> int:
         """How many of the first tokens can be reused alone: no part of a span can."""
         return next((span.start for span in self.spans if span.start < n_tokens < span.end), n_tokens)
-
-    def tiled(self, n_tokens: int) -> int:
-        """How many of the first tokens whole chunks have, if text is divided at each span."""
-        n_tokens = self.whole(n_tokens)
-        start = max((edge for span in self.spans for edge in (span.start, span.end) if edge <= n_tokens), default=0)
-        return n_tokens - (n_tokens - start) % TILE_ROWS
 
     @property
     def stats(self) -> SequenceStats:
@@ -199,13 +208,6 @@ class BatchChunk:
     def slot(self) -> int:
         assert self.sequence.slot is not None
         return self.sequence.slot
-
-    @property
-    def ends_a_tile(self) -> bool:
-        """Whether the chunk has whole tiles, or ends where a span begins or ends."""
-        return self.n_tokens % TILE_ROWS == 0 or (
-            bool(self.sequence.spans) and self.n_tokens == self.sequence.n_missing_in_part < self.sequence.n_missing
-        )
 
     @property
     def output_rows(self) -> range:

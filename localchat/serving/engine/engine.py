@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .batch import Batch, BatchChunk, MediaChunk, Sequence
 from .inputs import Inputs
-from .kv_cache import KVCache
+from .layouts import new_kv_cache
 from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
@@ -88,7 +88,7 @@ class Engine:
         self._stopped: EngineDied | EngineStopped | None = None
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
-        self._cache = KVCache(backend)
+        self._cache = new_kv_cache(backend)
         self._encoder = encoder
         encode = () if encoder is None else (encoder.encode,)
         self._scheduler = Scheduler(backend.limits, self._cache, *encode)

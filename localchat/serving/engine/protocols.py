@@ -14,6 +14,10 @@ class NoFreeCells(Exception):
     """The backend found no free cells for a batch, and changed nothing."""
 
 
+class CopyFailed(Exception):
+    """The cells of a slot cannot be copied, as memory is short. A slot that was to get them may have some of them."""
+
+
 class DecodeFailed(Exception):
     """The backend could not compute a batch. Its sequences must be computed again from the start."""
 
@@ -26,17 +30,23 @@ class CacheBackend(Protocol):
     def clear(self, slot: int) -> None: ...
 
     def share(self, source: int, target: int, position: int) -> None:
-        """Gives an empty slot the cells of another slot that are before a position, shared or copied. These are all of
-        its cells unless `limits.can_truncate`. Without media, the position of a token is its index."""
+        """Gives an empty slot the cells of another slot that are before a position; both have them then.
 
-    def swap(self, slot: int, other: int) -> None:
-        """Exchanges the cells of two slots, of which one may be empty. Called only unless `limits.is_unified`."""
+        These are all of its cells unless `limits.can_truncate`. Without media, the position of a token is its index.
+        Called only if all slots share the cells.
+        """
+
+    def state(self, slot: int) -> Any:
+        """A copy of the cells of a slot. Called only if slots have their own cells. Raises CopyFailed."""
+
+    def set_state(self, slot: int, state: Any) -> None:
+        """Gives an empty slot the cells of a copy. Called only if slots have their own cells. Raises CopyFailed."""
 
     def truncate(self, slot: int, position: int) -> None:
         """Frees the cells of a slot from a position on. Called only if `limits.can_truncate`."""
 
     def decode(self, batch: Batch) -> None:
-        """Computes a batch. Raises NoFreeCells or DecodeFailed."""
+        """Computes a batch, and returns when it is computed. Raises NoFreeCells or DecodeFailed."""
 
 
 class Backend(CacheBackend, Protocol):

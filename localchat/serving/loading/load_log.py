@@ -29,12 +29,15 @@ log = logging.getLogger("localchat.server")
 # Where the client looks for a server without another URL.
 DEFAULT_URL = "http://127.0.0.1:8080/v1"
 _BAR_WIDTH = 30
+_CLEAR = "\r\x1b[K"  # Clears the line of the terminal.
 _PAUSE_S = 10.0  # Seconds between two lines about the progress of a load.
 
 
 class LoadLog:
-    """Lines in the log about the model that loads. The thread of the models calls the methods, which take no lock; only
-    `progress` may be called by another thread."""
+    """Lines in the log about the model that loads.
+
+    The thread of the models calls the methods without a lock; any thread may call `progress`.
+    """
 
     def __init__(self) -> None:
         self._began_at = self._logged_at = 0.0
@@ -63,8 +66,11 @@ class LoadLog:
 
 
 class StartLog(LoadLog):
-    """The log of a server that starts. On a terminal a bar shows the progress of the first model; a report follows, or
-    a failure, which ends the server. After that, this is an ordinary log: a bar would disturb other lines."""
+    """The log of a server that starts.
+
+    On a terminal a bar shows the progress of the first model. A report follows, or a failure, which ends the server.
+    After that, this is an ordinary log, whose lines a bar would disturb.
+    """
 
     def __init__(self, options: Options) -> None:
         super().__init__()
@@ -73,7 +79,7 @@ class StartLog(LoadLog):
         self._is_starting = True
         is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
         self._has_bar = is_terminal and os.environ.get("TERM") != "dumb"
-        self._shown_percent = -1
+        self._shown_percent = 0  # The bar that is on the terminal; 0: none.
         # Set when the port is open. The model may be loaded before that.
         self._is_open = threading.Event()
         self._url = ""
@@ -91,7 +97,7 @@ class StartLog(LoadLog):
         elif (percent := int(share * 100)) != self._shown_percent:
             self._shown_percent = percent
             bar = ("#" * round(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-            _write(f"\rloading {file.name} [{bar}] {percent:3} %")
+            _write(f"\rloading {file.name} [{bar}] {percent:3} %" if percent else _CLEAR)
 
     def loaded(self, file: ModelFile, model: Model) -> None:
         if not self._is_starting:
@@ -112,8 +118,8 @@ class StartLog(LoadLog):
         self._shut_down()
 
     def _end_start(self) -> None:
-        if self._shown_percent >= 0:
-            _write("\r\x1b[K")
+        if self._shown_percent > 0:
+            _write(_CLEAR)
         self._is_starting = False
         self._is_open.wait()
 

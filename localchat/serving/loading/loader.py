@@ -74,6 +74,7 @@ class Loader:
         except EngineDied as error:
             if not (may_be_bad_instruction(error) and options.use_extra_bufts and has_matrix_instructions()):
                 raise
+            on_progress(0)
             log.warning(
                 "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
                 "for full speed rebuild it as docs/install.md says",

@@ -1,4 +1,8 @@
-"""The thread that loads and unloads models, one after another, while the loaded ones go on serving."""
+"""The thread that loads and unloads models, one after another, while the loaded ones go on serving.
+
+It carries out what `unloading.py` decides. All states of models change under one lock, which is never held while a
+model loads or a process ends.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +60,11 @@ class ModelThread:
         self._queue: deque[ServedModel] = deque()
         self._thread: threading.Thread | None = None
 
-    def queue(self, served: ServedModel) -> None:
-        """Load a model that is UNLOADED or FAILED as soon as its turn comes. Called under the lock."""
+    def enqueue(self, served: ServedModel) -> None:
+        """Load a model that is UNLOADED or FAILED as soon as its turn comes. Called under the lock.
+
+        The first call starts the thread. Raises RuntimeError if the system cannot start one.
+        """
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
             thread.start()
@@ -141,8 +148,11 @@ class ModelThread:
         return served.is_needed and not self.is_stopped
 
     def _load_beside_others(self, served: ServedModel) -> Model | None:
-        """Load a model, and unload others as long as it does not fit beside them. None: no request waits for it any
-        more. Raises what `load` raises; NotEnoughMemory if to unload all others would not help."""
+        """Load a model. As long as it does not fit beside the others, unload one of them and try again.
+
+        Returns None if no request waits for it any more. Raises the errors of `Loader.load`; NotEnoughMemory only if
+        to unload all others would not help.
+        """
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             raise InferenceError(problem)
 
@@ -163,8 +173,11 @@ class ModelThread:
         return None
 
     def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
-        """Unload one model for a new one, as soon as one is idle and as long as the new one is needed. Unload none if
-        one has crashed meanwhile, and with `only_idle`, if all are in use."""
+        """Unload one model for a new one, as soon as one is idle.
+
+        Unload none if the new one is not needed any more, or if one has crashed meanwhile; with `only_idle`, also if
+        all are in use.
+        """
         began_at, n_loaded = self._clock(), len(self._loaded())
         try:
             while self._is_needed(new):
@@ -205,5 +218,5 @@ class ModelThread:
             with self._changed:
                 served.finish_unload()
                 if self._is_needed(served):
-                    self.queue(served)
+                    self.enqueue(served)
                 self._changed.notify_all()

@@ -1,6 +1,7 @@
-"""The models of the server, for the threads of requests: found by name, used while they are loaded, loaded if not.
+"""The models of the server, as the threads of requests see them: found by name, and lent to a request.
 
-`served_model.py` has the states of a model, `model_thread.py` the thread that loads and unloads them.
+A model that is not loaded is queued for the thread that loads models (`model_thread.py`), and the request waits.
+`served_model.py` has the states of a model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ log = logging.getLogger("localchat.server")
 
 
 class Service:
-    """The models of this server. One of them, the default, serves requests that name none."""
+    """The models of this server. Any thread may call all methods.
+
+    One of the models, the default, serves requests that name none.
+    """
 
     def __init__(
         self,
@@ -46,8 +50,9 @@ class Service:
         self.clock = clock
         self._options = options
         self._catalog = catalog
-        # Guards the rest and the models; notified of each change.
+        # Guards the models and the queue of the thread, and is notified of each change.
         self._changed = threading.Condition()
+        # By the name, the file and the settings, so that a name may mean another file later. The default is under None.
         self._models: dict[object, ServedModel] = {None: self.default}
         self._model_thread = ModelThread(self._changed, self.loaded, load, options, load_log or LoadLog(), clock)
 
@@ -79,7 +84,10 @@ class Service:
         return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel:
-        """The model that a request names, or the base of the adapter. Raises ModelNotFound for none or several."""
+        """The model that a request names, or the base of the adapter that it names.
+
+        Raises ModelNotFound if no model has this name, or several have.
+        """
         wanted, default = name.strip().casefold(), self.default.file.name
         if wanted in ("", default.casefold(), *self.default.file.adapter_names):
             return self.default
@@ -104,6 +112,7 @@ class Service:
         raise errors.ModelNotFound(problem, "model")
 
     def _served_of(self, file: ModelFile) -> ServedModel:
+        """The model of a file in the catalog."""
         default = self.default.file  # The catalog may list it under another name.
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
@@ -122,8 +131,11 @@ class Service:
             return [served for served in self._models.values() if served.model is not None]
 
     def model(self, name: str = "") -> Model:
-        """The loaded model of this name. Without a name: the default model if it is loaded, otherwise the loaded model
-        that was used last. Raises what `find` raises; ModelLoading if it is not loaded, and does not load it."""
+        """The loaded model of this name, for a request that shows its state and must not load it.
+
+        Without a name: the default model if it is loaded, otherwise the loaded model that was used last. Raises what
+        `find` raises; ModelLoading if it is not loaded.
+        """
         served = self.find(name)
         if not name:
             served = max(self.loaded(), key=lambda other: (other is self.default, other.used_at), default=served)
@@ -155,9 +167,14 @@ class Service:
     def using(
         self, served: ServedModel, keep_alive_s: float | None = None, while_waiting: Callable[[], None] = lambda: None
     ) -> Iterator[Model]:
-        """The loaded model, which is not unloaded within the `with`, and stays loaded for `keep_alive_s` after it;
-        None: for `idle_unload`. `while_waiting` is called several times a second while it loads, and may raise an
-        error. Raises ModelLoading if requests do not wait; InferenceError if it cannot be loaded; ShuttingDown."""
+        """Lend a model to a request for the `with` block, once it is loaded.
+
+        It is not unloaded within the block, and stays loaded for `keep_alive_s` after it; None: for `--idle-unload`.
+        While the request waits, `while_waiting` is called several times a second, and may raise an error.
+
+        Raises ModelLoading if requests do not wait (`--no-wait`); InferenceError if the model cannot be loaded;
+        ShuttingDown.
+        """
         model = self._wait_until_ready(served, while_waiting)
         try:
             yield model
@@ -168,7 +185,7 @@ class Service:
                 self._changed.notify_all()
 
     def _wait_until_ready(self, served: ServedModel, while_waiting: Callable[[], None]) -> Model:
-        """The model, which now has one user more."""
+        """Wait until the model is READY, and count one more user of it."""
         with self._changed:
             served.n_waiting += 1
         try:
@@ -190,20 +207,27 @@ class Service:
                 self._changed.notify_all()
 
     def load(self, served: ServedModel) -> None:
-        """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
+        """Load a model as soon as its turn comes, unless it is loaded. Does not wait.
+
+        Raises InferenceError if a recent try has failed.
+        """
         with self._changed:
             self._queue_unless_ready(served, math.inf, is_wanted=True)
             served.unload_requested = False
 
     def unload(self, served: ServedModel) -> None:
-        """Unload a model, also one that loads, as soon as no request uses it. Returns at once."""
+        """Unload a model, also one that loads, as soon as no request uses it. Does not wait."""
         with self._changed:
             served.unload_requested = True
             self._changed.notify_all()
 
     def _queue_unless_ready(self, served: ServedModel, since: float, *, is_wanted: bool) -> None:
-        """Queue a model to be loaded unless it is READY, queued already, or about to be unloaded. Raises the error of
-        a load that has failed since this time, or is not to be tried again yet."""
+        """Queue a model that is UNLOADED or FAILED. Called under the lock.
+
+        With `is_wanted` it is loaded even if no request waits for it. A model that is DRAINING is queued by the thread
+        once it is unloaded. Raises the error of a load that has failed since the time `since`, or that is not to be
+        tried again yet.
+        """
         if self.is_stopped:
             raise errors.ShuttingDown
         if served.state is State.READY and served.model is not None and served.model.engine.has_died:
@@ -213,9 +237,10 @@ class Service:
         self._check_failure(served, since)
         served.is_wanted = served.is_wanted or is_wanted
         if served.state in (State.UNLOADED, State.FAILED):
-            self._model_thread.queue(served)
+            self._model_thread.enqueue(served)
 
     def _check_failure(self, served: ServedModel, since: float) -> None:
+        """Raise the error of the last load, if it has failed since this time or is not to be tried again yet."""
         failure = served.failure
         if failure is None or failure.file_stamp != served.file.stamp:
             return

@@ -27,6 +27,7 @@ BROWSER = "<|channel|>commentary to=browser.search<|message|>{}<|end|>"
 START = "<|start|>assistant"
 NOW, ANALYSIS, R = ("now", "{}"), ("get_analysis", "{}"), Reasoning
 # For each family: the case, the text, the events, and the prompt.
+LFM2 = "<|tool_call_start|>[{}]<|tool_call_end|>"
 CASES = {
     "llama-3": [
         ("an answer in JSON", '{"answer": 42}', ['{"answer": 42}']),
@@ -99,6 +100,10 @@ CASES = {
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", R("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
         ("marker in a string", ' to=now<|message|>{"a": "<|end|>"}<|call|>', [("now", '{"a": "<|end|>"}')]),
+    ],
+    "lfm2": [
+        ("a bracket after a broken call", LFM2.format('now({"a" 1})') + ") x", [("now", '{"a" 1})]'), ") x"]),
+        ("object in place of named arguments", LFM2.format('now({"a": 1})') + " x", [("now", '{"a": 1}'), "x"]),
     ],
     "muse": [
         ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [R("h "), NOW]),

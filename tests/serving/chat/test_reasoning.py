@@ -25,7 +25,7 @@ END = 902
 def tracker(dialect: Dialect, max_tokens: int, prompt: str = "", tools: Any = TOOLS) -> ReasoningTracker:
     """A tracker that forces the tokens MESSAGE and END."""
     request = ChatRequest(tools=tools, tool_choice="auto", reasoning_budget=max_tokens, reasoning_budget_message="")
-    budget = reasoning_budget(cast(Model, None), request, dialect, prompt)
+    budget = reasoning_budget(cast(Model, None), request, dialect, dialect.prompt_end(prompt).reasoning)
     assert budget is not None
     return ReasoningTracker(budget, (MESSAGE, END))
 
@@ -125,7 +125,7 @@ def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: Any,
     with Engine(FakeBackend(echo)) as engine:
         model = Model("m", engine, reasoning_budget=defaults[0], reasoning_message=defaults[1])
         request = ChatRequest(messages=({"role": "user", "content": "hi"},), **fields)
-        budget = reasoning_budget(model, request, DIALECTS["hermes"], "<think>")
+        budget = reasoning_budget(model, request, DIALECTS["hermes"], "open")
     if closing is None:
         assert budget is None
         return

@@ -159,6 +159,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
     # One buffer of cells for all requests, or one for each and idle prefixes.
     size = r"[\d.]+ [MG]B"
+    python = re.escape(sys.executable.removeprefix(os.getcwd() + os.sep))
     pattern = rf"""
 model    llama Q5_1, 5 M parameters, {size}: {re.escape(str(DEMO_PATH))}
          a tiny one for a first try; docs/models\.md lists others: make run GET=Qwen/Qwen3-4B-GGUF
@@ -168,7 +169,7 @@ device   CPU.*; CPU threads: \d+
 loaded   in [\d.]+ s
 localchat is ready: demo at (http://127\.0\.0\.1:\d+)/v1 \(Ctrl-C ends it\)
 browser  \1
-terminal {re.escape(sys.executable.removeprefix(os.getcwd() + os.sep))} -m localchat --base-url \1/v1 "What is your name\?"""
+terminal {python} -m localchat --base-url \1/v1 "What is your name\?"""
     assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
 
 
@@ -234,6 +235,19 @@ def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatc
         n_writes = sys.stderr.n_writes
         logs.report("a line")
         assert sys.stderr.n_writes == n_writes + 1  # and no traceback
+
+
+def test_bar_is_cleared_before_other_lines(monkeypatch: pytest.MonkeyPatch):
+    """A load that starts again reports 0."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    file, start_log = ModelFile(DEMO_PATH, "demo"), StartLog(Options())
+    for share in (0, 0.001, 0.5, 0.5, 0, 1):
+        start_log.progress(file, share)
+    bars = [f"\rloading demo [{bar}] {percent:3} %" for bar, percent in (("#" * 15 + "." * 15, 50), ("#" * 30, 100))]
+    assert terminal.getvalue() == f"{bars[0]}\r\x1b[K{bars[1]}"
 
 
 def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: Path):

@@ -15,9 +15,9 @@ from unittest import mock
 import pytest
 
 from localchat.serving.api.ollama import read_keep_alive
-from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.errors import BadRequest, InferenceError
 from localchat.serving.core.fields import Fields
-from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
@@ -98,10 +98,26 @@ def test_client_that_leaves_while_its_model_loads_is_not_waited_for(server):
 
 @started_with({"waits": False})
 def test_without_waiting_a_request_gets_503_while_its_model_loads(server):
+    server.loads.gate = threading.Semaphore(0)
     status, body = server.chat("one")
     assert (status, body["error"]["code"]) == (503, "model_loading")
+    wait_for(lambda: "is loading (50%)" in server.chat("one")[1]["error"]["message"])
+    server.loads.gate.release()
     server.wait("one", "loaded")
     assert server.statuses("one") == [200]
+
+
+@started_with({"waits": False})
+def test_server_that_refuses_requests_while_its_model_loads_again_is_not_up(server):
+    server.service.load(server.service.default)
+    server.wait("demo", "loaded")
+    server.service.unload(server.service.default)
+    server.wait("demo", "unloaded")
+    assert "localchat_up 1" in server.get("/metrics")[1]
+    server.loads.gate = threading.Semaphore(0)
+    assert server.statuses("demo") == [503]
+    assert "localchat_up 0" in server.get("/metrics")[1]
+    assert server.get("/health")[0] == 200
 
 
 @started_with({"max_models": 1}, {"max_models": 2})
@@ -153,6 +169,23 @@ def test_idle_model_is_ended_for_a_larger_context_and_one_at_work_is_not(server)
     with server.service.using(server.service.find("two")):
         assert (server.statuses("one"), server.states("two")) == ([200], ["loaded"])
     assert (server.statuses("three"), server.states()) == ([200], ["unloaded", "unloaded", "loaded"])
+
+
+def test_idle_model_that_becomes_busy_meanwhile_is_not_waited_for(server):
+    """The other one then takes the memory that is free."""
+    assert server.statuses("one") == [200]
+    one = server.service.find("one")
+    wait_for(lambda: not one.n_users)
+    server.loads.memory, server.loads.can_shrink = 1, True
+    with contextlib.ExitStack() as using:
+
+        def become_busy() -> None:
+            if not one.n_users:
+                using.enter_context(server.service.using(one))
+
+        server.loads.on_load = become_busy
+        assert server.later(server.statuses, "two").result(20) == [200]
+        assert (server.loads.names, one.state) == (["one", "two", "two"], State.READY)
 
 
 def test_failed_load_is_told_and_tried_again_when_the_file_changes(server, tmp_path):
@@ -227,6 +260,16 @@ def test_model_that_is_asked_for_while_it_is_drained_is_loaded_again(server):
     assert server.states("two") == ["unloaded"]
 
 
+def test_load_by_request_is_not_dropped_with_a_client_that_leaves(server):
+    server.loads.gate = threading.Semaphore(0)
+    for name in ("two", "one"):  # The second one waits in the queue.
+        assert server.post("/models/load", model=name)[0] == 200
+    server.requested().close()
+    wait_for(lambda: not server.http_server.endpoints.n_in_flight)
+    server.loads.gate.release(1000)
+    server.wait("one", "loaded")
+
+
 def test_load_after_an_unload_of_a_model_in_use_keeps_it(server):
     assert server.statuses("one") == [200]
     with server.service.using(server.service.find("one")):
@@ -294,6 +337,16 @@ def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(server)
     assert slots == [f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]]
     assert 'localchat_time_to_first_token_seconds_bucket{model="two",le="+Inf"} 1' in lines
     assert 'localchat_time_to_first_token_seconds_count{model="two"} 1' in lines
+
+
+def test_settings_without_a_name_are_those_of_the_default_model_or_of_the_last_one(server):
+    assert server.get("/props")[0] == 503
+    assert server.statuses("two", "demo", "one") == [200] * 3
+    wait_for(lambda: not server.service.find("one").n_users)
+    assert server.get("/props")[1]["model_alias"] == "demo"
+    server.service.unload(server.service.default)
+    server.wait("demo", "unloaded")
+    assert server.get("/props")[1]["model_alias"] == "one"
 
 
 def test_lists_have_all_models_and_new_files(server, tmp_path):
@@ -472,6 +525,44 @@ def test_loading_thread_that_cannot_start_is_503_and_starts_at_the_next_request(
     with mock.patch("localchat.serving.loading.model_thread.threading", refusing):
         assert server.statuses("one") == [503]
     assert server.statuses("one") == [200]
+
+
+@started_with({"max_models": 1}, {"max_models": 2}, {})
+def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_usable(server, caplog):
+    """Every use gets the model or an error, and no transition comes from a wrong state."""
+    models = [server.service.find(name) for name in NAMES]
+
+    def work(seed: int) -> int:
+        random_, n_used = random.Random(seed), 0
+        for _ in range(60):
+            served, action = random_.choice(models), random_.random()
+            with contextlib.suppress(InferenceError):
+                if action < 0.6:
+                    keep_alive_s = random_.choice([None, 0, 0.001])
+                    with server.service.using(served, keep_alive_s) as model:
+                        assert not model.engine.backend.is_closed or model.engine.has_died
+                        n_used += 1
+                        if action < 0.05:
+                            model.engine.has_died = True
+                            model.engine.close()
+                elif action < 0.75:
+                    server.service.load(served)
+                elif action < 0.9:
+                    server.service.unload(served)
+                elif action < 0.95:
+                    server.loads.error = random_.choice([None, None, EngineDied("killed")])
+                    server.skew_s[0] += 100  # A failure is tried again after a minute.
+                else:
+                    server.get("/v1/models")
+        return n_used
+
+    working = [server.later(work, seed) for seed in range(8)]
+    assert sum(uses.result(60) for uses in working) > 60
+    assert "loading or unloading a model failed" not in caplog.text
+    server.loads.error = None
+    server.skew_s[0] += 100
+    assert server.statuses(*NAMES) == [200] * 3
+    wait_for(lambda: not any(served.n_users + served.n_waiting for served in models))
 
 
 def test_model_that_ends_while_the_metrics_are_written_is_left_out(server):

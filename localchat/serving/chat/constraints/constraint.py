@@ -13,7 +13,6 @@ import functools
 import importlib.util
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +23,16 @@ from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
 from ...core.request import ResponseFormat
 from ...engine.values import Constraint
+from ...schema.compiler import error_in, is_empty
+from ...schema.enforce import json_rule, loosened, refusal
+from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
+from ...schema.prepare import prepared
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart
 from ..prompt.template import ChatTemplate
 from .argument_rules import argument_rule
-from .json_schema import error_place, json_rule, loosened, normalized
-from .lark import Rules, error_in, gbnf_rule, is_empty, regex_literal, seq, text_regex
+from .lark import Rules, gbnf_rule, regex_literal, seq, text_regex
 
 log = logging.getLogger("localchat.server")
 
@@ -38,8 +40,8 @@ MAX_CACHED = 64  # The number of cached constraints: agents send the same tools 
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
-def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser. Raises
+def constraint_for(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> Constraint | None:
+    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`. Raises
     BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
     model may make are not constrained, and for other constraints NotSupported is raised."""
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
@@ -52,10 +54,10 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         return None
     grammar = _Grammar(
         template.dialect,
-        _frozen(request.response_format),
-        reasoning=reasoning_start(request, template, prompt),
+        request.response_format,
+        reasoning=_possible_reasoning(request, template, reasoning),
         has_prefill=bool(request.prefill[1]),
-        functions=tuple((path, json.dumps(tool["function"])) for tool, path in tools),
+        functions=tuple((path, tool["function"]) for tool, path in tools),
         must_call=must_call,
         max_calls=None if request.parallel_tool_calls else 1,
     )
@@ -67,23 +69,19 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     if request.response_format is None:
         return None
     _check_sampling(request.params)
-    return _constraint(_Grammar(Dialect(""), _frozen(request.response_format)))
+    return _constraint(_Grammar(Dialect(""), request.response_format))
 
 
-def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
-    start = template.dialect.reasoning_start(prompt)
+def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> ReasoningStart:
+    """`reasoning`, but closed if it is possible and the request or the template rules it out."""
     is_off = request.template_vars.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
-    return "closed" if start == "possible" and is_impossible else start
-
-
-def _frozen(given: ResponseFormat | None) -> tuple[str, str, str] | None:
-    return None if given is None else (given.kind, json.dumps(given.value), given.param)
+    return "closed" if reasoning == "possible" and is_impossible else reasoning
 
 
 @functools.lru_cache(MAX_CACHED)
 def _constraint(grammar: _Grammar) -> Constraint:
-    field = grammar.response_format[2] if grammar.response_format else "tools"
+    field = grammar.response_format.param if grammar.response_format else "tools"
     try:
         text = grammar.text()
         reason = error_in(text)
@@ -103,21 +101,32 @@ class _Grammar:
     """The grammar of one request. The fields determine it, and are the key of the cache."""
 
     dialect: Dialect
-    response_format: tuple[str, str, str] | None  # The kind, the value as JSON, and the path of the field.
+    response_format: ResponseFormat | None = field(compare=False)
     reasoning: ReasoningStart = "closed"
     has_prefill: bool = False  # Whether the request has an assistant prefill of text.
-    functions: tuple[tuple[str, str], ...] = ()  # Callable tools: the path of the schema, the function as JSON.
+    # Callable tools: the path of the schema, the function.
+    functions: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), compare=False)
     must_call: bool = False
     max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
+    # The response format and the functions as JSON, since they cannot be hashed.
+    _json: str = field(init=False)
     _rules: Rules = field(default_factory=Rules, compare=False)
+
+    def __post_init__(self) -> None:
+        form = self.response_format and (
+            self.response_format.kind,
+            self.response_format.value,
+            self.response_format.param,
+        )
+        object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
     def text(self) -> str:
         """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
         format_rule = ""
         if self.response_format is not None:
-            kind, value, param = self.response_format
             # With required calls the output has only calls, so the format has no effect. It is still checked.
-            format_rule = self._format(kind, json.loads(value), param)
+            form = self.response_format
+            format_rule = self._format(form.kind, form.value, form.param)
         if self.must_call:
             return self._rules.render(self._required())
         return self._rules.render(self._formatted(format_rule) if format_rule else self._auto())
@@ -125,12 +134,11 @@ class _Grammar:
     @functools.cached_property
     def _schemas(self) -> dict[str, Any]:
         """The schemas of the arguments, which are objects, by the names of the tools."""
-        functions = ((path, json.loads(function)) for path, function in self.functions)
-        return {function["name"]: self._parameters(path, function) for path, function in functions}
+        return {function["name"]: self._parameters(path, function) for path, function in self.functions}
 
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
-            schema = {"type": "object"} if kind == "json_object" else normalized(value)
+            schema = {"type": "object"} if kind == "json_object" else prepared(value)
             _check_schema(schema, param)
             return self._rules.rule(json_rule(schema))
         if kind == "choice":
@@ -138,7 +146,7 @@ class _Grammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
-            rule = self._rules.regex(f"(?:{_without_anchors(value)})")
+            rule = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
         if is_empty(self._rules.render(rule)):
@@ -240,31 +248,22 @@ class _Grammar:
             return {"type": "object"}
         if not parameters:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-        schema = {**normalized(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
             _check_schema(schema, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
-        schema, errors = loosened(schema)
-        for pointer, reason in errors:
-            _report(name, f"#{pointer}", reason)
+        schema, refusals = loosened(schema)
+        for refused in refusals:
+            _report(name, f"#{refused.pointer}", refused.reason)
         return schema
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
-    pointer, reason = error_place(schema)
-    if reason:
-        raise field_error(f"{path}#{pointer}", f"cannot be enforced: {reason}{hint}")
-
-
-def _without_anchors(pattern: str) -> str:
-    """A pattern of a whole text without ^ and $, which are implied, escaped for use between slashes."""
-    pattern = pattern.removeprefix("^")
-    if pattern.endswith("$") and not pattern.endswith("\\$"):
-        pattern = pattern[:-1]
-    escapes = {"/": r"\/", "\n": r"\n"}
-    return re.sub(r"(?s)(\\.)|/|\n", lambda match: match[1] or escapes[match[0]], pattern)
+    refused = refusal(schema)
+    if refused is not None:
+        raise field_error(f"{path}#{refused.pointer}", f"cannot be enforced: {refused.reason}{hint}")
 
 
 @functools.lru_cache(1000)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
+from ...core.scan import Cursor, Markers, Mismatch, Reader
+from ...schema.types import STRING, types_at
 from .call_format import ArgumentFormat, CallFormat, Hole, Text, text_of, words_of
-from .scan import Cursor, Markers, Mismatch, Reader
-from .values import NAME, STRING, Value, decode, maybe_nested, parameter_types, read_value, text_json, value_json
+from .values import NAME, Value, decode, maybe_nested, read_value, text_json, value_json
 
 _ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.
 _TYPE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
@@ -362,9 +363,9 @@ class _Arguments:
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of the argument or element `name`. Returns the marker that ends it, or what `_items` returns.
-        `path`: see `parameter_types`. The end marker of the call may also end an element."""
+        `path`: see `types_at`. The end marker of the call may also end an element."""
         format, cursor, calls = self.format, self.cursor, self.calls
-        types = parameter_types(calls.schemas[self.name], *path)
+        types = types_at(calls.schemas[self.name], *path)
         end = format.after_value + (name + format.after_key if format.repeats_key else "")
         ends: tuple[str, ...]
         ends = (end, self.call_end) if format.repeats_key else (f"\n{end}", end) if format.value_on_lines else (end,)

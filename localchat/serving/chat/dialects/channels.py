@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...core.scan import Markers, Reader
 from .call_reader import read_arguments
-from .dialect import Dialect, ReasoningStart
+from .dialect import Dialect, PromptEnd
 from .parser import OutputParser
-from .scan import Markers, Reader
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
@@ -28,7 +28,7 @@ class ChannelParser(OutputParser):
 
     def _read(self) -> Reader[None]:
         cursor = self._cursor
-        header = open_header(self._prompt)
+        header = self._prompt_end.header
         if header is not None:
             yield from self._message(header)
         while (yield from cursor.has_text()):
@@ -108,13 +108,9 @@ class ChannelDialect(Dialect):
     def is_reasoning(self, header: str) -> bool:
         return self.reasoning.start.removesuffix(MESSAGE) in header and "to=functions" not in header
 
-    def reasoning_start(self, prompt: str) -> ReasoningStart:
-        header = open_header(prompt)
-        return "open" if header is not None and self.is_reasoning(header) else "possible"
-
-
-def open_header(prompt: str) -> str | None:
-    """The header of the unfinished message at the end of the prompt; None if there is none."""
-    _, _, last = prompt.rpartition(START + "assistant")
-    header, found, body = last.partition(MESSAGE)
-    return header if found and "<|" not in body else None
+    def prompt_end(self, prompt: str) -> PromptEnd:
+        _, _, message = prompt.rpartition(START + "assistant")
+        header, marker, body = message.partition(MESSAGE)
+        if not marker or "<|" in body:
+            return PromptEnd()
+        return PromptEnd("open" if self.is_reasoning(header) else "possible", header)

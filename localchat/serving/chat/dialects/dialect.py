@@ -12,6 +12,13 @@ ReasoningStart = Literal["open", "possible", "closed"]
 """Whether reasoning is open before the first token of an output, may begin with it, or has ended in the prompt."""
 
 
+class PromptEnd(NamedTuple):
+    """What the end of a prompt leaves to the output."""
+
+    reasoning: ReasoningStart = "possible"
+    header: str | None = None  # The header of the unfinished message, in families with channels; None: there is none.
+
+
 class ReasoningTags(NamedTuple):
     """The tags around reasoning. A prompt may end with the start tag."""
 
@@ -80,9 +87,9 @@ class Dialect:
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
 
-    def reasoning_start(self, prompt: str) -> ReasoningStart:
-        """Whether reasoning is open, possible or closed at the end of a prompt."""
+    def prompt_end(self, prompt: str) -> PromptEnd:
+        """What a rendered prompt leaves to the output."""
         prompt = prompt.rstrip()
         if prompt.endswith(self.reasoning.start):
-            return "open"
-        return "closed" if prompt.endswith(self.reasoning.end) else "possible"
+            return PromptEnd("open")
+        return PromptEnd("closed" if prompt.endswith(self.reasoning.end) else "possible")

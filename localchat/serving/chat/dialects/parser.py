@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
+from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
-from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
-    from .dialect import Dialect
+    from .dialect import Dialect, PromptEnd
 
 
 class FormatText(ReasoningDelta):
@@ -37,25 +37,27 @@ class OutputParser:
         dialect: Dialect,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        prompt: str = "",
+        prompt_end: PromptEnd | None = None,
         is_constrained: bool = False,
         is_continued: bool = False,
         is_raw: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """Without `tools`, no text is a call. `prompt` is the rendered prompt or its end, which shows whether reasoning
-        is open. `is_constrained`: the request has a response format, so the text after reasoning is calls or content.
-        `is_continued`: the prompt ends with the beginning of the content. `is_raw`: emit all text outside calls as it
-        is, also that of the format."""
+        """Without `tools`, no text is a call.
+
+        `prompt_end` is that of the rendered prompt; None: an empty prompt. `is_constrained`: the request has a response
+        format, so the text after reasoning is calls or content. `is_continued`: the prompt ends with the beginning of
+        the content. `is_raw`: emit all text outside calls as it is, also that of the format.
+        """
         # Whether the text so far ends inside reasoning, and whether reasoning can still begin.
-        self.reasoning_is_open = dialect.reasoning_start(prompt) == "open"
+        self._prompt_end = prompt_end or dialect.prompt_end("")
+        self.reasoning_is_open = self._prompt_end.reasoning == "open"
         self.reasoning_may_open = True
         self.is_raw = is_raw
         self._events: list[Event] = []
         self._dialect = dialect
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id, self._events.append)
-        self._prompt = prompt
         self._is_constrained = is_constrained
         self._openers = dialect.openers if self._calls.schemas else ()
         # Whether the rest of the output may be the only text, and so be a call without the markers of the family.

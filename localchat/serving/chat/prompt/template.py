@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import Any, Callable
 
 from ..dialects import detect
+from .capabilities import Capabilities, Messages, find_capabilities
 from .control_tokens import ControlTokens, TextPart
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
-from .template_messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
+from .template_messages import adapt_messages, whole_tool
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -92,7 +93,7 @@ class ChatTemplate:
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
         """A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
         dialect = self.dialect
-        is_open = dialect.reasoning_start(prompt) == "open"
+        is_open = dialect.prompt_end(prompt).reasoning == "open"
         marked_reasoning: str = self.marked(reasoning)
         marked_text: str = self.marked(text or "")
         if text is not None and not reasoning and not is_open:

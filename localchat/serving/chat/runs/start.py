@@ -20,6 +20,7 @@ from ...engine.process import AnyEngine
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
+from ..dialects.dialect import ReasoningStart
 from ..dialects.parser import OutputParser
 from ..model import Check, Model
 from ..prompt.control_tokens import without_markers
@@ -34,7 +35,9 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check 
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
-    parser_prompt = template.dialect.reasoning.start if is_continued else without_markers(prompt)
+    prompt_end = template.dialect.prompt_end(
+        template.dialect.reasoning.start if is_continued else without_markers(prompt)
+    )
     with wire_errors("messages"):
         sequence = model.sequence(
             tuple(_parts(prompt, template, media)),
@@ -42,8 +45,8 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check 
             prompt_field="messages",
             returns_ids=request.return_token_ids,
             visible_tokens=template.visible_tokens,
-            constraint=constraint_for(request, template, parser_prompt),
-            reasoning_budget=reasoning_budget(model, request, template.dialect, parser_prompt),
+            constraint=constraint_for(request, template, prompt_end.reasoning),
+            reasoning_budget=reasoning_budget(model, request, template.dialect, prompt_end.reasoning),
             reports_progress=request.stream and request.return_progress,
         )
     n = request.params.n
@@ -52,7 +55,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check 
         parser = OutputParser(
             template.dialect,
             tools=request.callable_tools,
-            prompt=parser_prompt,
+            prompt_end=prompt_end,
             is_constrained=request.response_format is not None,
             is_continued=bool(request.prefill[1]),
             is_raw=not request.splits_reasoning,
@@ -167,8 +170,10 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, st
     return prompt, template, without_markers(prompt[n_rendered:])
 
 
-def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:
-    """The budget of the reasoning after this prompt; None: no limit. The budget message yields no control tokens."""
+def reasoning_budget(
+    model: Model, request: ChatRequest, dialect: Dialect, reasoning: ReasoningStart
+) -> ReasoningBudget | None:
+    """The budget of the reasoning; None: no limit. The budget message yields no control tokens."""
     n_tokens = model.reasoning_budget if request.reasoning_budget is None else request.reasoning_budget
     if n_tokens is None or n_tokens < 0:
         return None
@@ -179,7 +184,7 @@ def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, promp
         dialect.reasoning.start,
         tuple(end for end in dialect.reasoning_ends if request.callable_tools or end not in dialect.openers),
         closing=((message, False), (dialect.reasoning.end, True)),
-        is_open=dialect.reasoning_start(prompt) == "open",
+        is_open=reasoning == "open",
         opens_anywhere=dialect.reasons_anywhere,
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..batch import Batch, BatchChunk, CacheLimits, Span
-from ..protocols import DecodeFailed, NoFreeCells
+from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
 from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .context import CacheMemory
 from .embed import LlamaEmbedding, pair_tokens
@@ -87,35 +87,24 @@ class LlamaBackend:
             L.llama_memory_seq_rm(self._memory, id, -1, -1)
 
     def share(self, source: int, target: int, position: int) -> None:
-        if self.limits.is_unified:
-            for id in self._ids[target]:
-                L.llama_memory_seq_cp(self._memory, source, id, 0, position)
-            return
-        # Between streams `llama_memory_seq_cp` copies the whole stream.
-        n_source = self._length(source)
-        self._set_state(target, self._state(source), n_source)
-        if position < n_source:
-            self.truncate(target, position)
+        for id in self._ids[target]:
+            L.llama_memory_seq_cp(self._memory, source, id, 0, position)
 
-    def swap(self, slot: int, other: int) -> None:
-        states = [
-            (target, self._state(source), self._length(source)) for source, target in ((slot, other), (other, slot))
-        ]
-        for target, state, n_tokens in states:
-            self.clear(target)
-            if n_tokens:
-                self._set_state(target, state, n_tokens)
+    # Between streams `llama_memory_seq_cp` would copy the whole stream.
 
-    def _state(self, slot: int) -> Any:
+    def state(self, slot: int) -> Any:
         n_bytes = L.llama_state_seq_get_size(self._context, slot)
-        state = np.empty(n_bytes, np.uint8)
+        try:
+            state = np.empty(n_bytes, np.uint8)
+        except MemoryError as error:
+            raise CopyFailed(f"there is no memory for {n_bytes} bytes") from error
         L.llama_state_seq_get_data(self._context, pointer_to(state, ctypes.c_uint8), n_bytes, slot)
         return state
 
-    def _set_state(self, slot: int, state: Any, n_tokens: int) -> None:
-        L.llama_state_seq_set_data(self._context, pointer_to(state, ctypes.c_uint8), len(state), slot)
-        if self._length(slot) != n_tokens:
-            raise EngineError(f"{n_tokens} tokens cannot be copied to another sequence: {last_errors()}")
+    def set_state(self, slot: int, state: Any) -> None:
+        n_read = L.llama_state_seq_set_data(self._context, pointer_to(state, ctypes.c_uint8), len(state), slot)
+        if n_read != len(state):
+            raise CopyFailed(f"llama.cpp took {n_read} of {len(state)} bytes: {last_errors()}")
 
     def truncate(self, slot: int, position: int) -> None:
         if not all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot]):
@@ -205,16 +194,13 @@ class LlamaBackend:
         batch.embd = ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float))
         if span.chunk.sections is not None:  # One after another, for all rows.
             first, growth = (np.reshape(values, (4, -1)) for values in span.chunk.sections)
-            found = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
-            batch.pos = (L.llama_pos * len(found))(*found)
+            positions = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
+            batch.pos = (L.llama_pos * len(positions))(*positions)
         if not span.chunk.is_causal:
             L.llama_set_causal_attn(self._context, False)
         code = self._compute(batch)
         L.llama_set_causal_attn(self._context, True)
         return code
-
-    def _length(self, slot: int) -> int:
-        return int(L.llama_memory_seq_pos_max(self._memory, slot)) + 1
 
     def _row(self, row: int) -> Any:
         """The logits of a row; a view, valid until the next decode."""

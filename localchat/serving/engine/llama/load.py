@@ -105,10 +105,10 @@ def _check(model: LoadedModel, path: str) -> None:
     is_encoder = L.llama_model_has_encoder(pointer) or not L.llama_model_has_decoder(pointer)
     if is_encoder or L.llama_model_is_diffusion(pointer):
         raise EngineError(f"{path!r} is not a model that generates text token by token: use a chat model")
-    most = L.llama_max_parallel_sequences() // model.n_ids - 1  # One slot is for idle prefixes.
-    if model.options.n_parallel > most:
-        given = f"--parallel {model.options.n_parallel} is more than llama.cpp can run at once"
-        raise EngineError(f"{given}: the limit of this model is {most}")
+    n_most = L.llama_max_parallel_sequences() // model.n_ids - 1  # One slot is for idle prefixes.
+    if model.options.n_parallel > n_most:
+        message = f"--parallel {model.options.n_parallel} is more than llama.cpp can run at once"
+        raise EngineError(f"{message}: the limit of this model is {n_most}")
 
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Model:
@@ -161,8 +161,8 @@ def _load_adapters(owner: Model, path: str, options: LoadOptions) -> tuple[list[
 def _workers(model: LoadedModel) -> tuple[tuple[str, int], ...]:
     """The workers, each with the number of layers on its devices."""
     endpoints = {gpu.name: gpu.description for gpu in model.gpus if gpu.is_remote}
-    found = [endpoints.get(layer_devices.get(i, "")) for i in range(model.n_layers)]
-    return tuple((endpoint, found.count(endpoint)) for endpoint in dict.fromkeys(endpoints.values()))
+    layer_endpoints = [endpoints.get(layer_devices.get(i, "")) for i in range(model.n_layers)]
+    return tuple((endpoint, layer_endpoints.count(endpoint)) for endpoint in dict.fromkeys(endpoints.values()))
 
 
 def _device(model: LoadedModel) -> str:

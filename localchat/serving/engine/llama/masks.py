@@ -25,7 +25,10 @@ _MAX_GRAMMARS = 32
 
 
 class Masks:
-    """Makes the matchers of requests, and is the tokenizer that llguidance calls. Any thread may use it."""
+    """Makes the matchers of requests, and is the tokenizer that llguidance calls. Any thread may use it.
+
+    A request waits in `matcher` while its grammar is compiled: its error comes before the prompt is computed.
+    """
 
     bos_token_id = None
 
@@ -79,11 +82,11 @@ class Masks:
         """The cached matcher of a grammar. It depends on `shown`, which decides the tokens of forced text."""
         from llguidance import LLMatcher
 
-        found = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
-        found.compute_bitmask()  # so that the first token does not wait for it
-        if found.is_error():
-            raise invalid_grammar(_reason(found), constraint.origin)
-        return found
+        matcher = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
+        matcher.compute_bitmask()  # The first token would wait for it.
+        if matcher.is_error():
+            raise invalid_grammar(_reason(matcher), constraint.origin)
+        return matcher
 
 
 class Matcher:
@@ -106,16 +109,16 @@ class Matcher:
 
     def allowed_tokens(self) -> Any:
         """The tokens that may come next. Raises BadRequest if there are none."""
-        found = np.flatnonzero(self.mask())
-        if not len(found):
+        tokens = np.flatnonzero(self.mask())
+        if not len(tokens):
             raise invalid_grammar("it requires text for which this model has no tokens", self._origin)
-        return found
+        return tokens
 
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""
-        found: list[int] = self._shown_matcher().compute_ff_tokens()
-        n_shown = next((i for i, token in enumerate(found) if not self._is_shown[token]), len(found))
-        return found[:n_shown]
+        tokens: list[int] = self._shown_matcher().compute_ff_tokens()
+        n_shown = next((i for i, token in enumerate(tokens) if not self._is_shown[token]), len(tokens))
+        return tokens[:n_shown]
 
     def mask(self) -> Any:
         """Whether each token may come next [vocabulary]."""

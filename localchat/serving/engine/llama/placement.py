@@ -94,8 +94,8 @@ def set_placement(params: Any, options: LoadOptions) -> list[Any]:
     if options.tensor_split:
         n_devices = int(L.llama_max_devices())
         if len(options.tensor_split) > n_devices:
-            given = len(options.tensor_split)
-            raise EngineError(f"--tensor-split has {given} shares, and llama.cpp can use {n_devices} devices")
+            n_shares = len(options.tensor_split)
+            raise EngineError(f"--tensor-split has {n_shares} shares, and llama.cpp can use {n_devices} devices")
         kept.append((ctypes.c_float * n_devices)(*options.tensor_split))
         params.tensor_split = kept[0]
     if options.cpu_moe:

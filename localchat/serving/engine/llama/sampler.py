@@ -145,10 +145,10 @@ class Sampler:
                 raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
         else:
             if self._grammar is not None and not self._forced:
-                found = self._grammar.forced_tokens()
+                forced = self._grammar.forced_tokens()
                 # The model can write the same text with other tokens, so one with a changed logit is sampled as usual.
-                if self._biased.isdisjoint(found):
-                    self._forced.extend(found)
+                if self._biased.isdisjoint(forced):
+                    self._forced.extend(forced)
             if not self._forced:
                 return None
             token = self._forced.popleft()
@@ -200,8 +200,8 @@ class Sampler:
         if self._keeps_candidates:
             # Most steps remove candidates at the end of the array, and some at its beginning.
             first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize
-            kept = data[first : first + array.size]
-            self._sampled_from = kept[np.argsort(-kept["p"], kind="stable")]
+            candidates = data[first : first + array.size]
+            self._sampled_from = candidates[np.argsort(-candidates["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
     def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
@@ -209,9 +209,10 @@ class Sampler:
         greedy sampling and for a forced token there is one candidate, whose probability is 1."""
         if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
-        data = self._sampled_from
-        (own,) = data["p"][data["id"] == token]
-        return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in data[:n_top] if c["p"] > 0]
+        candidates = self._sampled_from
+        (probability,) = candidates["p"][candidates["id"] == token]
+        likeliest = [(int(one["id"]), math.log(one["p"])) for one in candidates[:n_top] if one["p"] > 0]
+        return math.log(probability), likeliest
 
     def _find_biased(self) -> None:
         # The tokens whose logits the chain changes at every step. Penalties change others as well.

@@ -1,0 +1,264 @@
+"""The layout in which each sequence has its own cells: llama.cpp's streams.
+
+A prefix is copied to another slot. llama.cpp computes several sequences in one pass only if their slots are consecutive
+and they have equally many rows.
+
+llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. So
+prompts are computed in passes of their own, of TILE_ROWS rows or more unless the prompt is shorter: then a text does
+not depend on what runs beside it. A request with a `seed` reuses only cells with the values that its prompt has when it
+is computed alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .batch import TILE_ROWS, Batch, BatchChunk, Sequence, n_common_of
+from .kv_cache import Candidate, KVCache, Match, Prefix
+from .planning import Work, batch_of, drafts_of, have_waited, prompt_rows, work_of
+from .protocols import CacheBackend, CopyFailed
+
+log = logging.getLogger("localchat.engine")
+
+# A prefix of fewer tokens is computed again, which is as fast as a copy.
+_MIN_COPIED = 4
+# To move as many tokens to another slot takes as long as another pass of a step.
+_MOVED_PER_STEP = 1000
+
+
+class OwnCells(KVCache):
+    """The slots of a backend whose slots have their own cells, each as many as a request may use."""
+
+    def __init__(self, backend: CacheBackend, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(backend, clock)
+        assert backend.limits.n_batch >= 2 * TILE_ROWS - 1, "a step must hold the last pass of a prompt"
+        # Which prompt is next. So neither short prompts nor long ones nor images wait for all others.
+        self._order = deque((_image, _shortest, _image, _oldest))
+        # How many steps had gaps between the active slots since a sequence was moved.
+        self._n_with_gaps = 0
+
+    def find(self, sequence: Sequence) -> Match | None:
+        """The longest cached prefix. Of equally long ones, an idle one without further tokens, then the one in the slot
+        with the fewest tokens, all of which are copied."""
+        if not sequence.reuses_prefixes:
+            return None
+
+        def rank(candidate: Candidate) -> tuple[int, bool, int]:
+            length = _n_reusable(sequence, candidate.n_common, candidate.prefix.n_exact)
+            return length, candidate.is_whole and not candidate.is_active, -candidate.prefix.n_tokens
+
+        best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
+        length = 0 if best is None else rank(best)[0]
+        if best is None or length < _MIN_COPIED:
+            return None
+        return Match(best.slot, length, n_exact=_n_exact(sequence, best.n_common, best.prefix.n_exact))
+
+    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+        if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
+            return 0
+        n_common = n_common_of(running.tokens, sequence.tokens[:-1])
+        is_exact = self._prefix(running.slot or 0).n_exact == running.n_computed
+        return _n_reusable(sequence, n_common, n_common if is_exact else 0)
+
+    def advance(self, chunk: BatchChunk, n_kept: int) -> None:
+        prefix = self._prefix(chunk.slot)
+        if prefix.n_exact == chunk.sequence.n_computed and _is_exact(chunk):
+            prefix.n_exact += chunk.n_tokens
+        super().advance(chunk, n_kept)
+
+    def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
+        """A step of the newest tokens, of text of prompts, or of an image or a sound.
+
+        Steps of prompts follow one another as long as the sequences that decode may wait. After each step of their
+        tokens, there is one of a prompt at least.
+        """
+        self._close_gaps()
+        work = work_of(running)
+        n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
+        prompt = self._next_prompt(work, n_rows)
+        if prompt is None:
+            return self._token_step(work, others_wait)
+        if prompt.is_indivisible:
+            return batch_of({prompt: prompt.n_missing_in_part}, {})
+        return batch_of(_pass_of(prompt, work, max(n_rows, TILE_ROWS)), {})
+
+    def _next_prompt(self, work: Work, n_rows: int) -> Sequence | None:
+        """The sequence whose prompt has the next step; None if it is one of newest tokens."""
+        if not work.has_prompts:
+            return None
+        while (prompt := self._order[0](work)) is None:
+            self._order.rotate(-1)
+        n_least = prompt.n_missing_in_part if prompt.is_indivisible else TILE_ROWS
+        if n_rows < n_least and have_waited(work):
+            return None
+        self._order.rotate(-1)
+        return prompt
+
+    def _token_step(self, work: Work, others_wait: bool) -> Batch:
+        """The newest tokens, with drafts of one length, as llama.cpp computes unequal numbers of rows in several
+        passes."""
+        drafts = {} if others_wait else drafts_of(work, self._limits)
+        n_drafted = min(map(len, drafts.values()), default=0)
+        equally_long = {sequence: draft[:n_drafted] for sequence, draft in drafts.items()}
+        return batch_of(self._newest_tokens(work.decoding), equally_long)
+
+    def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
+        """A row for the newest token of each sequence, and rows for forced tokens. Forced tokens that not all of the
+        sequences have take another pass, for which all wait: there must be more of them than sequences."""
+        n_forced = [sequence.n_missing - 1 for sequence in decoding]
+        fewest, most = min(n_forced, default=0), max(n_forced, default=0)
+        n_uneven = sum(n_forced) - fewest * len(n_forced)
+        n_each = most if n_uneven > len(n_forced) else fewest
+        n_left = self._limits.n_batch - len(decoding)
+        n_tokens: dict[Sequence, int] = {}
+        for sequence in decoding:
+            n = min(sequence.n_missing - 1, n_each, n_left)
+            n_tokens[sequence] = 1 + n
+            n_left -= n
+        return n_tokens
+
+    # Copies of cells. An error costs the copy alone: what it would have had is computed.
+
+    def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
+        """The slot of the match, if it is idle and loses at most as many tokens as it keeps; otherwise a free slot with
+        a copy."""
+        prefix, position = self._prefix(match.slot), sequence.position_of(match.length)
+        n_lost = prefix.n_tokens - match.length
+        slot = match.slot
+        if prefix.sequence is None and n_lost <= match.length:
+            prefix.n_exact = match.n_exact
+        else:
+            self._use(prefix)
+            state = self._state(match.slot)
+            slot = self._free_slot()
+            if state is None or not self._restore(slot, state):
+                return None
+            self._prefixes[slot] = Prefix(sequence.adapters, n_exact=match.n_exact)
+        if n_lost:
+            self._backend.truncate(slot, position)
+        return slot
+
+    def _close_gaps(self) -> None:
+        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that."""
+        active = self.active
+        n, slots = len(active), sorted(active)
+        if not n or slots[-1] - slots[0] < n:
+            self._n_with_gaps = 0
+            return
+        self._n_with_gaps += 1
+        starts = range(self._limits.n_slots - n + 1)
+        start = max(starts, key=lambda start: sum(start <= slot < start + n for slot in slots))
+        slot = next(slot for slot in slots if not start <= slot < start + n)
+        gap = next(slot for slot in range(start, start + n) if slot not in active)
+        idle = self._prefixes[gap]
+        n_moved = active[slot].n_computed + (0 if idle is None else idle.n_tokens)
+        if active[slot].n_computed and n_moved <= _MOVED_PER_STEP * self._n_with_gaps:
+            self._n_with_gaps = 0
+            self._exchange(slot, gap)
+
+    def _exchange(self, slot: int, gap: int) -> None:
+        """Moves a running sequence to a slot that is not active, and the idle prefix there to the slot of the
+        sequence."""
+        moved, idle = self._prefix(slot), self._prefixes[gap]
+        state, idle_state = self._state(slot), None if idle is None else self._state(gap)
+        if state is None:
+            return
+        self._clear(gap)
+        if not self._restore(gap, state):
+            return
+        self._clear(slot)
+        self._prefixes[gap] = moved
+        assert moved.sequence is not None
+        moved.sequence.slot = gap
+        if idle_state is not None and self._restore(slot, idle_state):
+            self._prefixes[slot] = idle
+
+    def _state(self, slot: int) -> Any:
+        """A copy of the cells of a slot; None if there is not enough memory for it."""
+        try:
+            return self._backend.state(slot)
+        except CopyFailed as error:
+            log.warning("cells are not copied: %s", error)
+            return None
+
+    def _restore(self, slot: int, state: Any) -> bool:
+        """Gives a free slot the cells of a copy. False if that failed, and the slot is still free."""
+        try:
+            self._backend.set_state(slot, state)
+        except CopyFailed as error:
+            log.warning("cells are not copied: %s", error)
+            self._backend.clear(slot)
+            return False
+        return True
+
+
+def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
+    """What a pass of at most about `n_rows` rows computes: rows of a prompt, and those of other prompts that can share
+    its pass, which have as many rows, or less than TILE_ROWS as this one has."""
+    n_tokens = {prompt: pass_rows(prompt.n_missing_in_part, n_rows)}
+    n_left = n_rows - n_tokens[prompt]
+    for sequence in work.prefilling if prompt.span is None else ():
+        n = pass_rows(sequence.n_missing_in_part, n_rows)
+        can_share = n == n_tokens[prompt] or max(n, n_tokens[prompt]) < TILE_ROWS
+        if sequence is not prompt and can_share and n <= n_left:
+            n_tokens[sequence] = n
+            n_left -= n
+    return n_tokens
+
+
+def pass_rows(n_missing: int, n_most: int) -> int:
+    """How many of the missing rows of a prompt the next pass computes: about `n_most`, and never less than TILE_ROWS,
+    nor so many that less than TILE_ROWS are left for the last pass."""
+    if n_missing <= max(n_most, 2 * TILE_ROWS - 1):
+        return n_missing
+    n_rows = min(n_most, n_missing - TILE_ROWS)
+    return max(n_rows - n_rows % TILE_ROWS, TILE_ROWS)
+
+
+def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
+    """How many of the common tokens with a slot a sequence can reuse, if the first `n_exact` cells of it are exact."""
+    if sequence.request.sampling.seed is None:
+        return sequence.whole(n_common)
+    # A pass of less than a tile would compute what is left of the text in another way.
+    return _n_exact(sequence, n_common, n_exact, n_left=TILE_ROWS)
+
+
+def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -> int:
+    """How many cells of a slot, of which the first `n_exact` are exact for its tokens, are exact for a sequence that
+    has `n_common` tokens in common: whole images, sounds and texts between them, and whole tiles of the next text, of
+    which at least `n_left` tokens are left."""
+    n_most = sequence.whole(min(n_common, n_exact))
+    # Where the common tokens end at an image of this prompt alone, the other text may go on.
+    starts = {span.start for span in sequence.spans}
+    start = max(edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
+    end = min(edge for edge in sequence.edges if edge > start)
+    n_in_part = min(n_most, end - n_left) - start
+    return start + max(n_in_part - n_in_part % TILE_ROWS, 0)
+
+
+def _is_exact(chunk: BatchChunk) -> bool:
+    """Whether its cells have the values that they have whenever this prompt is computed alone."""
+    sequence = chunk.sequence
+    end = min(edge for edge in sequence.edges if edge > sequence.n_computed)
+    start = max(edge for edge in sequence.edges if edge <= sequence.n_computed)
+    is_of_prompt = sequence.n_computed + chunk.n_tokens <= sequence.n_prompt
+    return is_of_prompt and (chunk.n_tokens >= TILE_ROWS or end - start < TILE_ROWS)
+
+
+# The next sequence of a kind; None if there is none.
+
+
+def _image(work: Work) -> Sequence | None:
+    return work.media[0] if work.media else None
+
+
+def _shortest(work: Work) -> Sequence | None:
+    return min(work.prefilling, key=lambda sequence: sequence.n_prompt_uncached, default=None)
+
+
+def _oldest(work: Work) -> Sequence | None:
+    return work.prefilling[0] if work.prefilling else None

@@ -1,0 +1,78 @@
+"""What the plans of both layouts of the KV cache have in common: the kinds of work, and the batch of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .batch import Batch, BatchChunk, CacheLimits, Sequence
+from .drafts import draft_of
+from .pace import MAX_WAIT_S, Pace
+
+# With more sequences than this nothing is drafted: their step is long already, and drafts would delay all.
+_MAX_DRAFTING = 4
+
+
+class Work(NamedTuple):
+    """The running sequences by what they compute next, each in order of arrival."""
+
+    decoding: list[Sequence]  # Their newest token, perhaps with forced tokens.
+    prefilling: list[Sequence]  # Text of their prompt.
+    media: list[Sequence]  # Rows of an image or a sound.
+
+    @property
+    def has_prompts(self) -> bool:
+        return bool(self.prefilling or self.media)
+
+
+def work_of(running: list[Sequence]) -> Work:
+    work = Work([], [], [])
+    for sequence in running:
+        if sequence.spans and sequence.span:
+            work.media.append(sequence)
+        elif sequence.is_prefilling:
+            work.prefilling.append(sequence)
+        else:
+            work.decoding.append(sequence)
+    return work
+
+
+def prompt_rows(work: Work, limits: CacheLimits, pace: Pace, *, others_wait: bool) -> int:
+    """How many rows of prompts the next step may have, so that no sequence waits longer than MAX_WAIT_S for them."""
+    n_most = min(limits.tuning.n_prompt_alone, limits.n_batch)
+    if not work.decoding and not others_wait:
+        return n_most
+    return min(pace.n_rows_within(MAX_WAIT_S - pace.waited_s(work.decoding)), n_most)
+
+
+def have_waited(work: Work) -> bool:
+    """Whether a step since the last one of the sequences that decode had none of their tokens."""
+    computed_at = [sequence.computed_at for sequences in work for sequence in sequences]
+    return bool(work.decoding) and min(sequence.computed_at for sequence in work.decoding) < max(computed_at)
+
+
+def drafts_of(work: Work, limits: CacheLimits) -> dict[Sequence, tuple[int, ...]]:
+    """The drafts of the sequences that decode: none if many do, or beside prompts, which they would delay."""
+    n_each = limits.max_drafted // max(len(work.decoding), 1)
+    has_forced = any(sequence.n_missing > 1 for sequence in work.decoding)
+    if not n_each or len(work.decoding) > _MAX_DRAFTING or work.has_prompts or has_forced:
+        return {}
+    drafts = {}
+    for sequence in work.decoding:
+        # One token is sampled after the last one of the draft.
+        n_left = sequence.max_length - len(sequence.tokens) - 1
+        drafts[sequence] = draft_of(sequence, min(n_each, n_left))
+    return drafts
+
+
+def batch_of(n_tokens: Mapping[Sequence, int], drafts: Mapping[Sequence, tuple[int, ...]]) -> Batch:
+    """A batch with so many known tokens of each sequence and its draft, in the order of their slots."""
+    chunks: list[BatchChunk] = []
+    first = 0
+    for sequence in sorted(n_tokens, key=lambda sequence: sequence.slot or 0):
+        draft = drafts.get(sequence, ())
+        n_known = n_tokens[sequence]
+        chunk = BatchChunk(sequence, first, n_known + len(draft), n_known == sequence.n_missing, draft)
+        chunks.append(chunk)
+        first += chunk.n_tokens
+    return Batch(tuple(chunks))

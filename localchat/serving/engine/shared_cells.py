@@ -1,0 +1,149 @@
+"""The layout in which all sequences share one buffer of cells: llama.cpp's unified KV cache.
+
+A prefix is shared without a copy. Prompts are computed in the same step as the newest tokens of other sequences, so
+these do not wait for a step of their own.
+
+The state of a recurrent model cannot be truncated, so a request continues a copy of a whole idle prefix. For this, a
+copy of the state before the last token of each prompt is kept as an idle prefix.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .batch import Batch, BatchChunk, Sequence, n_common_of
+from .kv_cache import Candidate, KVCache, Match, Prefix
+from .planning import Work, batch_of, drafts_of, prompt_rows, work_of
+from .protocols import CacheBackend
+from .values import Adapters
+
+# If slots cannot be truncated, a copy is kept of at least this many prompt tokens, since it takes a step of its own.
+_MIN_SAVED = 32
+# Prompt rows of a step beside sequences that decode: at least so many, also where they take longer than MAX_WAIT_S.
+_MIN_ROWS_BESIDE = 16
+
+
+class SharedCells(KVCache):
+    """The slots of a backend whose slots share all cells."""
+
+    def __init__(self, backend: CacheBackend, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(backend, clock)
+        self._had_media = False  # Whether the last step was of an image or a sound.
+
+    def find(self, sequence: Sequence) -> Match | None:
+        """The longest cached prefix. Of equally long ones, an idle one without further tokens, then an active one."""
+        if not sequence.reuses_prefixes:
+            return None
+
+        def rank(candidate: Candidate) -> tuple[int, bool, bool]:
+            is_idle_alone = candidate.is_whole and not candidate.is_active
+            return sequence.whole(candidate.n_common), is_idle_alone, candidate.is_active
+
+        best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
+        length = 0 if best is None else sequence.whole(best.n_common)
+        if best is None or not length:
+            return None
+        return Match(best.slot, length, n_shared=length if best.is_active else 0)
+
+    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+        if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
+            return 0
+        n_common = n_common_of(running.tokens, sequence.tokens[:-1])
+        if self._limits.can_truncate:
+            return sequence.whole(n_common)
+        n_saved = running.n_prompt - 1
+        return n_saved if _MIN_SAVED <= n_saved <= n_common else 0
+
+    def advance(self, chunk: BatchChunk, n_kept: int) -> None:
+        super().advance(chunk, n_kept)
+        sequence = chunk.sequence
+        if not self._limits.can_truncate and sequence.n_computed == sequence.n_prompt - 1 >= _MIN_SAVED:
+            self._keep_copy(sequence)
+
+    def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
+        """A step of an image or a sound, or one of text: the newest tokens, and as much of the prompts as fits.
+
+        llama.cpp computes no mixture. The two kinds alternate.
+        """
+        work = work_of(running)
+        n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
+        if work.decoding or others_wait:
+            # More rows are no faster for each, and the tokens beside them would come later.
+            n_rows = max(min(n_rows, self._limits.tuning.n_prompt_beside), _MIN_ROWS_BESIDE)
+        has_text = bool(work.decoding or work.prefilling)
+        self._had_media = bool(work.media) and not (has_text and self._had_media)
+        if self._had_media:
+            oldest = work.media[0]
+            n_missing = oldest.n_missing_in_part
+            return batch_of({oldest: n_missing if oldest.is_indivisible else min(n_missing, n_rows)}, {})
+        n_tokens = self._newest_tokens(work)
+        n_left = self._limits.n_batch - sum(n_tokens.values())
+        n_tokens.update(self._prompt_tokens(work.prefilling, min(n_rows, n_left)))
+        return batch_of(n_tokens, {} if others_wait else drafts_of(work, self._limits))
+
+    def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
+        candidates = super()._candidates(tokens, adapters)
+        if self._limits.can_truncate:
+            return candidates
+        return [candidate for candidate in candidates if candidate.is_whole and not candidate.is_active]
+
+    def _slot_with(self, sequence: Sequence, match: Match) -> int:
+        """The slot of the match, if it is idle and loses few tokens; otherwise a free slot that shares its cells."""
+        prefix, position = self._prefix(match.slot), sequence.position_of(match.length)
+        n_lost = prefix.n_tokens - match.length
+        # The alternative to the loss is the eviction of another prefix.
+        is_cheap = not n_lost or (n_lost <= match.length and None not in self._prefixes)
+        if prefix.sequence is None and is_cheap and self._limits.can_truncate:
+            if n_lost:
+                self._backend.truncate(match.slot, position)
+            return match.slot
+        self._use(prefix)
+        slot = self._free_slot()
+        self._backend.share(match.slot, slot, position)
+        self._prefixes[slot] = Prefix(sequence.adapters)
+        return slot
+
+    def _keep_copy(self, sequence: Sequence) -> None:
+        """Keeps the computed tokens of a running sequence as an idle prefix, as slots cannot be truncated later."""
+        assert sequence.slot is not None
+        tokens = sequence.tokens[: sequence.n_computed]
+        candidates = self._candidates(tokens, sequence.adapters)
+        if not any(candidate.n_common == len(tokens) for candidate in candidates):
+            slot = self._free_slot()
+            self._backend.share(sequence.slot, slot, sequence.position_of(len(tokens)))
+            self._prefixes[slot] = prefix = Prefix(sequence.adapters, idle_tokens=tokens)
+            self._use(prefix)
+
+    def _newest_tokens(self, work: Work) -> dict[Sequence, int]:
+        """A row for the newest token of each sequence, and rows for its forced tokens as far as the batch allows."""
+        n_left = self._limits.n_batch - len(work.decoding)
+        n_tokens: dict[Sequence, int] = {}
+        for sequence in work.decoding:
+            n_forced = min(sequence.n_missing - 1, n_left)
+            n_tokens[sequence] = 1 + n_forced
+            n_left -= n_forced
+        return n_tokens
+
+    def _prompt_tokens(self, sequences: list[Sequence], n_rows: int) -> dict[Sequence, int]:
+        """Divides the prompt rows of a step: half for the shortest prompts, the others in order of arrival.
+
+        So a short prompt behind long ones takes at most about twice its own time, and many short ones do not stop a
+        long one.
+        """
+        n_tokens = dict.fromkeys(sequences, 0)
+        shortest_first = sorted(sequences, key=lambda sequence: sequence.n_prompt_uncached)
+        for order, n_left in ((shortest_first, n_rows // 2), (sequences, n_rows)):
+            n_left -= sum(n_tokens.values())
+            for sequence in order:
+                n_taken = min(self._n_to_compute(sequence) - n_tokens[sequence], n_left)
+                n_tokens[sequence] += n_taken
+                n_left -= n_taken
+        return {sequence: n for sequence, n in n_tokens.items() if n}
+
+    def _n_to_compute(self, sequence: Sequence) -> int:
+        """How many prompt tokens a step may compute: those before the last one, if a copy is to be kept there."""
+        n_to_saved = sequence.n_prompt - 1 - sequence.n_computed
+        if self._limits.can_truncate or n_to_saved <= 0 or sequence.n_prompt <= _MIN_SAVED:
+            return sequence.n_missing_in_part
+        return min(n_to_saved, sequence.n_missing_in_part)
