@@ -27,7 +27,7 @@ from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from .agent.conversation import AsyncConversation
     from .agent.tool_run import AsyncToolRun
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class AsyncClient(BaseClient):
     """A chat client for asyncio. The arguments are those of Client; its methods are coroutines here."""
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -59,9 +59,9 @@ class BaseClient:
         model: str | None = None,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        self._given: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        check_options(self._given, "Client")
-        self._settings = Settings(**self._given)
+        self._options: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
+        check_options(self._options, "Client")
+        self._settings = Settings(**self._options)
         self._pool = Pool()
 
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
@@ -71,9 +71,10 @@ class BaseClient:
         """
         check_options(options, "Client")
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
+        vars(client).update(vars(self))  # The attributes of a subclass stay.
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
-        client._given = {**self._given, **options, **added}
-        client._settings = new = Settings(**client._given, environment=old.environment)
+        client._options = {**self._options, **options, **added}
+        client._settings = new = Settings(**client._options, environment=old.environment)
         new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
@@ -148,7 +149,7 @@ class Client(BaseClient):
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
     """
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

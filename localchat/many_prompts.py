@@ -86,7 +86,7 @@ class ManyPrompts:
 
     async def _find_model(self, driver: Any) -> None:
         """Find the model of the server once for all prompts. Each of them reports an error of that."""
-        if self.prompts and self._request.model is None:
+        if self.prompts and not self._request.names_model:
             with contextlib.suppress(LocalChatError):
                 await default_model(self._client._call(driver, self._request))
 

@@ -6,6 +6,7 @@ An unknown name is a TypeError, since a misspelt option would otherwise be ignor
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -298,8 +299,9 @@ _TYPES: dict[str, Any] = {
     "on_retry": (Callable,),
     "proxy": (str, bool),
 }
-# The least values of options that are whole numbers, or None for the default.
-_LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1}
+# The least values of options that are whole numbers. None is the default, except of the last.
+_LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1, "retries_on_mismatch": 0}
+_THINK_TAGS = ("auto", "prefilled", "off")
 
 
 @functools.cache
@@ -314,11 +316,11 @@ def describe_options(known: Any) -> str:
     return "\n            ".join(["Options:", *described])
 
 
-def check_options(given: Mapping[str, Any], what: str) -> None:
-    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong number."""
+def check_options(options: Mapping[str, Any], what: str) -> None:
+    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong value."""
     known = OPTIONS_OF[what]
     names = known.__annotations__
-    for name, value in given.items():
+    for name, value in options.items():
         # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
         if name not in names and not (name == "response_format" and "tools" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
@@ -326,8 +328,12 @@ def check_options(given: Mapping[str, Any], what: str) -> None:
         if value is not None and not isinstance(value, types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
-        if value is not None and name in _LEAST:
+        if name in _LEAST and (value is not None or name == "retries_on_mismatch"):
             check_count(name, value, _LEAST[name])
+        if name == "think_tags" and value not in _THINK_TAGS:
+            raise ValueError(f"think_tags must be one of {', '.join(_THINK_TAGS)}, not {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which is not a finite number")
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
@@ -344,6 +350,6 @@ def _hint(name: str, known: Any) -> str:
         return ": chat, complete and run return a Reply, stream and run_stream an iterator"
     if name in ClientOptions.__annotations__ and known is not ClientOptions:
         return f": it belongs to the client, Client({name}=...) or client.with_options({name}=...)"
-    found = difflib.get_close_matches(name, [*known.__annotations__, *ClientOptions.__annotations__], 1, 0.6)
-    nearest = f": is {found[0]} meant?" if found else ""
+    matches = difflib.get_close_matches(name, [*known.__annotations__, *ClientOptions.__annotations__], 1, 0.6)
+    nearest = f": is {matches[0]} meant?" if matches else ""
     return nearest + ("; extra_body={...} sends any field" if "extra_body" in known.__annotations__ else "")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
-from ..reply.payloads import find_error, parse_error
+from ..reply.reported_errors import find_error, parse_error
 from .addresses import Proxy, find_proxy, known_addresses
 from .failures import connect_message, retry_delay, status_error
 from .http1 import Inflate, ResponseReader, request_head
@@ -28,6 +28,18 @@ from .timeouts import Deadlines, Timeout, TotalDeadline, timed_out
 MAX_DRAINED_BYTES = 65536
 ERROR_BODY_S = 5.0
 DRAIN_S = 0.1
+
+
+def _encode(body: Any) -> bytes:
+    """The body of a request as JSON. Raises TypeError or ValueError if it is not JSON."""
+    try:
+        return json.dumps(body, allow_nan=False).encode("ascii")
+    except TypeError as error:
+        raise TypeError(f"the request is not JSON: {error}; bytes go to images= or audio=, a set into a list") from None
+    except ValueError as error:
+        raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from None
+    except RecursionError:
+        raise ValueError("the request is nested too deeply to be sent as JSON") from None
 
 
 class CallOptions(NamedTuple):
@@ -74,10 +86,7 @@ class Call:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
         self.status, self.headers = 0, {}
-        try:
-            self._body = b"" if body is None else json.dumps(body, allow_nan=False).encode("ascii")
-        except ValueError as error:
-            raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error
+        self._body = b"" if body is None else _encode(body)
         self._headers = self.settings.request_headers(self._options.headers, body is not None)
         if body is not None or method.upper() in ("POST", "PUT", "PATCH"):  # These always have a body; it may be empty.
             self._headers["Content-Length"] = str(len(self._body))

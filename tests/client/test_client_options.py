@@ -57,7 +57,7 @@ MAPS: list[tuple[Any, dict[str, Any], str]] = [
     (["a"], {"concurrency": 0}, "at least 1, not 0"),
     (["a"], {"concurrency": "2"}, "whole number of at least 1, not '2'"),
     (["a"], {"on_progress": 3}, "on_progress is a function, not 3"),
-    (["a"], {"response_format": "json_object"}, "'json_object' is no field"),
+    (["a"], {"response_format": "json_object"}, "'json_object' is a text"),
     (["a"], {"retries_on_mismatch": -1}, "retries_on_mismatch"),
 ]
 NUMBERS: list[tuple[dict[str, Any], str]] = [

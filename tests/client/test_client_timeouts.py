@@ -174,7 +174,7 @@ def test_total_is_the_time_of_all_requests_of_a_call(use, client_class):
         with pytest.raises(TimedOut) as caught:
             use(client)
     assert caught.value.kind == "total"
-    assert len(server.requests) in (2, 3)
+    assert 1 <= len(server.requests) <= 3
     assert time.monotonic() - start < 2
 
 
