@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
-from ..reply.payloads import find_error, parse_error
+from ..reply.reported_errors import find_error, parse_error
 from .addresses import Proxy, find_proxy, known_addresses
 from .failures import connect_message, retry_delay, status_error
 from .http1 import Inflate, ResponseReader, check_codings, request_head
