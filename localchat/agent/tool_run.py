@@ -33,7 +33,7 @@ class _BaseRun(Events[RunEvent, Any]):
         client: The Client or AsyncClient that sends the requests.
         prompt: The prompt of the first request.
         tools: The functions that the model may call.
-        max_rounds: The limit of requests.
+        max_rounds: The limit of requests (10).
         on_call: Called for all calls of a response before the first of them runs, see `OnCall`.
         parallel: Whether the calls of a round run in threads or tasks, of which a number is the limit.
         raise_errors: Whether an exception of a tool is raised. Otherwise it is logged and sent to the model.
@@ -48,29 +48,31 @@ class _BaseRun(Events[RunEvent, Any]):
         self,
         client: Any,
         prompt: Prompt | None,
-        tools: Iterable[AnyTool] = (),
+        tools: Iterable[AnyTool] | None = None,
         *,
-        max_rounds: int = DEFAULT_MAX_ROUNDS,
+        max_rounds: int | None = None,
         on_call: OnCall | None = None,
-        parallel: bool | int = False,
-        raise_errors: bool = False,
+        parallel: bool | int | None = None,
+        raise_errors: bool | None = None,
         _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        max_rounds = DEFAULT_MAX_ROUNDS if max_rounds is None else max_rounds
         check_count("max_rounds", max_rounds)
+        parallel = False if parallel is None else parallel
         if on_call is not None and not callable(on_call):
             raise TypeError(f"on_call is a function, not {on_call!r}")
         if not isinstance(parallel, int) or parallel < 0:
             raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         self._client = client
-        self._tools = tools_by_name(tools, self._in_loop)
+        self._tools = tools_by_name(() if tools is None else tools, self._in_loop)
         if self._tools and options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._max_rounds = max_rounds
         self._on_call = on_call
         self._parallel = parallel
-        self._raise_errors = raise_errors
+        self._raise_errors = bool(raise_errors)
         self._on_done = _on_done
         # The conversation so far. The request has no media, whose files are read later.
         self._request = Completion(client._settings, prompt, options, "run")
@@ -234,7 +236,8 @@ class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
     so far and can be the prompt of another request. `done` is set when the last response is complete, before its last
-    event is yielded: it calls no tools, or it was cut, so that its calls are not run. A running tool is not interrupted by `close`, but no other tool starts.
+    event is yielded: it calls no tools, or it was cut, so that its calls are not run. A running tool is not interrupted
+    by `close`, but no other tool starts.
     """
 
     _in_loop = False
