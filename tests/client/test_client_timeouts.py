@@ -12,7 +12,7 @@ import pytest
 import localchat.streams
 from localchat import AsyncClient, Client, Timeout
 from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
-from localchat.terminal import ask, printer
+from localchat.terminal import console, printer
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines, TotalDeadline
 from tests.support.clients import failure, failure_at, make_client, run_async, until
@@ -342,7 +342,7 @@ def test_silence_after_the_role_of_the_message_is_limited_by_first(client_class)
         (failures, "_FIRST_DELAY_S", 0.1, 1),
         (failures, "_MAX_DELAY_S", 2, 20),
         (sockets, "_MAX_IDLE_S", 5, 60),
-        (ask, "_NOTICE_S", 1, 5),
+        (console, "_PIPE_NOTICE_S", 1, 5),
         (printer, "_NOTICE_S", 5, 20),
     ],
 )

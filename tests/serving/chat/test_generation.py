@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.dialects import DIALECTS, scan
+from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import Events
 from localchat.serving.chat.runs.start import start_chat
+from localchat.serving.core import scan
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
 from localchat.serving.engine.values import Cancelled, EngineError, StepOutput

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
+from ...core.scan import Cursor, Markers, Mismatch, Reader
 from ...schema.types import STRING, types_at
 from .call_format import ArgumentFormat, CallFormat, Hole, Text, text_of, words_of
-from .scan import Cursor, Markers, Mismatch, Reader
 from .values import NAME, Value, decode, maybe_nested, read_value, text_json, value_json
 
 _ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...core.scan import Markers, Reader
 from .call_reader import read_arguments
 from .dialect import Dialect, PromptEnd
 from .parser import OutputParser
-from .scan import Markers, Reader
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
+from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
-from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
     from .dialect import Dialect, PromptEnd

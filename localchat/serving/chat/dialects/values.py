@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from ...schema.types import ALL_TYPES, TYPE_NAMES
-from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
 

@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import Any, Callable
 
 from ..dialects import detect
+from .capabilities import Capabilities, Messages, find_capabilities
 from .control_tokens import ControlTokens, TextPart
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
-from .template_messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
+from .template_messages import adapt_messages, whole_tool
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (

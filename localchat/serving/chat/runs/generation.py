@@ -27,9 +27,9 @@ from ...core.events import (
     SampledTokens,
     Usage,
 )
+from ...core.scan import Markers
 from ...engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts
 from ..dialects.parser import FormatText, OutputParser, merged
-from ..dialects.scan import Markers
 from ..model import Model
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from re import Pattern
 from typing import Callable, TypeVar
 
-from ...core.text import pattern_of
+from .text import pattern_of
 
 T = TypeVar("T")
 Reader = Generator[None, None, T]
