@@ -30,8 +30,8 @@ class _BaseConversation:
         client: Any,
         *,
         system: str | None = None,
-        tools: Iterable[AnyTool] = (),
-        messages: Iterable[Mapping[str, Any]] = (),
+        tools: Iterable[AnyTool] | None = None,
+        messages: Iterable[Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> None:
         chat = getattr(client, "chat", None)
@@ -39,7 +39,7 @@ class _BaseConversation:
             needed, other = ("AsyncClient", "") if self._is_async else ("Client", "Async")
             hint = f"use {other}Conversation, or client.conversation()"
             raise TypeError(f"{type(self).__name__} takes a client like {needed}, not {type(client).__name__}: {hint}")
-        self.messages = as_messages(list(messages))
+        self.messages = as_messages(list(messages or ()))
         self.set_system(system)
         self._client = client
         self._options = reusable({"tools": tools, **options})
