@@ -105,20 +105,22 @@ class AsyncClient(BaseClient):
         return await self._request(AsyncDriver(), method, path, json, options)
 
     async def run(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
     ) -> Reply[Any]:
         """Send a prompt with tools, which may be coroutine functions, and run the tool calls; see Client.run."""
         return await self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import AsyncToolRun
 
         return AsyncToolRun(self, prompt, tools, **options)
 
-    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> AsyncConversation:
+    def conversation(
+        self, *, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
         from .agent.conversation import AsyncConversation
 

@@ -13,7 +13,7 @@ import pytest
 from localchat import AsyncClient, ChatOptions, Choice, Client, Reply, Timeout, Tool, chat
 from localchat.errors import IncompleteReply, NotFoundError, ProtocolError, StreamError
 from localchat.reply.truncation import check_not_cut
-from localchat.request.options import OPTIONS_OF
+from localchat.request.options import OPTIONS_OF, ConnectionOptions
 from tests.support.clients import failure, make_client
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, chunked, piece, with_length
 from tests.support.raw_server import DEADLINE_S, always, serving
@@ -38,7 +38,6 @@ RUNS: list[tuple[dict[str, Any], str]] = [
     ({"n": 2, "tools": [find]}, "n must be 1"),
     ({"max_rounds": 0}, "at least 1, not 0"),
     ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
-    ({"tools": None}, "tools is a list of functions, not None"),
     ({"tools": find}, "tools is a list of functions, not <function find"),
     ({"on_call": True}, "on_call is a function, not True"),
     ({"parallel": -1}, "parallel is .* not -1"),
@@ -219,15 +218,18 @@ def test_finish_never_returns_a_reply_that_was_cut(method, client_class):
             assert begin("hi", **options).finish().truncated
 
 
-def test_headers_are_merged_and_none_is_the_default_of_an_option(client_class, monkeypatch):
+CONNECTION = ConnectionOptions.__annotations__
+
+
+def test_headers_are_merged_and_none_is_no_option(client_class, monkeypatch):
     monkeypatch.setenv("LOCALCHAT_MODEL", "")
     with client_class("http://127.0.0.1:1", model="m", headers={"X-A": "1", "X-B": "1"}) as client:
-        other = client.with_options(headers={"x-b": "2"}, model=None)
+        other = client.with_options(headers={"x-b": "2"}, model=None, timeout=None)
         request = other._settings.request_headers({})
         assert (request["X-A"], request["x-b"], "X-B" in request) == ("1", "2", False)
-        assert (client._settings.model, other._settings.model) == ("m", None)
-        bare = other.with_options(headers=None, api_key="k")._settings
-        assert (bare.headers, bare.key, other._settings.key) == ({}, "k", "")
+        assert (client._settings.model, other._settings.model) == ("m", "m")
+        with_key = other.with_options(headers=None, api_key="k")._settings
+        assert (with_key.headers, with_key.key, other._settings.key) == (other._settings.headers, "k", "")
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -238,6 +240,17 @@ def test_help_of_a_method_says_what_each_of_its_options_means(client, method):
     assert described.keys() - {"response_format"} == OPTIONS_OF[method].__annotations__.keys() - {"response_format"}
     assert ("response_format" in described) == (method not in ("embed", "request"))
     assert all(len(meaning) > 5 for meaning in described.values())
+
+
+@pytest.mark.parametrize("method", ["chat", "run", "map", "complete"])
+def test_none_for_an_option_is_the_same_as_leaving_it_out(method, client_class):
+    prompt = ["hi"] if method == "map" else "hi"
+    with always(HELLO) as server, make_client(server, client_class, **dict.fromkeys(CONNECTION)) as client:
+        call = getattr(client, method)
+        call(prompt)
+        for name in OPTIONS_OF[method].__annotations__:
+            call(prompt, **{name: None})
+            assert server.requests[-1].json == server.requests[0].json, name
 
 
 def test_options_may_be_a_typed_dict():
