@@ -55,7 +55,8 @@ class OwnCells(KVCache):
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
-        return Match(best.slot, length, n_exact=_n_exact(sequence, best.n_common, best.prefix.n_exact))
+        n_exact = min(_n_exact(sequence, best.n_common, best.prefix.n_exact), length)
+        return Match(best.slot, length, n_exact=n_exact)
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:

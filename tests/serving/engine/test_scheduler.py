@@ -226,6 +226,10 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "adapters": ({}, OF_SETS),
     "adapters, no truncation": ({"can_truncate": False}, OF_SETS),
     "prefix without a seed": (STREAMS, [(LONG, 0), (FORKED, 70), (FORKED, 64, SEEDED)]),
+    "a longer prompt after one with a seed": (
+        STREAMS,
+        [(LONG, 0), (LONG, 64, SEEDED), ([*LONG, *LONG], 150), (TWICE, 128, SEEDED)],
+    ),
     "a short end without a seed": (STREAMS, [(LONG, 0), (LONG[:100], 99), ([*LONG[:99], *THRICE], 64, SEEDED)]),
 }
 
