@@ -235,7 +235,8 @@ def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -
     n_most = sequence.whole(min(n_common, n_exact))
     # Where the common tokens end at an image of this prompt alone, the other text may go on.
     starts = {span.start for span in sequence.spans}
-    start = max(edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
+    edges = (edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
+    start = max(edges, default=0)
     end = min(edge for edge in sequence.edges if edge > start)
     n_in_part = min(n_most, end - n_left) - start
     return start + max(n_in_part - n_in_part % TILE_ROWS, 0)
