@@ -66,15 +66,15 @@ class Model:
                 return model
         return self
 
-    def _checked(self, given: Iterable[tuple[int, float]], field: str) -> Adapters:
-        """A set of adapters. Raises BadRequest if the model does not have them or they could not be loaded."""
+    def _checked(self, scales: Iterable[tuple[int, float]], field: str) -> Adapters:
+        """A set of adapters, by their ids and scales. Raises BadRequest if they are not there or cannot be used."""
         adapters = self.engine.facts.adapters
-        for id, _ in given:
+        for id, _ in scales:
             if id >= len(adapters):
                 raise errors.field_error(field, f"has the id {id}, and the model has {len(adapters)} adapters")
             if problem := adapters[id].problem:
                 raise errors.UnusableAdapter(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
-        return tuple(sorted((id, scale) for id, scale in given if scale))
+        return tuple(sorted((id, scale) for id, scale in scales if scale))
 
     def check_queue(self, n_sequences: int, field: str) -> None:
         """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
