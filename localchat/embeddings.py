@@ -9,7 +9,6 @@ from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
 from .request.completion import Arguments
-from .request.models import default_model
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
@@ -27,7 +26,7 @@ class Embeddings(list[Item]):
 async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
     texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
-    model = arguments.model or await default_model(call)
+    model = await arguments.model(call)
     fields = {"model": model, **arguments.fields, **arguments.extra_body}
     vectors, usages = Embeddings[Any](), []
     for start in range(0, len(texts), size):
@@ -42,7 +41,8 @@ async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
     if len(lengths) > 1:
         raise ProtocolError(f"the embeddings have different lengths: {lengths[0]} and {lengths[-1]}")
     if usages:
-        vectors.usage = Usage(sum(one.input_tokens for one in usages), 0, sum(one.total_tokens for one in usages))
+        n_input, n_total = sum(usage.input_tokens for usage in usages), sum(usage.total_tokens for usage in usages)
+        vectors.usage = Usage(n_input, 0, n_total)
     if isinstance(text, str):
         vectors[:] = vectors[0]
     return vectors
@@ -89,6 +89,10 @@ def _vector(value: Any, base64: bool) -> list[float]:
             raise ProtocolError(f"an embedding is not base64 of 32-bit floats: {error}") from error
     if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
         raise ProtocolError(f"an embedding is a list of numbers, not {type(value).__name__} of something else")
-    if not abs(sum(value)) < float("inf"):
-        raise ProtocolError("an embedding has NaN or infinity in it")
+    try:
+        is_finite = abs(float(sum(value))) < float("inf")
+    except OverflowError:  # An integer that is larger than any float.
+        is_finite = False
+    if not is_finite:
+        raise ProtocolError("an embedding has NaN or infinity in it, or a number that is larger than any float")
     return value

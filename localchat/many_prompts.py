@@ -86,7 +86,7 @@ class ManyPrompts:
 
     async def _find_model(self, driver: Any) -> None:
         """Find the model of the server once for all prompts. Each of them reports an error of that."""
-        if self.prompts and self._request.model is None:
+        if self.prompts and not self._request.names_model:
             with contextlib.suppress(LocalChatError):
                 await default_model(self._client._call(driver, self._request))
 
@@ -97,6 +97,10 @@ class ManyPrompts:
             return reply
         except LocalChatError as error:
             return replace(getattr(error, "partial", None) or Reply(), error=error)
+        except Exception as error:  # Of a prompt that is not JSON, or of a function of the program, such as `on_retry`.
+            failure = LocalChatError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return Reply(error=failure)
 
     def _report(self) -> None:
         self._n_done += 1

@@ -261,36 +261,38 @@ class BaseStream(Events[StreamEvent, Value]):
 
     async def _advance(self) -> None:
         try:
-            if self._is_sent:
-                await self._parse()
-            else:
+            if not self._is_sent:
                 await self._request.send(self._call)
                 self._parser = self._new_parser()
                 self._is_sent = True
+                if self._call.warning:
+                    self._ready.extend(self._parser.warn(self._call.warning))
+                return
+            events = next(self._payloads, None)
+            if events is not None:
+                self._ready.extend(events)
+            elif self._is_finishing:
+                self._is_done = True
+                self._call.release()
+            elif self._parser.is_over:
+                if self._parser.has_end_mark:
+                    await self._call.drain()
+                self._payloads = self._parser.finish(self._cause)
+                self._is_finishing = True
+            else:
+                await self._read()
         except BaseException as error:
-            if isinstance(error, LocalChatError) and hasattr(error, "partial"):
-                events = self._parser.flush()
-                error.partial = self.reply
-                self._call.secrets.mask_error(error)
-                self._ready.extend([] if isinstance(error, Cancelled) else events)
-            self._call.release()
+            self._fail(error)
             raise
 
-    async def _parse(self) -> None:
-        """Make the events of the next payload, read further bytes, or end."""
-        events = next(self._payloads, None)
-        if events is not None:
-            self._ready.extend(events)
-        elif self._is_finishing:
-            self._is_done = True
-            self._call.release()
-        elif self._parser.is_over:
-            if self._parser.has_end_mark:
-                await self._call.drain()
-            self._payloads = self._parser.finish(self._cause)
-            self._is_finishing = True
-        else:
-            await self._read()
+    def _fail(self, error: BaseException) -> None:
+        """Make the events of held text before an error, and give it the part received so far."""
+        if isinstance(error, LocalChatError) and hasattr(error, "partial"):
+            events = self._parser.flush()
+            error.partial = self.reply
+            self._call.secrets.mask_error(error)
+            self._ready.extend([] if isinstance(error, Cancelled) else events)
+        self._call.release()
 
     def _new_parser(self) -> ResponseParser:
         request, secrets = self._request, self._call.secrets

@@ -97,6 +97,9 @@ def tools_by_name(tools: Iterable[AnyTool], in_loop: bool) -> dict[str, Tool]:
     if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
         raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
     listed = [Tool.of(tool) for tool in tools]
+    for tool in listed:
+        if tool.target is None:
+            schema.json_schema(tool.parameters)  # A wrong schema would be noticed only when the model calls the tool.
     by_name = {tool.name: tool for tool in listed}
     if len(by_name) < len(listed):
         raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")

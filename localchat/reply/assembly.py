@@ -12,17 +12,13 @@ from typing import Any
 from ..errors import IncompleteStream, ProtocolError, StreamError, cut
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
-from .payloads import (
-    Json,
-    as_integer,
-    dump,
+from .payloads import Json, as_integer, dump, find_usage, non_blank
+from .reported_errors import (
+    explicit_error,
     find_error,
-    find_usage,
     is_chunk,
     is_keep_alive,
     is_plain_chunk,
-    names_error,
-    non_blank,
     parse_error,
     reports_error,
 )
@@ -93,11 +89,14 @@ class Accumulator:
         error: Any = None
         failed: OpenChoice | None = None
         choices = _choices_of(payload)
-        if not is_plain_chunk(payload) and reports_error(payload):
+        is_plain = is_plain_chunk(payload)
+        if not is_plain and reports_error(payload):
             payload = self._mask(payload)
             choices = _choices_of(payload)
             error = self._error(payload)
         self._keep(payload)
+        if not is_plain and not isinstance(payload.get("choices", []), list):
+            self._unread_choices.append(payload["choices"])
         events: list[StreamEvent] = []
         for position, choice in enumerate(choices):
             if isinstance(choice, dict):
@@ -123,15 +122,15 @@ class Accumulator:
     def _keep(self, payload: Json) -> None:
         """Keep the fields of a payload outside of its choices."""
         self._n_payloads += 1
-        is_only = self._n_payloads == 1 and is_complete_response(payload)
-        self._complete_response = payload if is_only else None
-        self._id = self._id or non_blank(payload.get("id"))
-        self._model = self._model or non_blank(payload.get("model"))
+        if self._n_payloads <= 2:
+            is_only = self._n_payloads == 1 and is_complete_response(payload)
+            self._complete_response = payload if is_only else None
+        if self._id is None or self._model is None:
+            self._id = self._id or non_blank(payload.get("id"))
+            self._model = self._model or non_blank(payload.get("model"))
         if None in payload.values():
             payload = {name: value for name, value in payload.items() if value is not None or name not in self._fields}
         self._fields.update(payload)
-        if not isinstance(payload.get("choices", []), list):
-            self._unread_choices.append(payload["choices"])
 
     def _error(self, payload: Json) -> Any:
         """The error of a payload, or that it seems to be; None if it is none."""
@@ -142,8 +141,7 @@ class Accumulator:
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
         if error is None and not is_unknown:
             return None
-        is_explicit = not is_unknown and (error is not payload or names_error(payload))
-        if not is_explicit and self.finished:
+        if self.finished and explicit_error(payload) is None:
             text = f"ignored after the finish reason: {cut(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
@@ -222,7 +220,7 @@ class Accumulator:
     def _cut_message(self) -> str:
         if not self._choices:
             return "the response ended before its first choice"
-        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.pieces["content"])
+        n_chars = sum(choice.text.n_characters for choice in self._choices.values())
         reasons = [repr(choice.reason_raw) for choice in self._sorted() if choice.reason_raw]
         end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"

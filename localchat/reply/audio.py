@@ -1,8 +1,54 @@
-"""Sound in a response: base64 in pieces becomes bytes. No I/O."""
+"""The sound of one choice: base64 in pieces becomes bytes. No I/O."""
 
 from __future__ import annotations
 
 import binascii
+
+from ..events import Audio
+from .payloads import Json
+
+
+class ChoiceAudio:
+    """Collects the sound of a choice and its fields, except the transcript, which is text."""
+
+    def __init__(self) -> None:
+        self._decoder = Base64Decoder()
+        self._data: list[bytes] = []
+        self._id: str | None = None
+        self._expires_at: int | None = None
+
+    def take(self, fields: Json, is_message: bool) -> tuple[bytes, Json]:
+        """Add the fields of an object `audio`, and return the new bytes and the fields that are not read.
+
+        `is_message`: it is that of a complete message, which repeats the sound of the deltas.
+        """
+        new, unread = b"", {}
+        for name, value in fields.items():
+            if name == "id" and isinstance(value, str):
+                self._id = value
+            elif name == "expires_at" and type(value) is int:
+                self._expires_at = value
+            elif name == "data" and isinstance(value, str):
+                try:
+                    new = b"" if is_message and self._data else self._decoder.feed(value)
+                except ValueError:
+                    unread[name] = value
+            else:
+                unread[name] = value
+        self._data += [new] if new else []
+        return new, unread
+
+    def end(self) -> bytes:
+        """The last bytes, if the padding is missing."""
+        data = self._decoder.end()
+        self._data += [data] if data else []
+        return data
+
+    def value(self, transcript: str) -> Audio | None:
+        if not (self._data or transcript or self._id):
+            return None
+        self._data = [b"".join(self._data)]
+        return Audio(self._id, self._data[0], transcript, self._expires_at)
 
 
 class Base64Decoder:

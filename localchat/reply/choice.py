@@ -9,22 +9,18 @@ from typing import Any
 from ..errors import cut
 from ..events import (
     Annotations,
-    Audio,
     AudioDelta,
     Choice,
-    ContentDelta,
     Logprobs,
     MessageStop,
-    ReasoningDelta,
-    RefusalDelta,
     StreamEvent,
     ToolCall,
     WarningEvent,
 )
-from .audio import Base64Decoder
+from .audio import ChoiceAudio
+from .choice_text import ChoiceText
 from .fields import DELTAS, REASONING, STATES, KeptFields
 from .payloads import Json, as_list, dump, normal_reason
-from .text import SurrogateJoiner, ThinkSplitter
 from .tool_calls import ToolCalls
 
 # The fields of reasoning. The text of the first that is not empty is used: some versions of vLLM send it in two.
@@ -36,14 +32,6 @@ _RETURNED_FIELDS = ("extra_content", "provider_specific_fields")
 
 # The finish reasons that say that the text is not complete. The calls of such a choice must not be run.
 CUT_REASONS = ("length", "content_filter", "error")
-
-# The kinds of text of a choice, each with the event of a piece.
-_TEXT_EVENTS: dict[str, Callable[[str, int, Any], StreamEvent]] = {
-    "content": ContentDelta,
-    "reasoning": ReasoningDelta,
-    "refusal": RefusalDelta,
-    "transcript": lambda text, index, raw: AudioDelta(transcript=text, choice_index=index, raw=raw),
-}
 
 
 class OpenChoice:
@@ -61,17 +49,13 @@ class OpenChoice:
         # The fields that are not read: of the choice, and of its deltas and messages.
         self._unread = KeptFields()
         self._unread_of_message = KeptFields()
-        # The pieces of each kind of text, and whether some came in deltas, so that a message repeats them.
-        self.pieces: dict[str, list[str]] = {kind: [] for kind in _TEXT_EVENTS}
-        self._came_in_deltas = False
-        # The content as received, with tags. A complete message that follows the deltas is compared with it.
-        self._content: list[str] = []
+        self.text = ChoiceText(index, think_tags, self._events.append, self._warn)
+        self._audio = ChoiceAudio()
         self._content_is_null = False  # Whether the content was null, and no text.
-        self._splitter = ThinkSplitter(think_tags)
-        self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
+        # The field of the reasoning, and the reasoning of the current delta or message, "" if it has none.
         self._reasoning_field: str | None = None
-        self._has_read_reasoning = False  # Whether a field of the current delta or message had reasoning.
-        self._returned = KeptFields()  # The fields of `_RETURNED_FIELDS`.
+        self._new_reasoning = ""
+        self._returned = KeptFields()  # The fields of `_SIGNED_FIELDS` and `_RETURNED_FIELDS`.
         self._thinking = KeptFields()  # The parts of Mistral's reasoning, which are in `content`.
         self._calls = ToolCalls(index, self._warn, tool_names)
         # Calls in the old field `function_call`, used only without `tool_calls`: some servers send a call in both.
@@ -79,11 +63,6 @@ class OpenChoice:
         self._finished_calls: tuple[ToolCall, ...] | None = None
         self._annotations: dict[str, Any] = {}  # By their JSON.
         self.logprobs: list[Any] = []
-        # The sound and its fields.
-        self._sound: list[bytes] = []
-        self._decoder = Base64Decoder()
-        self._audio_id: str | None = None
-        self._audio_expires_at: int | None = None
         # The finish reason, and whether text came after it. Some servers send a finish reason with every delta.
         self.reason_raw: str | None = None
         self._continued_after_finish = False
@@ -91,7 +70,7 @@ class OpenChoice:
 
     def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
         """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
-        self._raw = raw
+        self._raw = self.text.raw = raw
         delta = choice.get("delta")
         if isinstance(delta, dict):
             self._take_delta(delta)
@@ -111,7 +90,9 @@ class OpenChoice:
         return self._take_events()
 
     def _take_events(self) -> list[StreamEvent]:
-        events, self._events, self._raw = self._events, [], None
+        events = self._events.copy()
+        self._events.clear()
+        self._raw = self.text.raw = None
         return events
 
     def _take_whole_text(self, message: Any, text: Any, delta: Any) -> None:
@@ -122,18 +103,16 @@ class OpenChoice:
         else:
             self._unread.add("message", message)
         if isinstance(text, str) and not beside and not isinstance(message, dict):
-            self._read_content(text)
+            self.text.add("content", text)
         elif text != {**beside, **(message if isinstance(message, dict) else {})}.get("content"):
             self._unread.add("text", text)
 
     def _take_delta(self, delta: Json) -> None:
         content = delta.get("content")
-        if content and len(delta) == 1 and isinstance(content, str):  # A fast path for nearly every delta.
-            self._came_in_deltas = True
-            self._add_content(content)
-            return
-        self._read(delta)
-        self._came_in_deltas = self._came_in_deltas or any(self.pieces.values())
+        if len(delta) == 1 and content and isinstance(content, str):  # A fast path for nearly every delta.
+            self.text.add("content", content)
+        else:
+            self._read(delta)
 
     def _take_message(self, message: Json) -> None:
         """Add a complete message. After deltas, only what they lacked is emitted."""
@@ -143,7 +122,7 @@ class OpenChoice:
 
     def _read(self, fields: Json) -> None:
         """Read the fields of a delta or of a message. A field that no method reads is kept."""
-        self._has_read_reasoning = False
+        self._new_reasoning = ""
         for name, value in fields.items():
             if name not in _READERS:
                 self._keep(name, value)
@@ -170,19 +149,26 @@ class OpenChoice:
     def _read_role(self, role: Any, name: str) -> bool:
         return role in ("assistant", "")
 
-    def _read_reasoning(self, value: Any, name: str) -> bool:
-        """Text of reasoning. If several fields of a delta have some, only that of the first one is used."""
+    def _read_text(self, value: Any, name: str) -> bool:
         if not isinstance(value, str):
             return False
         if not value:
             return True
-        if self._has_read_reasoning:
-            return "".join(self.pieces["reasoning"]).endswith(value)
-        self._has_read_reasoning = True
-        if self._reasoning_field is None:
-            self._reasoning_field = name
-            self._release()  # The splitter gets no more content.
-        return self._add("reasoning", value, self.pieces["reasoning"])
+        if self._is_message:
+            return self.text.add_whole(name, value)
+        self.text.add(name, value)
+        return True
+
+    def _read_reasoning(self, value: Any, name: str) -> bool:
+        """Text of reasoning. If several fields of a delta have some, only that of the first one is used."""
+        if not isinstance(value, str):
+            return False
+        if not value or self._new_reasoning:
+            return value in ("", self._new_reasoning)
+        self._new_reasoning = value
+        self._reasoning_field = self._reasoning_field or name
+        self.text.separate_reasoning()
+        return self._read_text(value, "reasoning")
 
     def _read_returned(self, value: Any, name: str) -> bool:
         """A field that the next request has to contain."""
@@ -194,26 +180,20 @@ class OpenChoice:
 
     def _read_signed(self, value: Any, name: str) -> bool:
         """Signed reasoning. Its text is the reasoning of a delta in which no other field has some."""
-        if not self._has_read_reasoning:
+        if not self._new_reasoning:
             items = [item for item in as_list(value) if isinstance(item, dict)]
             texts = [item.get(text) for item in items for text in ("text", "summary", "thinking")]
             self._read_reasoning("".join(text for text in texts if isinstance(text, str)), name)
         return self._read_returned(value, name)
 
-    def _read_content(self, content: Any, name: str = "content") -> bool:
-        if not isinstance(content, str):
-            return self._read_parts(content if isinstance(content, list) else [content])
-        if not content:
-            return True
-        if self._is_message:
-            # The content of the message may have the tags or not, so it is compared with the content in both forms.
-            return self._add("content", content, self._content, self.pieces["content"])
-        self._add_content(content)
-        return True
+    def _read_content(self, content: Any, name: str) -> bool:
+        if isinstance(content, str):
+            return self._read_text(content, name)
+        return self._read_parts(content if isinstance(content, list) else [content])
 
     def _read_parts(self, parts: list[Any]) -> bool:
         """Content in parts (Mistral). Other parts than plain text are kept, those that are no text with a warning."""
-        self._release()
+        self.text.release()
         thinking = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
         if thinking and self._is_message:
             self._thinking.replace("content", thinking)
@@ -231,14 +211,11 @@ class OpenChoice:
                 others.append(part)
         for kind, pieces in texts.items():
             for piece in ["".join(pieces)] if self._is_message else pieces:
-                if not self._add(kind, piece, self.pieces[kind]):
+                if not self._read_text(piece, kind):
                     others = parts
         if others:
             self._keep("content", others)
         return True
-
-    def _read_refusal(self, value: Any, name: str) -> bool:
-        return isinstance(value, str) and self._add("refusal", value, self.pieces["refusal"])
 
     def _read_annotations(self, value: Any, name: str) -> bool:
         new = {dump(note): note for note in as_list(value)}
@@ -250,19 +227,19 @@ class OpenChoice:
     def _read_audio(self, value: Any, name: str) -> bool:
         if not isinstance(value, dict):
             return False
-        unread = {}
-        for part, item in value.items():
-            if part == "id" and isinstance(item, str):
-                self._audio_id = item
-            elif part == "expires_at" and type(item) is int:
-                self._audio_expires_at = item
-            elif part == "transcript" and isinstance(item, str):
-                self._add("transcript", item, self.pieces["transcript"])
-            elif part != "data" or not isinstance(item, str) or not self._add_sound(item):
-                unread[part] = item
+        data, unread = self._audio.take(value, self._is_message)
+        self._emit_sound(data)
+        if "data" in unread:
+            self._warn("the sound is not base64 and was left out")
+        if self._read_text(unread.get("transcript"), "transcript"):
+            del unread["transcript"]
         if unread:
             self._keep("audio", unread)
         return True
+
+    def _emit_sound(self, data: bytes) -> None:
+        if data:
+            self._events.append(AudioDelta(data, "", self.index, self._raw))
 
     def _read_calls(self, value: Any, name: str) -> bool:
         elements = as_list(value)
@@ -317,76 +294,13 @@ class OpenChoice:
             elif name not in _USUAL_FIELDS and not (name in ("usage", "error") and value):
                 self._unread.add(name, value)
 
-    def _add(self, kind: str, text: str, *known: list[str]) -> bool:
-        """Add a text, of a message only what the deltas lacked: `known` has the text so far, in one or two forms.
-
-        Returns False, with a warning, for a text of a message that does not begin with that of the deltas.
-        """
-        if self._is_message:
-            for pieces in known:
-                seen = "".join(pieces)
-                pieces[:] = [seen]
-                if seen.strip().startswith(text.strip()):
-                    return True
-                if text.startswith(seen):
-                    text = text[len(seen) :]
-                    break
-            else:
-                if self._came_in_deltas:
-                    self._warn(f"the {kind} of the last message differs from the {kind} before it, which is used")
-                    return False
-        if kind == "content":
-            self._add_content(text)
-        else:
-            self._emit(kind, text)
-        return True
-
-    def _add_content(self, text: str) -> None:
-        self._content.append(text)
-        # Content is not searched for tags if the server separates the reasoning itself.
-        if self._reasoning_field is not None or self._splitter.state == "text":
-            self._emit("content", text)
-            return
-        for kind, piece in self._splitter.feed(text):
-            self._emit(kind, piece)
-
-    def _add_sound(self, text: str) -> bool:
-        """Add base64; of a message only if no sound came before it. Returns False if it is not base64."""
-        if self._is_message and self._sound:
-            return True
-        try:
-            data = self._decoder.feed(text)
-        except ValueError:
-            self._warn("the sound is not base64 and was left out")
-            return False
-        self._emit_sound(data)
-        return True
-
-    def _emit_sound(self, data: bytes) -> None:
-        if data:
-            self._sound.append(data)
-            self._events.append(AudioDelta(data, "", self.index, self._raw))
-
     def _warn(self, text: str) -> None:
         self._warnings.setdefault(text, WarningEvent(text, self.index, self._raw))
 
-    def _emit(self, kind: str, text: str, ended: bool = False) -> None:
-        text = self._joiners[kind].feed(text, ended)
-        if text:
-            self.pieces[kind].append(text)
-            self._events.append(_TEXT_EVENTS[kind](text, self.index, self._raw))
-
-    def _release(self) -> None:
-        """Emit the text that may have been the beginning of a tag or of a surrogate pair."""
-        for kind, text in self._splitter.feed("", ended=True):
-            self._emit(kind, text)
-        for kind in self._joiners:
-            self._emit(kind, "", ended=True)
-
     def flush(self) -> list[StreamEvent]:
         """The events of the held text and sound."""
-        self._release()
-        self._emit_sound(self._decoder.end())
+        self.text.release()
+        self._emit_sound(self._audio.end())
         return self._take_events()
 
     def close(self) -> list[StreamEvent]:
@@ -395,16 +309,7 @@ class OpenChoice:
         for call in self._legacy_calls.finish() if self._calls else ():
             if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
                 self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
-        if self._splitter.state == "reasoning" and self.end_reason() == "stop":
-            text = self._splitter.opening + "".join(self.pieces["reasoning"])
-            self.pieces["reasoning"] = []
-            self._emit("content", text)
-            self._warn("the reasoning is never closed by </think>: all of the content is text")
-        elif self._splitter.state == "reasoning":
-            self._warn("the text ends inside <think>: the reasoning may contain the answer")
-        before, tag, _ = "".join(self._content).partition("</think>")
-        if tag and not self.pieces["reasoning"] and "<think>" not in before:
-            self._warn("the text has a </think> without <think>: is it a case for think_tags='prefilled'?")
+        self.text.close(is_cut=self.end_reason() != "stop")
         if self.reason_raw is None:
             self._warn("the server sent no finish reason: whether the text is complete is not known")
         elif self.reason() == "unknown":
@@ -441,7 +346,7 @@ class OpenChoice:
 
     def value(self, succeeded: bool) -> Choice:
         """The choice so far. After success it has a finish reason, even if the server sent none."""
-        text = "".join(self.pieces["content"])
+        text = self.text["content"]
         calls = tuple(self._current_calls()) if self._finished_calls is None else self._finished_calls
         extra = self._returned.joined(REASONING)
         if self._thinking:
@@ -452,9 +357,9 @@ class OpenChoice:
         return Choice(
             index=self.index,
             text=text,
-            reasoning="".join(self.pieces["reasoning"]),
-            refusal="".join(self.pieces["refusal"]),
-            audio=self._audio(),
+            reasoning=self.text["reasoning"],
+            refusal=self.text["refusal"],
+            audio=self._audio.value(self.text["transcript"]),
             tool_calls=calls,
             finish_reason=self.end_reason() if succeeded or self.reason_raw else None,
             finish_reason_raw=self.reason_raw,
@@ -464,13 +369,6 @@ class OpenChoice:
             annotations=tuple(self._annotations.values()),
             extra=extra,
         )
-
-    def _audio(self) -> Audio | None:
-        transcript = "".join(self.pieces["transcript"])
-        if not (self._sound or transcript or self._audio_id):
-            return None
-        self._sound = [b"".join(self._sound)]
-        return Audio(self._audio_id, self._sound[0], transcript, self._audio_expires_at)
 
     def unread(self) -> Json:
         """The fields that no event and no attribute of the choice has, at their places in an element of `choices`."""
@@ -491,7 +389,7 @@ _READERS: dict[str, Callable[[OpenChoice, Any, str], bool]] = {
     "content": OpenChoice._read_content,
     **dict.fromkeys(_RETURNED_FIELDS, OpenChoice._read_returned),
     "annotations": OpenChoice._read_annotations,
-    "refusal": OpenChoice._read_refusal,
+    "refusal": OpenChoice._read_text,
     "audio": OpenChoice._read_audio,
     "tool_calls": OpenChoice._read_calls,
     "function_call": OpenChoice._read_function_call,

@@ -66,7 +66,7 @@ def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source
     if not messages or messages[-1].get("role") != "user":
         messages.append({"role": "user", "content": ""})
     content = messages[-1].get("content") or []
-    messages[-1]["content"] = parts + ([{"type": "text", "text": content}] if isinstance(content, str) else content)
+    messages[-1]["content"] = [*parts, *([{"type": "text", "text": content}] if isinstance(content, str) else content)]
     return messages
 
 

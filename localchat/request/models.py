@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import ModelNotNamed, ProtocolError, StatusError
+from ..errors import IncompleteStream, ModelNotNamed, ProtocolError, StatusError, StreamError
 from ..transport.call import Call
 
 # The fields with the context length, by precedence, of an entry of the list, then of its `meta` (llama.cpp).
@@ -30,17 +30,17 @@ class Model(str):
         """The limit of tokens of a request, prompt and output together; None if the server does not report it."""
         entry = self.raw if isinstance(self.raw, dict) else {}
         meta = entry.get("meta")
-        found = [entry.get(name) for name in _LENGTH_FIELDS.split()]
-        found += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
-        return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
+        lengths = [entry.get(name) for name in _LENGTH_FIELDS.split()]
+        lengths += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
+        return next((n for n in lengths if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
 
     @property
     def state(self) -> str | None:
         """ "loaded", "loading", "unloaded" or "failed"; None if the server does not report it."""
         entry = self.raw if isinstance(self.raw, dict) else {}
         status = entry.get("status")  # llama.cpp's field; that of LM Studio is `state`.
-        found = status.get("value") if isinstance(status, dict) else entry.get("state")
-        return found if isinstance(found, str) else None
+        state = status.get("value") if isinstance(status, dict) else entry.get("state")
+        return state if isinstance(state, str) else None
 
 
 async def fetch_models(call: Call) -> list[Model]:
@@ -48,14 +48,18 @@ async def fetch_models(call: Call) -> list[Model]:
 
 
 async def default_model(call: Call) -> str | None:
-    """The model of the client, or the only one of the server; None if the server lists none."""
+    """The model of the client, or the only one of the server; None if the server has no list or lists none.
+
+    Many servers with one model have no list and need no name. So an error in place of the list is none of the call: the
+    response to the request itself says whether the model has to be named.
+    """
     settings = call.settings
-    if settings.model is None and settings.found_model is None:
+    if settings.model is None and settings.found_model is None and settings.may_list_models:
         try:
             settings.found_model = choose_model(await fetch_models(call))
-        except (ProtocolError, StatusError) as error:  # Many servers with one model have no list.
-            if isinstance(error, StatusError) and error.status not in (404, 405, 501):
-                raise
+        except (IncompleteStream, ProtocolError, StatusError, StreamError) as error:
+            is_missing = isinstance(error, ProtocolError) or getattr(error, "status", 0) in (404, 405, 501)
+            settings.may_list_models = not is_missing
     return settings.model or settings.found_model
 
 
@@ -65,13 +69,13 @@ def parse_models(body: Any) -> list[Model]:
         body = body.get("data") or body.get("models") or []
     if not isinstance(body, list):
         raise ProtocolError("the list of models has neither data nor models")
-    found = []
+    models = []
     for item in body:
-        named = item if isinstance(item, dict) else {"id": item}
-        name = named.get("id") or named.get("name") or named.get("model")
+        entry = item if isinstance(item, dict) else {"id": item}
+        name = entry.get("id") or entry.get("name") or entry.get("model")
         if isinstance(name, str) and name:
-            found.append(Model(name, item))
-    return found
+            models.append(Model(name, item))
+    return models
 
 
 def choose_model(models: Sequence[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections.abc
+import collections
 import contextlib
 import dataclasses
 import datetime
@@ -17,12 +17,14 @@ import re
 import types
 import typing
 import uuid
+from collections import abc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Union
 
 from ..errors import DoesNotFit
-from .signatures import evaluated_hints, own_docstring, read_docstring
-from .validator import TYPE_NAMES, Json, field_path, is_same, parse_moment, parse_time, show, validation_errors
+from .annotations import class_annotations
+from .docstrings import read_docstring
+from .validator import TYPE_NAMES, Json, field_path, key_of, parse_moment, parse_time, show, validation_errors
 
 Args = tuple[Any, ...]
 
@@ -133,8 +135,14 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
     return Shape(lambda definitions: {"$ref": f"#/$defs/{definitions.name(key, name, body)}"}, build)
 
 
+def _class_description(target: type) -> str:
+    """The text of a class's docstring; empty for the signature that a dataclass without a docstring gets as one."""
+    doc = target.__dict__.get("__doc__") or ""
+    return "" if doc.startswith(f"{target.__name__}(") else read_docstring(doc)[0]
+
+
 def _dataclass_fields(target: Any) -> list[Field]:
-    hints, texts = evaluated_hints(target), read_docstring(target.__doc__ or "")[1]
+    hints, texts = class_annotations(target), read_docstring(target.__doc__ or "")[1]
     fields = []
     for field in dataclasses.fields(target):
         if field.init:
@@ -142,16 +150,16 @@ def _dataclass_fields(target: Any) -> list[Field]:
             default = ABSENT if field.default is dataclasses.MISSING else field.default
             required = default is ABSENT and field.default_factory is dataclasses.MISSING
             fields.append(Field(field.name, shape, required, default))
-    for given in (fields, [field for field in fields if field.required]):
+    for passed in (fields, [field for field in fields if field.required]):
         try:  # A parameter that is no field, such as an InitVar, has no place in the schema.
-            inspect.signature(target).bind(**{field.name: None for field in given})
+            inspect.signature(target).bind(**{field.name: None for field in passed})
         except TypeError as error:
             raise TypeError(f"{target.__name__} cannot be made from its fields alone: {error}") from error
     return fields
 
 
 def _typed_dict_fields(target: Any) -> list[Field]:
-    hints, texts = evaluated_hints(target), read_docstring(target.__doc__ or "")[1]
+    hints, texts = class_annotations(target), read_docstring(target.__doc__ or "")[1]
     fields = []
     for name, hint in hints.items():
         required = name in target.__required_keys__
@@ -206,9 +214,9 @@ def _class(hint: Any) -> Shape:
         if hasattr(hint, "model_json_schema"):
             return _self_describing(hint)
         if dataclasses.is_dataclass(hint):
-            return record(hint, hint.__name__, own_docstring(hint), lambda: _dataclass_fields(hint), hint)
+            return record(hint, hint.__name__, _class_description(hint), lambda: _dataclass_fields(hint), hint)
         if issubclass(hint, dict) and hasattr(hint, "__total__"):
-            return record(hint, hint.__name__, own_docstring(hint), lambda: _typed_dict_fields(hint), dict)
+            return record(hint, hint.__name__, _class_description(hint), lambda: _typed_dict_fields(hint), dict)
     raise TypeError(f"JSON Schema has no counterpart for {hint!r}")
 
 
@@ -289,19 +297,22 @@ def _constants(options: list[tuple[Any, Any]]) -> Shape:
     values = [value for value, _ in options]
     if not all(type(value) in TYPE_NAMES for value in values):
         raise TypeError(f"JSON cannot hold all of {values!r}")
-    kinds = {TYPE_NAMES[type(value)] for value in values}
+    types = {TYPE_NAMES[type(value)] for value in values}
+    by_key = {key_of(json_value): value for json_value, value in reversed(options)}  # The first of equal ones counts.
     return Shape(
-        lambda definitions: {**({"type": min(kinds)} if len(kinds) == 1 else {}), "enum": values},
-        lambda value, path: next(python for json_value, python in options if is_same(json_value, value)),
+        lambda definitions: {**({"type": min(types)} if len(types) == 1 else {}), "enum": values},
+        lambda value, path: by_key[key_of(value)],
     )
 
 
 _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
-    **dict.fromkeys((list, collections.abc.Sequence, collections.abc.Iterable), _array),
-    set: lambda args: _array(args, set, unique=True),
+    **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), _array),
+    collections.deque: lambda args: _array(args, collections.deque),
+    **dict.fromkeys((set, abc.Set, abc.MutableSet), lambda args: _array(args, set, unique=True)),
     frozenset: lambda args: _array(args, frozenset, unique=True),
     tuple: _tuple,
-    **dict.fromkeys((dict, collections.abc.Mapping), _map),
+    **dict.fromkeys((dict, abc.Mapping, abc.MutableMapping), _map),
+    typing.Final: lambda args: shape_of(args[0]),
     Union: _union,
     getattr(types, "UnionType", Union): _union,
     typing.Literal: lambda args: _constants([(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args]),
@@ -321,7 +332,7 @@ def to_plain_json(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, (uuid.UUID, decimal.Decimal, pathlib.PurePath)):
         return str(value)
-    if isinstance(value, (collections.abc.Set, collections.abc.ValuesView, collections.abc.Iterator, range)):
+    if isinstance(value, (abc.Set, abc.ValuesView, abc.Iterator, range, collections.deque)):
         return list(value)
     if hasattr(value, "model_dump"):
         return value.model_dump()

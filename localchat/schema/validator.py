@@ -19,6 +19,7 @@ from urllib.parse import unquote
 Json = dict[str, Any]
 
 _SHOWN_CHARS = 80
+_SHOWN_OPTIONS = 20
 
 # These tokens of patterns have another notation in Python. `_TOKEN` finds them, and skips escapes and character sets.
 _IN_PYTHON = {"$": r"\Z", "(?<": "(?P<"}
@@ -79,6 +80,8 @@ class _Validator:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        # The keys of the options of each `enum`, and the options as a text, by its identity: both take long to make.
+        self._options: dict[int, tuple[set[Any], str]] = {}
 
     def check(self, value: Any, schema: Any, path: str) -> Errors:
         if not isinstance(schema, Mapping):  # True allows every value, False none.
@@ -99,18 +102,7 @@ class _Validator:
         return not any(self.check(value, schema, path))
 
     def _reference(self, value: Any, limit: str, path: str, schema: Any) -> Errors:
-        """A JSON pointer into the schema."""
-        base, _, pointer = limit.partition("#")
-        target = self._root
-        try:
-            if base or (pointer and not pointer.startswith("/")):
-                raise LookupError(limit)
-            for step in unquote(pointer).split("/")[1:]:
-                step = step.replace("~1", "/").replace("~0", "~")
-                target = target[int(step) if isinstance(target, list) else step]
-        except (LookupError, TypeError, ValueError):
-            raise ValueError(f"the schema refers to {limit!r}, which it does not have") from None
-        yield from self.check(value, target, path)
+        yield from self.check(value, resolve(self._root, limit), path)
 
     def _type(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
         names = [limit] if isinstance(limit, str) else limit
@@ -118,8 +110,17 @@ class _Validator:
             yield ValidationError(path, f"expected {' or '.join(names)}, got {show(value)}")
 
     def _enum(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        if not any(is_same(value, option) for option in limit):
-            yield ValidationError(path, f"expected one of {', '.join(map(show, limit))}, got {show(value)}")
+        if id(limit) not in self._options:
+            others = f" or {len(limit) - _SHOWN_OPTIONS} others" if len(limit) > _SHOWN_OPTIONS else ""
+            shown = ", ".join(map(show, limit[:_SHOWN_OPTIONS])) + others
+            self._options[id(limit)] = set(map(key_of, limit)), shown
+        keys, shown = self._options[id(limit)]
+        if key_of(value) not in keys:
+            yield ValidationError(path, f"expected one of {shown}, got {show(value)}")
+
+    def _const(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
+        if key_of(value) != key_of(limit):
+            yield ValidationError(path, f"expected {show(limit)}, got {show(value)}")
 
     def _properties(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
         for name, part in limit.items():
@@ -169,19 +170,24 @@ class _Validator:
             yield ValidationError(path, f"{words} that 'contains' allows, got {found} in {show(value)}")
 
     def _unique(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
+        earlier = set()
         for i, item in enumerate(value if limit else ()):
-            if any(is_same(item, other) for other in value[:i]):
+            key = key_of(item)
+            if key in earlier:
                 yield ValidationError(f"{path}[{i}]", f"duplicate of an earlier item: {show(item)}")
+            earlier.add(key)
 
     def _all_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
         for part in limit:
             yield from self.check(value, part, path)
 
     def _any_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        """If no option matches, report the errors of the option whose first error is deepest, or the first of each."""
         options = [list(self.check(value, part, path)) for part in limit]
-        if not all(options):
-            return
+        if all(options):
+            yield from self._no_option(options, path)
+
+    def _no_option(self, options: list[list[ValidationError]], path: str) -> Errors:
+        """Report the errors of the option whose first error is deepest, or the first error of each option."""
         deepest = max(options, key=lambda errors: len(errors[0].path), default=[])
         if deepest and deepest[0].path != path:
             yield from deepest
@@ -190,9 +196,10 @@ class _Validator:
             yield ValidationError(path, "; or ".join(texts) or "nothing is allowed")
 
     def _one_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        n_matching = sum(self._allows(value, part, path) for part in limit)
+        options = [list(self.check(value, part, path)) for part in limit]
+        n_matching = sum(not errors for errors in options)
         if n_matching == 0:
-            yield from self._any_of(value, limit, path, schema)
+            yield from self._no_option(options, path)
         elif n_matching > 1:
             yield ValidationError(path, f"{show(value)} matches {n_matching} schemas of 'oneOf' instead of one")
 
@@ -232,7 +239,7 @@ _RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]
     "$ref": (object, _Validator._reference),
     "type": (object, _Validator._type),
     "enum": (object, _Validator._enum),
-    "const": (object, lambda validator, value, limit, *place: validator._enum(value, [limit], *place)),
+    "const": (object, _Validator._const),
     "required": (dict, _Validator._required),
     "properties": (dict, _Validator._properties),
     "additionalProperties": (dict, _Validator._additional_properties),
@@ -304,15 +311,30 @@ def _is_type(value: Any, name: str) -> bool:
     return name == own or (name == "number" and own == "integer")
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal in JSON. In Python, 1 == True."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
-    return bool(one == other)
+def key_of(value: Any) -> Any:
+    """A hashable key of a JSON value: two values are equal in JSON if their keys are. In Python, 1 == True."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, (list, tuple)):
+        return ("array", *map(key_of, value))
+    if isinstance(value, Mapping):
+        return frozenset((name, key_of(item)) for name, item in value.items())
+    return value
+
+
+def resolve(root: Any, reference: str) -> Any:
+    """The part of a schema that a JSON pointer names. Raises ValueError if there is none."""
+    base, _, pointer = reference.partition("#")
+    target = root
+    try:
+        if base or (pointer and not pointer.startswith("/")):
+            raise LookupError(reference)
+        for step in unquote(pointer).split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            target = target[int(step) if isinstance(target, list) else step]
+    except (LookupError, TypeError, ValueError):
+        raise ValueError(f"the schema refers to {reference!r}, which it does not have") from None
+    return target
 
 
 def field_path(path: str, name: str) -> str:

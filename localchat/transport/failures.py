@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from urllib.parse import urljoin
 
 from ..errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError
-from ..reply.payloads import parse_error
+from ..reply.reported_errors import parse_error
 from .addresses import Proxy
 from .settings import Settings
 

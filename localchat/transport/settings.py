@@ -38,7 +38,8 @@ class Settings:
         if not self.key.isascii() or not self.key.isprintable():
             raise ValueError("the key has characters that cannot be sent: is the API key right?")
         self.model: str | None = arguments.get("model") or self.environment["LOCALCHAT_MODEL"] or None
-        self.timeout = Timeout.of(arguments.get("timeout", DEFAULT_TIMEOUT))
+        timeout = arguments.get("timeout")
+        self.timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         max_retries, verify, max_bytes = (arguments.get(name) for name in ("max_retries", "verify", "max_bytes"))
         self.max_retries: int = DEFAULT_MAX_RETRIES if max_retries is None else max_retries
         self.on_retry: Callable[[int, float, LocalChatError], object] | None = arguments.get("on_retry")
@@ -50,9 +51,12 @@ class Settings:
         # Made by the first https request, or now if `verify` is no bool, since it may be wrong.
         self._tls_context = None if isinstance(self.verify, bool) else make_tls_context(self.verify)
         self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
-        # What the client has learned of the server: its only model, and whether it accepts stream_options.
+        # What the client has learned of the server: its only model, whether it has a list of models, whether it accepts
+        # stream_options, and the accepted modes of response formats (response_format.ExpectedValue).
         self.found_model: str | None = None
+        self.may_list_models = True
         self.takes_stream_options = True
+        self.accepted_formats: dict[str, str] = {}
         # Whether results of tools have the name of the tool, which templates of local servers may need.
         self.takes_tool_names = self.address.scheme != "https" or is_loopback(self.address.host)
         check_headers(self.headers)
@@ -60,8 +64,9 @@ class Settings:
     def learn(self, other: Settings) -> None:
         """Take over what another client has learned of the same server, and its TLS context."""
         if other.base_url == self.base_url:
-            self.found_model, self.takes_stream_options = other.found_model, other.takes_stream_options
-            self.takes_tool_names = other.takes_tool_names
+            self.found_model, self.may_list_models = other.found_model, other.may_list_models
+            self.takes_stream_options, self.takes_tool_names = other.takes_stream_options, other.takes_tool_names
+            self.accepted_formats = other.accepted_formats
         if other.verify == self.verify:
             self._tls_context = self._tls_context or other._tls_context
 

@@ -11,7 +11,7 @@ from localchat.errors import IncompleteStream, ProtocolError, StreamError
 from localchat.events import Audio, Reply, StreamEvent
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import parse_error
+from localchat.reply.reported_errors import parse_error
 from localchat.reply.text import ThinkSplitter
 from tests.support.scripted import chunk
 

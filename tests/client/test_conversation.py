@@ -71,7 +71,7 @@ def test_turn_is_added_with_its_last_event(client_class: Any):
         ([[chunk(content="half")]], {}, IncompleteStream),
         ([calls(("add", "{}"))], {"tools": [add], "max_rounds": 2}, TooManyRounds),
         ([calls(("add", "{}")), [chunk(content="half")]], {"tools": [add]}, IncompleteStream),
-        ([text("no JSON")], {"response_format": "name"}, DoesNotFit),
+        ([text("no JSON")], {"response_format": int}, DoesNotFit),
     ],
     ids=["cut", "rounds", "cut-in-the-second-round", "not-valid"],
 )

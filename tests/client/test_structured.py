@@ -1,13 +1,17 @@
 """Structured output: the modes for different servers, validation, and repeated requests."""
 
+import datetime
+import pathlib
+import types
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Set, Tuple, TypedDict, Union
 
 import pytest
 
 from localchat import BadRequestError, DoesNotFit, IncompleteReply, StatusError, ToolCall
 from localchat.events import Choice, Reply
-from localchat.schema.schema import ExpectedValue, json_schema
+from localchat.schema.response_format import ExpectedValue
+from localchat.schema.schema import json_schema
 from tests.client.test_schema import Address
 from tests.support.scripted import Script, chunk, playing, refusal
 
@@ -95,14 +99,14 @@ OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must
 
 def test_server_without_schemas_or_without_response_format_gets_the_schema_in_the_prompt(client_class):
     fenced = response_of(f"```json\n{ADA}\n```")
-    responses = NO_SCHEMA, response_of(ADA), NO_SCHEMA, NO_JSON, fenced
+    responses = NO_SCHEMA, response_of(ADA), NO_JSON, fenced
     with playing(*responses, client_class=client_class) as (client, script):
         replies = [client.chat("Who?", system="Be brief.", response_format=Person) for _ in range(2)]
     assert [reply.parsed for reply in replies] == [Person("Ada", 36)] * 2
     warning = "the server refused the JSON Schema: JSON was requested with response_format json_object"
     assert replies[0].warnings == (warning,)
-    assert formats(script) == ["json_schema", "json_object", "json_schema", "json_object", None]
-    for request in (script.requests[1], script.requests[4]):
+    assert formats(script) == ["json_schema", "json_object", "json_object", None]
+    for request in (script.requests[1], script.requests[3]):
         system, user = request["messages"]
         assert system["content"].startswith("Be brief.\n\nAnswer with JSON alone")
         assert '"age"' in system["content"]
@@ -111,7 +115,7 @@ def test_server_without_schemas_or_without_response_format_gets_the_schema_in_th
 
 def test_completion_of_a_server_without_response_format_is_validated():
     texts = [[{"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}] for text in (ADA, "no")]
-    with playing(NO_SCHEMA, NO_JSON, texts[0], NO_SCHEMA, texts[1]) as (client, script):
+    with playing(NO_SCHEMA, NO_JSON, *texts) as (client, script):
         assert client.complete("Ada is", response_format=Person).parsed == Person("Ada", 36)
         assert formats(script) == ["json_schema", "json_object", None]
         assert [request["prompt"] for request in script.requests] == ["Ada is"] * 3
@@ -126,6 +130,108 @@ def test_other_errors_and_the_refusal_of_the_last_mode_are_raised():
             with pytest.raises(BadRequestError, match=words):
                 client.chat("Who?", response_format=given)
     assert len(script.requests) == 5
+
+
+@dataclass
+class Visit:
+    when: datetime.date
+    places: Set[str]
+    file: pathlib.Path = pathlib.Path()
+
+
+@dataclass
+class Dated:
+    when: datetime.date
+
+
+VISIT, DATED = '{"when": "2024-05-06", "places": ["a"]}', '{"when": "2024-05-06"}'
+# The refusal of each request until one is accepted, and what distinguishes the accepted schema.
+REFUSED_SCHEMAS: dict[str, tuple[Any, str, list[str], dict[str, bool]]] = {
+    "strict": (Dated, DATED, ["'strict' is not supported"], {"strict": False, "format": True}),
+    "strict and a format": (
+        Dated,
+        DATED,
+        ["Invalid schema for response_format: In context=('properties', 'when'), 'date' is not a valid format."] * 2,
+        {"strict": False, "format": False},
+    ),
+    "keyword": (
+        Visit,
+        VISIT,
+        ["Invalid schema: In context=('properties', 'places'), 'uniqueItems' is not permitted."],
+        {"strict": False, "format": False, "uniqueItems": False},
+    ),
+    "format": (Visit, VISIT, ["unknown format: path"], {"format": False, "uniqueItems": False}),
+}
+
+
+@pytest.mark.parametrize(("target", "text", "refusals", "has"), REFUSED_SCHEMAS.values(), ids=REFUSED_SCHEMAS)
+def test_refused_schema_is_sent_without_what_was_refused_and_the_client_learns_it(
+    target: Any, text: str, refusals: list[str], has: dict[str, bool], client_class: Any
+):
+    responses = [*map(refusal, refusals), *[response_of(text)] * 4]
+    with playing(*responses, client_class=client_class) as (client, script):
+        for _ in range(2):
+            assert client.chat("When?", response_format=target).parsed.when == datetime.date(2024, 5, 6)
+        replies = client.map(["When?"] * 2, response_format=target, concurrency=1)
+    assert [reply.parsed.when for reply in replies] == [datetime.date(2024, 5, 6)] * 2
+    assert len(script.requests) == len(responses)
+    assert formats(script) == ["json_schema"] * len(responses)
+    for request in script.requests[len(refusals) :]:
+        sent = str(request["response_format"])
+        assert {name: name in sent for name in has} == has
+        assert "'type': 'object'" in sent
+    assert replies[0].warnings == ()
+
+
+WRONG_SCHEMAS: list[tuple[Any, str, str]] = [
+    ({"type": "object", "required": True}, "$.required", "expected a list of names, got true"),
+    ({"properties": {"a": {"required": True}}}, "$.properties.a.required", "expected a list of names, got true"),
+    ({"properties": []}, "$.properties", "expected an object with a schema for each name, got []"),
+    ({"type": 5}, "$.type", "expected one of string, integer, .*, got 5"),
+    ({"type": ["string", "text"]}, "$.type", 'got "text"'),
+    ({"type": "object", "properties": {"a": "string"}}, "$.properties.a", "a schema is an object or a boolean"),
+    ({"items": 3}, "$.items", "a schema is an object or a boolean, not 3"),
+    ({"anyOf": {"type": "string"}}, "$.anyOf", "expected a list of schemas"),
+    ({"enum": "a"}, "$.enum", "expected a list"),
+    ({"minimum": "3"}, "$.minimum", "expected a number"),
+    ({"minLength": -1}, "$.minLength", "expected a whole number of at least 0, got -1"),
+    ({"maxItems": True}, "$.maxItems", "expected a whole number"),
+    ({"multipleOf": 0}, "$.multipleOf", "expected a number above 0, got 0"),
+    ({"pattern": 3}, "$.pattern", "expected a text"),
+    ({"uniqueItems": 1}, "$.uniqueItems", "expected a boolean"),
+    ({"$ref": "#/$defs/a"}, '$["$ref"]', "the schema refers to '#/$defs/a', which it does not have"),
+    ({"$ref": "#"}, '$["$ref"]', "expected a reference to a schema"),
+    ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "$", "a reference to a"),
+    ({"$ref": 3}, '$["$ref"]', "expected a reference to a schema"),
+    ({"dependentRequired": {"a": "b"}}, "$.dependentRequired.a", "a schema is an object or a boolean"),
+    ({"default": float("nan")}, "$.default", "JSON has no number nan"),
+    ({"const": {1, 2}}, "$.const", "JSON cannot hold"),
+    ({"properties": {3: {}}}, "$.properties", "a name is a text, not 3"),
+]
+
+
+@pytest.mark.parametrize(("schema", "path", "words"), WRONG_SCHEMAS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("method", ["chat", "stream", "run", "complete", "map"])
+def test_wrong_schema_is_an_error_before_the_request(
+    schema: Any, path: str, words: str, method: str, client_class: Any
+):
+    with playing(client_class=client_class) as (client, script):
+        use = getattr(client, method)
+        with pytest.raises(ValueError, match=words.replace("[", r"\[").replace("$", r"\$")) as caught:
+            use(["a"] if method == "map" else "a", response_format=schema)
+        assert f"the schema is wrong at {path}" in str(caught.value)
+        assert script.requests == []
+
+
+def test_schema_that_contains_itself_is_an_error_before_the_request():
+    loop: dict[str, Any] = {}
+    loop["items"] = loop
+    deep: dict[str, Any] = {}
+    for _ in range(10_000):
+        deep = {"items": deep}
+    for schema in (loop, deep):
+        with pytest.raises(ValueError, match="nested too deeply, or contains itself"):
+            ExpectedValue(schema)
 
 
 def test_schema_in_the_prompt_shows_letters_and_no_escapes():
@@ -144,24 +250,30 @@ ROOTS: dict[str, tuple[Any, str, Any]] = {
 @pytest.mark.parametrize(("target", "text", "value"), ROOTS.values(), ids=ROOTS)
 def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects(target, text, value):
     wrapped = response_of(f'{{"value": {text}}}')
-    with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, response_of(text)) as (client, script):
+    with playing(OBJECTS_ONLY, wrapped, NO_SCHEMA, wrapped, response_of(text)) as (client, script):
         assert client.chat("Who?", response_format=target).parsed == value
         schema = script.requests[1]["response_format"]["json_schema"]["schema"]
         assert (schema["type"], schema["required"]) == ("object", ["value"])
         assert "$defs" not in schema["properties"]["value"]
         assert client.chat("Who?", response_format=target).parsed == value
-        assert formats(script)[2:] == ["json_schema", "json_schema", "json_object"]
+        assert formats(script)[2:] == ["json_schema", "json_object"]
         assert client.chat("Who?", response_format=target).parsed == value
 
 
 def test_response_format_may_be_a_target_or_ready_made():
     bonn, ready = response_of('{"name": "Bonn"}'), [{"type": "json_object"}, {"type": "x"}]
     with playing(bonn, bonn, bonn, response_of("12")) as (client, script):
-        assert client.chat("x", response_format="name").parsed == {"name": "Bonn"}
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ("name",)}
+        nested = types.MappingProxyType({**schema, "properties": types.MappingProxyType(schema["properties"])})
+        assert client.chat("x", response_format=nested).parsed == {"name": "Bonn"}
         assert [client.chat("x", response_format=given).parsed for given in ready] == [None, None]
         assert client.chat("x", response_format={"type": ["integer", "null"]}).parsed == 12
     assert script.requests[0]["response_format"]["json_schema"]["schema"]["required"] == ["name"]
     assert [request["response_format"] for request in script.requests[1:3]] == ready
+
+
+class Named(TypedDict):
+    name: str
 
 
 @dataclass
@@ -207,7 +319,7 @@ def test_error_has_path_text_and_reply(target: Any, text: str, fields: Any, path
     ("target", "name", "strict"),
     [
         (Address, "Address", True),
-        ("a, b", "answer", True),
+        (Named, "Named", True),
         (List[int], None, True),
         ({"title": "A b"}, "A_b", None),
         ({"title": "y" * 65}, "y" * 64, None),

@@ -1,10 +1,14 @@
-"""Validation against a JSON Schema: each keyword."""
+"""Validation against a JSON Schema: each keyword, and the time that it takes."""
 
+import enum
 import re
+import time
+from collections.abc import Callable
 from typing import Any, List
 
 import pytest
 
+from localchat.schema.schema import build
 from localchat.schema.validator import validation_errors
 
 
@@ -74,3 +78,51 @@ def test_messages_show_letters_and_no_escapes():
 def test_multiple_of_zero_or_less_is_a_value_error(step):
     with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
         list(validation_errors(1.5, {"multipleOf": step}))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"next": value}
+    return value
+
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
+CHAIN = {"$ref": "#/$defs/node", "$defs": {"node": {"oneOf": [NODE, {"type": "null"}]}}}
+LINEAR: dict[str, Callable[[int], tuple[Any, Any]]] = {
+    "uniqueItems": lambda n: ({"uniqueItems": True}, list(range(n))),
+    "uniqueItems of objects": lambda n: ({"uniqueItems": True}, [{"a": [i, str(i)]} for i in range(n)]),
+    "duplicates": lambda n: ({"uniqueItems": True}, [1] * n),
+    "enum": lambda n: ({"items": {"enum": list(range(n))}}, list(range(n))),
+    "enum that nothing matches": lambda n: ({"items": {"enum": list(range(n))}}, ["a"] * n),
+    "properties": lambda n: ({"additionalProperties": {"type": "integer"}}, {str(i): i for i in range(n)}),
+    "contains": lambda n: ({"contains": {"const": -1}}, list(range(n))),
+}
+
+
+@pytest.mark.parametrize("make", LINEAR.values(), ids=LINEAR)
+def test_time_is_linear(make: Callable[[int], tuple[Any, Any]]):
+    def seconds(n: int) -> float:
+        schema, value = make(n)
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            list(validation_errors(value, schema))
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert seconds(20_000) < 40 * seconds(2_000) + 0.1  # 100 times as long if it were quadratic.
+
+
+def test_time_does_not_double_with_each_level():
+    """The innermost value matches no option, so that each level reports the errors of the options."""
+    start = time.process_time()
+    assert list(validation_errors(nested(60), CHAIN))
+    assert time.process_time() - start < 2
+
+
+def test_constants_are_found_in_linear_time():
+    large = enum.Enum("large", {f"v{i}": i for i in range(5_000)})
+    start = time.process_time()
+    assert build(List[large], list(range(5_000))) == list(large)  # type: ignore[valid-type]
+    assert time.process_time() - start < 2

@@ -13,7 +13,8 @@ from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import normal_reason, parse_error
+from localchat.reply.payloads import normal_reason
+from localchat.reply.reported_errors import parse_error
 from localchat.reply.response import ResponseParser
 from localchat.request.completion import Completion
 from localchat.request.models import parse_models
@@ -177,7 +178,7 @@ def test_damaged_recordings_end_with_a_stop_or_an_error():
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
     request = Completion(Settings(api_key=""), prompt, given, "stream")
-    return request.body(request.model)
+    return request.body(None)
 
 
 def test_tools_from_a_generator_are_in_every_request():

@@ -21,7 +21,7 @@ for module in ("readline", "resource", "termios", "tty", "pty", "pwd", "grp"):
 for place, names in (
     (os, "fork forkpty register_at_fork getuid geteuid getpgid killpg nice setpriority sched_getaffinity sysconf"),
     (os, "fchmod fchown mkfifo pread pwrite sendfile statvfs getloadavg O_NONBLOCK O_NOFOLLOW"),
-    (select, "poll epoll"),
+    (select, "poll epoll POLLRDHUP EPOLLRDHUP"),
     (selectors, "PollSelector EpollSelector"),
     (signal, "SIGHUP SIGQUIT SIGUSR1 SIGUSR2 SIGPIPE SIGALRM SIGSTOP SIGWINCH alarm setitimer"),
     (socket, "SO_REUSEPORT TCP_KEEPIDLE TCP_KEEPINTVL TCP_KEEPCNT TCP_USER_TIMEOUT MSG_DONTWAIT MSG_NOSIGNAL"),

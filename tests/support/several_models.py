@@ -22,7 +22,7 @@ from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.chat_requests import HI
-from tests.support.engines import started
+from tests.support.engines import client_of, started
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend
 from tests.support.serving import LAST_MESSAGE, served, wait_for
@@ -40,12 +40,15 @@ class Loads:
         # How many models fit into memory, the bytes missing for one more, and whether a smaller context would do.
         self.memory, self.n_missing, self.can_shrink = math.inf, 10**9, False
         self.error: Exception | None = None
+        self.on_load: Callable[[], None] = lambda: None  # Called within each load.
         self.gate = threading.Semaphore(1_000_000)
 
     def __call__(self, file: ModelFile, others: OtherModels, on_progress: Callable[[float], None]) -> Model:
         name = file.name
         self.names.append(name)
+        on_progress(0.5)
         assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        self.on_load()
         if self.error is not None:
             raise self.error
         if self.n_open + 1 > self.memory and (others.n_idle or not self.can_shrink):
@@ -54,7 +57,7 @@ class Loads:
         backend.facts = replace(backend.facts, n_bytes=10**9)
         engine = self.engines[name] = started(backend)
         self.most_at_once = max(self.most_at_once, self.n_open)
-        return Model(name, engine)
+        return Model(name, client_of(engine))
 
     @property
     def n_open(self) -> int:

@@ -8,16 +8,15 @@ send their whole history with each request, so an error would end the conversati
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 from ..core.errors import BadRequest, field_error
 from ..core.fields import Fields, refuse_unsupported, show
 from ..core.media import AUDIO, IMAGE, Attachment
 from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
+from ..schema.check import Malformed, checked
 
 Tool = dict[str, Any]
 ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
@@ -268,149 +267,14 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
 
 
 def read_schema(holder: Fields, name: str) -> Any:
-    """A JSON schema: an object, true or false; None if the field is absent. Refuses malformed keywords."""
+    """A JSON schema: an object, true or false; None if the field is absent. Refuses one that is malformed."""
     holder.check_size(name)
     value = holder.get(name)
     if value is None:
         return None
     if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")
-    value = without_null_keywords(value)
-    has_ids = False  # A reference below an `$id` inside the schema may begin there.
-    for pointer, part in subschemas(value):
-        has_ids = has_ids or (bool(pointer) and isinstance(part, dict) and "$id" in part)
-        for keyword, expected in _malformed(part):
-            path = f"{holder.at(name)}#{pointer}" + (f"/{keyword}" if keyword else "")
-            raise field_error(path, f"must be {expected}, got {show(part[keyword] if keyword else part)}")
-    for pointer, part, _ in () if has_ids else reachable(value):
-        reference = part.get("$ref", "") if isinstance(part, dict) else ""
-        if f"{reference}/".startswith("#/") and target_of(reference, value) is None:
-            problem = f"leads to no part of the schema: {show(reference)}"
-            raise field_error(f"{holder.at(name)}#{pointer}/$ref", problem)
-    return value
-
-
-# Keywords whose value is a schema, a list of schemas, or an object of schemas. Values of other keywords are data.
-_ONE = frozenset(("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames"))
-_ONE |= {"then", "unevaluatedItems", "unevaluatedProperties"}
-_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
-_DEFINITION = re.compile(r"/(\$defs|definitions)/")
-_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
-_COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
-
-
-def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
-    """A schema and all schemas inside it, each with the JSON pointer to it."""
-    stack = [("", schema)]
-    while stack:
-        pointer, schema = stack.pop()
-        yield pointer, schema
-        stack += reversed([(pointer + step, child) for step, child in child_schemas(schema)])
-
-
-def child_schemas(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas directly inside a schema, each with the JSON pointer to it from there."""
-    for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        items: Iterable[tuple[Any, Any]] = ()
-        if isinstance(value, list) and (keyword in _LISTS or keyword == "items"):
-            items = enumerate(value)
-        elif isinstance(value, dict) and keyword in _MAPS:
-            items = (item for item in value.items() if keyword != "dependencies" or not isinstance(item[1], list))
-        elif keyword in _ONE:
-            yield f"/{keyword}", value
-        for name, child in items:
-            yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
-
-
-def with_children(keyword: str, value: Any, convert: Callable[[Any], Any]) -> Any:
-    """The value of a keyword, with each schema directly inside it converted."""
-    if isinstance(value, list) and (keyword in _LISTS or keyword == "items"):
-        return [convert(child) for child in value]
-    if isinstance(value, dict) and keyword in _MAPS:
-        return {name: convert(child) for name, child in value.items()}
-    return convert(value) if keyword in _ONE else value
-
-
-def reachable(schema: Any) -> Iterator[tuple[str, Any, int]]:
-    """As `subschemas`, with definitions only if they are used, and with the number of schemas around each."""
-    stack, seen = [("", schema, 0)], set()
-    while stack:
-        pointer, node, n_levels = stack.pop()
-        if isinstance(node, dict):
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-        yield pointer, node, n_levels
-        children = [(pointer + step, child) for step, child in child_schemas(node) if not _DEFINITION.match(step)]
-        if isinstance(node, dict) and str(node.get("$ref", "")).startswith("#"):
-            children.append((unquote(node["$ref"][1:]), target_of(node["$ref"], schema)))
-        stack += [(place, child, n_levels + 1) for place, child in reversed(children)]
-
-
-def target_of(reference: str, root: Any) -> Any:
-    """The schema at a JSON pointer; None if there is none."""
-    if not (reference + "/").startswith("#/"):
-        return None
-    for step in unquote(reference).split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        is_index = isinstance(root, list) and step.isdecimal() and int(step) < len(root)
-        root = root[int(step)] if is_index else root.get(step) if isinstance(root, dict) else None
-    return root
-
-
-def without_null_keywords(schema: Any) -> Any:
-    """A JSON schema without keywords that are null: generators write `"required": null` for an absent keyword."""
-    if not isinstance(schema, dict):
-        return schema
-    given: dict[str, Any] = {}
-    for keyword, value in schema.items():
-        if keyword in _MAPS and isinstance(value, dict):
-            value = without_nulls(value)
-        if value is not None or keyword in ("const", "default"):
-            given[keyword] = with_children(keyword, value, without_null_keywords)
-    return given
-
-
-def _are_types(value: Any) -> bool:
-    names = value if isinstance(value, list) else [value]
-    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kinds)
-
-
-# For keywords: whether a value is right, and what is expected.
-_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "type": (_are_types, f"one of {', '.join(sorted(_TYPES))}, or a list of these: leave it out to allow all"),
-    "required": (
-        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
-        "a list of names, beside the 'properties' that have these names",
-    ),
-    "enum": (_is(list), "a list"),
-    "multipleOf": (lambda value: _is_number(value) and value > 0, "a number above 0"),
-    **dict.fromkeys(_MAPS, (_is(dict), "an object of JSON schemas")),
-    **dict.fromkeys(_LISTS, (_is(list), "a list of JSON schemas")),
-    **dict.fromkeys(("$ref", "pattern"), (_is(str), "a string")),
-    **dict.fromkeys(("maximum", "minimum"), (_is_number, "a number")),
-    # In draft 4 these are booleans, which are instances of int.
-    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum"), (_is(int, float), "a number")),
-    **dict.fromkeys(
-        _COUNTS, (lambda value: _is_number(value) and value >= 0 and value % 1 == 0, "an integer of at least 0")
-    ),
-}
-
-
-def _malformed(schema: Any) -> Iterator[tuple[str, str]]:
-    """The keywords of a schema whose values are wrong, each with what is expected; "" for the schema."""
-    if not isinstance(schema, (dict, bool)):
-        yield "", "a JSON schema"
-    for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        is_right, expected = _VALUES.get(keyword, (None, ""))
-        if is_right and not is_right(value):
-            yield keyword, expected
+    try:
+        return checked(value)
+    except Malformed as error:
+        raise field_error(f"{holder.at(name)}#{error.pointer}", error.problem) from error

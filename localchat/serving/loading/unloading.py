@@ -20,7 +20,7 @@ _PROCESS_BYTES = 1 << 30
 
 
 def expires_at(served: ServedModel) -> float:
-    """When a loaded model is unloaded unless a request uses it before; infinity: never."""
+    """When a loaded model is unloaded unless a request uses it before; infinity: never, minus infinity: at once."""
     if served.n_users:
         return math.inf
     return -math.inf if served.unload_requested else served.expires_at

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.chat.constraints import json_schema
 from localchat.serving.core.errors import BadRequest
+from localchat.serving.schema import enforce
+from localchat.serving.schema.check import checked
+from localchat.serving.schema.prepare import prepared
 from tests.support.constraints import check_fits, constraint_of, formatted, gbnf
 
 INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
@@ -137,12 +139,13 @@ UNENFORCEABLE = {
 @pytest.mark.parametrize("case", ENFORCED.values(), ids=ENFORCED)
 def test_schema_is_enforced(case: Any):
     schema, right, wrong = case
-    check_fits(constraint_of(**formatted("json_schema", schema)), right, wrong)
+    check_fits(constraint_of(**formatted("json_schema", checked(schema))), right, wrong)
 
 
 @pytest.mark.parametrize("case", UNENFORCEABLE.values(), ids=UNENFORCEABLE)
 def test_schema_that_cannot_be_enforced_is_refused_with_its_place(case: Any):
     schema, place = case
+    schema = json.loads(json.dumps(schema))  # A schema of a request has no object twice.
     with pytest.raises(BadRequest, match="cannot be enforced") as caught:
         constraint_of(**formatted("json_schema", schema))
     assert caught.value.param == ("json_schema" if place is None else f"json_schema#{place}")
@@ -154,9 +157,11 @@ def test_place_among_many_definitions_is_found_with_little_work(monkeypatch: pyt
     definitions: dict[str, Any] = {f"d{i}": {**part, "title": str(i)} for i in range(299)}
     definitions["bad"] = {"properties": {"z": {"type": "string", "pattern": "(?=a)"}}}
     schema = {"properties": {name: {"$ref": f"#/$defs/{name}"} for name in definitions}, "$defs": definitions}
-    n_chars, error_in = [], json_schema.error_in
-    monkeypatch.setattr(json_schema, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
-    assert json_schema.error_place(json_schema.normalized(schema))[0] == "/$defs/bad/properties/z"
+    n_chars, error_in = [], enforce.error_in
+    monkeypatch.setattr(enforce, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
+    refused = enforce.refusal(prepared(schema))
+    assert refused is not None
+    assert refused.pointer == "/$defs/bad/properties/z"
     assert sum(n_chars) < 8 * len(json.dumps(schema))
 
 

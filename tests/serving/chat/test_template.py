@@ -8,10 +8,11 @@ import jinja2
 import pytest
 
 from localchat.serving.chat.prompt import jinja
+from localchat.serving.chat.prompt.capabilities import Capabilities
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError, compile_template, new_deadline, render_template
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
-from localchat.serving.chat.prompt.template_messages import Capabilities, adapt_messages
+from localchat.serving.chat.prompt.template_messages import adapt_messages
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}

@@ -98,8 +98,11 @@ def test_client_that_leaves_while_its_model_loads_is_not_waited_for(server):
 
 @started_with({"waits": False})
 def test_without_waiting_a_request_gets_503_while_its_model_loads(server):
+    server.loads.gate = threading.Semaphore(0)
     status, body = server.chat("one")
     assert (status, body["error"]["code"]) == (503, "model_loading")
+    wait_for(lambda: "is loading (50%)" in server.chat("one")[1]["error"]["message"])
+    server.loads.gate.release()
     server.wait("one", "loaded")
     assert server.statuses("one") == [200]
 
@@ -165,7 +168,25 @@ def test_idle_model_is_ended_for_a_larger_context_and_one_at_work_is_not(server)
     assert (server.statuses("two"), server.states("one")) == ([200], ["unloaded"])
     with server.service.using(server.service.find("two")):
         assert (server.statuses("one"), server.states("two")) == ([200], ["loaded"])
+    wait_for(lambda: not server.service.find("one").n_users)
     assert (server.statuses("three"), server.states()) == ([200], ["unloaded", "unloaded", "loaded"])
+
+
+def test_idle_model_that_becomes_busy_meanwhile_is_not_waited_for(server):
+    """The other one then takes the memory that is free."""
+    assert server.statuses("one") == [200]
+    one = server.service.find("one")
+    wait_for(lambda: not one.n_users)
+    server.loads.memory, server.loads.can_shrink = 1, True
+    with contextlib.ExitStack() as using:
+
+        def become_busy() -> None:
+            if not one.n_users:
+                using.enter_context(server.service.using(one))
+
+        server.loads.on_load = become_busy
+        assert server.later(server.statuses, "two").result(20) == [200]
+        assert (server.loads.names, one.state) == (["one", "two", "two"], State.READY)
 
 
 def test_failed_load_is_told_and_tried_again_when_the_file_changes(server, tmp_path):
@@ -317,6 +338,16 @@ def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(server)
     assert slots == [f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]]
     assert 'localchat_time_to_first_token_seconds_bucket{model="two",le="+Inf"} 1' in lines
     assert 'localchat_time_to_first_token_seconds_count{model="two"} 1' in lines
+
+
+def test_settings_without_a_name_are_those_of_the_default_model_or_of_the_last_one(server):
+    assert server.get("/props")[0] == 503
+    assert server.statuses("two", "demo", "one") == [200] * 3
+    wait_for(lambda: not server.service.find("one").n_users)
+    assert server.get("/props")[1]["model_alias"] == "demo"
+    server.service.unload(server.service.default)
+    server.wait("demo", "unloaded")
+    assert server.get("/props")[1]["model_alias"] == "one"
 
 
 def test_lists_have_all_models_and_new_files(server, tmp_path):

@@ -14,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...api.parts import target_of
+from ...schema.enforce import json_rule
+from ...schema.patterns import whole_text
+from ...schema.types import STRING, is_free, restrictions, types_at
+from ...schema.walk import DEFINITIONS, target_of
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
-from ..dialects.values import GEMMA_QUOTE, STRING, parameter_types, value_json
-from .json_schema import json_rule
+from ..dialects.values import GEMMA_QUOTE, value_json
 from .lark import ANY, Rules, regex_literal, seq, text_regex
 
 # The arguments of Gemma 4, which are in braces. Lists and objects in them are JSON, which the parser accepts too.
 _GEMMA = ArgumentFormat(after_key=":", separator=",", line_breaks=False, quotes=(GEMMA_QUOTE, GEMMA_QUOTE))
-# Keywords that do not restrict values.
-_ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment")
-)
-_ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
+# The characters of rules with a copy of the definitions: a minimum, and how many times the text of the schema.
+_MIN_COPIED, _MAX_COPIES = 30_000, 4
 # Values that some templates print as Python does.
 _PYTHON_VALUES = {
     "boolean": "/True|False/",
@@ -53,18 +52,19 @@ def argument_rule(rules: Rules, parameters: dict[str, Any], format: CallFormat) 
     return rules.rule(json_rule(parameters))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Arguments:
     rules: Rules
     root: Mapping[str, Any]  # The schema of the arguments.
     format: ArgumentFormat
     ends: Sequence[str] = ()  # Markers that no text may contain.
+    n_copied: int = 0  # The characters of rules that have a copy of the definitions.
 
     def one_by_one(self) -> str:
         """The arguments in the order of the schema. Raises NotExact if its properties do not describe all of them."""
         properties, others = self.root.get("properties", {}), self.root.get("additionalProperties", True)
         required = self.root.get("required", ())
-        is_plain = self.root.keys() <= _OF_OBJECT | _ANNOTATIONS and isinstance(others, bool)
+        is_plain = restrictions(self.root) <= _OF_OBJECT and isinstance(others, bool)
         if not is_plain or not set(required) <= properties.keys() or (others and not properties):
             raise NotExact
         # Made from the last argument to the first: `first` matches the arguments from here on if none precedes them,
@@ -82,16 +82,18 @@ class _Arguments:
     def _argument(self, name: str, schema: Any) -> str:
         if not self.format.can_name(name):
             raise NotExact
-        schema, types = self._resolved(schema), parameter_types(self.root, name)
+        schema, types = self._resolved(schema), types_at(self.root, name)
         options: list[str] = []
         covered: frozenset[str] = frozenset()
         for value in self.format.values:
-            own = types & (value.types | ({"integer"} if "number" in value.types else set()))
-            if own:
-                of_own = schema if own == types else {**({} if _is_free(schema) else schema), "type": sorted(own)}
+            value_types = types & (value.types | ({"integer"} if "number" in value.types else set()))
+            if value_types:
+                value_schema = schema
+                if value_types != types:
+                    value_schema = {**({} if is_free(schema) else schema), "type": sorted(value_types)}
                 with contextlib.suppress(NotExact):
-                    options.append(self._value(value, of_own, own, name))
-                    covered |= own
+                    options.append(self._value(value, value_schema, value_types, name))
+                    covered |= value_types
         if not options or covered != types:
             raise NotExact
         return f"({' | '.join(options)})"
@@ -100,7 +102,7 @@ class _Arguments:
         """A schema in which a reference at the top is followed. Raises NotExact if other keywords are beside it."""
         if schema is True:
             return {}
-        if not isinstance(schema, dict) or ("$ref" in schema and schema.keys() - _ANNOTATIONS != {"$ref"}):
+        if not isinstance(schema, dict) or ("$ref" in schema and restrictions(schema) != {"$ref"}):
             raise NotExact
         return self._resolved(target_of(schema["$ref"], self.root)) if "$ref" in schema else schema
 
@@ -110,7 +112,7 @@ class _Arguments:
         line = r"\n" if self.format.value_on_lines else ""
         maybe_line = line and line + "?"
         if not (types & STRING and format.marker):
-            others = [other for name, other in _PYTHON_VALUES.items() if name in types] if _is_free(schema) else []
+            others = [other for name, other in _PYTHON_VALUES.items() if name in types] if is_free(schema) else []
             value = f"({' | '.join([self._json(schema), *others])})"
             return seq(f"/{start}{maybe_line}/", value, f"/{maybe_line}{end}/" if maybe_line + end else "")
         values = _listed_values(schema)
@@ -118,7 +120,7 @@ class _Arguments:
             texts = [self._listed_text(value, types, format) for value in values]
             return self.rules.regex(f"{start}{maybe_line}({'|'.join(texts)}){maybe_line}{end}")
         sets = [f"~/{regex_literal(format.not_start)}{ANY}/"] if format.not_start else []
-        if _is_free(schema):
+        if is_free(schema):
             line = ""  # The free text includes the line breaks.
         elif types == STRING:
             sets += _text_sets(schema)
@@ -133,8 +135,14 @@ class _Arguments:
         references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(schema))
         if not all(reference.startswith(("#/$defs/", "#/definitions/")) for reference in references):
             raise NotExact
-        definitions = {key: self.root[key] for key in ("$defs", "definitions", "x-guidance") if key in self.root}
-        return self.rules.rule(json_rule({**definitions, **schema}))
+        options = {"x-guidance": self.root["x-guidance"]} if "x-guidance" in self.root else {}
+        definitions = {keyword: self.root[keyword] for keyword in DEFINITIONS if references and keyword in self.root}
+        rule = json_rule({**definitions, **options, **schema})
+        # Each argument with a reference has a copy of all definitions.
+        self.n_copied += len(rule) if definitions else 0
+        if self.n_copied > _MIN_COPIED and self.n_copied > _MAX_COPIES * len(json.dumps(self.root)):
+            raise NotExact
+        return self.rules.rule(rule)
 
     def _listed_text(self, value: Any, types: frozenset[str], format: ValueFormat) -> str:
         text = value if isinstance(value, str) else json.dumps(value)
@@ -147,16 +155,16 @@ class _Arguments:
 
 def _text_sets(schema: Mapping[str, Any]) -> list[str]:
     """The sets of texts, each a terminal, whose intersection are the strings that match a schema."""
-    if not schema.keys() - _ANNOTATIONS <= {"type", "minLength", "maxLength", "pattern"}:
+    if not restrictions(schema) <= {"type", "minLength", "maxLength", "pattern"}:
         raise NotExact
     sets = []
     if schema.keys() & {"minLength", "maxLength"}:
         sets.append(f"/(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}/")
-    pattern = schema.get("pattern")
-    if pattern is not None:
-        if not re.fullmatch(r"\^[^|/\n]*[^\\|/\n]\$", str(pattern)) or "\\b" in pattern:
+    if "pattern" in schema:
+        pattern = whole_text(schema["pattern"])
+        if pattern is None:
             raise NotExact
-        sets.append(f"/{pattern[1:-1]}/")
+        sets.append(f"/{pattern}/")
     return sets
 
 
@@ -164,18 +172,10 @@ def _listed_values(schema: Mapping[str, Any]) -> list[Any] | None:
     """The values of an enum or a constant; None if the schema is another one."""
     if not schema.keys() & {"enum", "const"}:
         return None
-    if not schema.keys() <= {"enum", "const", "type"} | _ANNOTATIONS:
+    if not restrictions(schema) <= {"enum", "const", "type"}:
         raise NotExact
     values = [schema["const"]] if "const" in schema else schema["enum"]
-    found = [value for value in values if parameter_types({"const": value}) & parameter_types(schema)]
-    if not found or any(isinstance(value, (dict, list)) for value in found):
+    allowed = [value for value in values if types_at({"const": value}) & types_at(schema)]
+    if not allowed or any(isinstance(value, (dict, list)) for value in allowed):
         raise NotExact
-    return found
-
-
-def _is_free(schema: Any) -> bool:
-    """Whether every value of the types of the schema matches it."""
-    if not isinstance(schema, dict):
-        return schema is True
-    keywords = schema.keys() - _ANNOTATIONS
-    return keywords <= {"type"} or (keywords == {"anyOf"} and all(map(_is_free, schema["anyOf"])))
+    return allowed

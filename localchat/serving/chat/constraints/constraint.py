@@ -13,7 +13,6 @@ import functools
 import importlib.util
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +23,16 @@ from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
 from ...core.request import ResponseFormat
 from ...engine.values import Constraint
+from ...schema.compiler import error_in, is_empty
+from ...schema.enforce import json_rule, loosened, refusal
+from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
+from ...schema.prepare import prepared
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart
 from ..prompt.template import ChatTemplate
 from .argument_rules import argument_rule
-from .json_schema import error_place, json_rule, loosened, normalized
-from .lark import Rules, error_in, gbnf_rule, is_empty, regex_literal, seq, text_regex
+from .lark import Rules, gbnf_rule, regex_literal, seq, text_regex
 
 log = logging.getLogger("localchat.server")
 
@@ -111,11 +113,7 @@ class _Grammar:
     _rules: Rules = field(default_factory=Rules, compare=False)
 
     def __post_init__(self) -> None:
-        form = self.response_format and (
-            self.response_format.kind,
-            self.response_format.value,
-            self.response_format.param,
-        )
+        form = vars(self.response_format) if self.response_format else None
         object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
     def text(self) -> str:
@@ -136,7 +134,7 @@ class _Grammar:
 
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
-            schema = {"type": "object"} if kind == "json_object" else normalized(value)
+            schema = {"type": "object"} if kind == "json_object" else prepared(value)
             _check_schema(schema, param)
             return self._rules.rule(json_rule(schema))
         if kind == "choice":
@@ -144,7 +142,7 @@ class _Grammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
-            rule = self._rules.regex(f"(?:{_without_anchors(value)})")
+            rule = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
         if is_empty(self._rules.render(rule)):
@@ -185,13 +183,13 @@ class _Grammar:
 
     def _parts(self, formats: Sequence[CallFormat]) -> str:
         """An output in parts with headers. The first token shows whether a part is a call."""
-        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start[0])
+        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start.first)
         text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
-        more = self._literal(self.dialect.part_mark, after=text)
+        text_and_mark = self._literal(self.dialect.part_mark, after=text)
         calls = " | ".join(map(self._calls, formats))
-        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (more, text))
+        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (text_and_mark, text))
         part = self._rules.rule(f"{middle}* ({calls} | {end})")
-        return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
+        return f"{text} | {text_and_mark} {part}" if self.has_prefill else f"{part} | {mark} {part}"
 
     def _calls(self, format: CallFormat, *, before: str = "", after_text: str = "") -> str:
         """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
@@ -222,8 +220,8 @@ class _Grammar:
         # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
         text = self._rules.free_text(map(regex_literal, dialect.reasoning_ends))
         ends = {dialect.reasoning.end: after}
-        if dialect.text_start[0] in dialect.section_markers and after_marker is not None:
-            ends[dialect.text_start[0]] = after_marker
+        if dialect.text_start.first in dialect.section_markers and after_marker is not None:
+            ends[dialect.text_start.first] = after_marker
         options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
         for format in dialect.calls if self.functions and not self.has_prefill else ():
             if format.opener:
@@ -246,31 +244,22 @@ class _Grammar:
             return {"type": "object"}
         if not parameters:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-        schema = {**normalized(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
             _check_schema(schema, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
-        schema, errors = loosened(schema)
-        for pointer, reason in errors:
-            _report(name, f"#{pointer}", reason)
+        schema, refusals = loosened(schema)
+        for refused in refusals:
+            _report(name, f"#{refused.pointer}", refused.reason)
         return schema
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
-    pointer, reason = error_place(schema)
-    if reason:
-        raise field_error(f"{path}#{pointer}", f"cannot be enforced: {reason}{hint}")
-
-
-def _without_anchors(pattern: str) -> str:
-    """A pattern of a whole text without ^ and $, which are implied, escaped for use between slashes."""
-    pattern = pattern.removeprefix("^")
-    if pattern.endswith("$") and not pattern.endswith("\\$"):
-        pattern = pattern[:-1]
-    escapes = {"/": r"\/", "\n": r"\n"}
-    return re.sub(r"(?s)(\\.)|/|\n", lambda match: match[1] or escapes[match[0]], pattern)
+    refused = refusal(schema)
+    if refused is not None:
+        raise field_error(f"{path}#{refused.pointer}", f"cannot be enforced: {refused.reason}{hint}")
 
 
 @functools.lru_cache(1000)

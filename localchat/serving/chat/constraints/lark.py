@@ -1,8 +1,7 @@
-"""Grammars in the notation of llguidance: rules and terminals, grammars in GBNF, and what is wrong with one."""
+"""Grammars in the notation of llguidance: rules and terminals, and grammars in GBNF."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -55,8 +54,9 @@ class Rules:
 
     def free_text(self, markers: Iterable[str], *also: str) -> str:
         """Any text that contains none of the markers, which are regular expressions, and is in all sets of `also`."""
-        found = "|".join(dict.fromkeys(markers))
-        return self.terminal(" & ".join([f"/{ANY}/", *also, *([f"~/{ANY}({found}){ANY}/"] if found else [])]))
+        alternatives = "|".join(dict.fromkeys(markers))
+        without_markers = [f"~/{ANY}({alternatives}){ANY}/"] if alternatives else []
+        return self.terminal(" & ".join([f"/{ANY}/", *also, *without_markers]))
 
     def render(self, start: str) -> str:
         return "\n".join([f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items()), ""])
@@ -129,47 +129,3 @@ def _gbnf_escape(match: re.Match[str]) -> str:
     """An escape as the parser of llguidance knows it: a character outside ASCII is itself."""
     code = int(match[1] or match[2] or match[3] or "0", 16)
     return chr(min(code, 0x10FFFF)) if code >= 0x80 else f"\\x{code:02x}" if match.lastindex else match[0]
-
-
-# What llguidance says about a grammar that it refuses, and what the server says.
-_REASONS = (
-    (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
-    (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
-    (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
-    (r"circular", "a reference to itself has other keywords beside it"),
-    (r"[Uu]nsatisfiable|is empty|no lexeme", "no value matches it"),
-    (r"too large|too many|limit|exceed|too big|fuel", "it is too large, or nested too deeply"),
-    (r"look-?a|look-?b|backref", "patterns with look-around or back-references are not supported"),
-    (r"regex|repetition|character class|escape|unclosed|unopened", "its regular expression is not supported"),
-    (r"[Rr]eference|Pointer|[Uu]nresolv|[Rr]etriev|resource", "it has a '$ref' that leads to no part of the schema"),
-    (r"number|integer|f64|Decimal|multiple", "a number in it is not supported"),
-)
-
-
-def error_in(grammar: str) -> str:
-    """Why a grammar is refused, in the words of the server; "" if it is accepted."""
-    from llguidance import LLMatcher
-
-    reason = LLMatcher.validate_grammar(grammar).split("\n")[0]
-    words = (text for pattern, text in _REASONS if re.search(pattern, reason))
-    return next(words, "it cannot be read as a grammar") if reason else ""
-
-
-@functools.lru_cache(1)
-def _tokenizer() -> Any:
-    """A tokenizer with a token for each byte."""
-    from llguidance import LLTokenizer
-
-    return LLTokenizer("byte")
-
-
-def is_empty(grammar: str, start: str = "") -> bool:
-    """Whether no text with this start matches a grammar, which is accepted or is refused for another reason."""
-    from llguidance import LLMatcher
-
-    matcher = LLMatcher(_tokenizer(), grammar, log_level=0)
-    if matcher.is_error():
-        return False
-    n_taken = matcher.try_consume_tokens(list(start.encode())) if start else 0
-    # The first 32 bytes of the mask are those of the 256 bytes; the end of the text follows.
-    return n_taken < len(start) or not (matcher.is_accepting() or any(matcher.compute_bitmask()[:32]))

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Callable, NamedTuple, Union
 
-from .values import ALL_TYPES, GEMMA_QUOTE, STRING, TYPE_NAMES
+from ...schema.types import ALL_TYPES, STRING, TYPE_NAMES
+from .values import GEMMA_QUOTE
 
 
 class Hole(enum.Enum):

@@ -14,14 +14,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...api.parts import target_of
-from .scan import Cursor, Emit, Markers, Mismatch, Reader
-
-TYPE_NAMES: Mapping[type, str] = {
-    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object",
-}  # fmt: skip
-ALL_TYPES = frozenset(TYPE_NAMES.values())
-STRING = frozenset({"string"})
+from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
+from ...schema.types import ALL_TYPES, TYPE_NAMES
 
 GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
 
@@ -185,48 +179,7 @@ class Value:
 
 # Bare text
 
-_MAX_REFERENCES = 8  # The limit of a chain of references, which may be circular. No real schema needs more.
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
-
-
-def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
-    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them. The path is
-    the name of an argument, or a longer path to a value inside the argument, with None for list items."""
-    found: Any = schema
-    for name in path:
-        found = _resolved(found, schema)
-        if isinstance(found, Mapping):
-            found = found.get("items") if name is None else found.get("properties")
-        if name is not None and isinstance(found, Mapping):
-            found = found.get(name)
-    return _types(found, schema, _MAX_REFERENCES)
-
-
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that the references of a schema lead to; None if there is none."""
-    for _ in range(_MAX_REFERENCES):
-        if not isinstance(schema, Mapping) or "$ref" not in schema:
-            return schema
-        schema = target_of(schema["$ref"], root)
-    return None
-
-
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    """The JSON types that a schema allows. `depth` is the limit of combinations within each other."""
-    schema = _resolved(schema, root)
-    if not isinstance(schema, Mapping) or depth == 0:
-        return ALL_TYPES
-    if "type" in schema:
-        named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        names = {name for name in named if isinstance(name, str)}
-        return frozenset(names | ({"null"} if schema.get("nullable") is True else set()))
-    listed = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(listed, list):
-        return frozenset(TYPE_NAMES[type(value)] for value in listed)
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list):
-            return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
-    return ALL_TYPES
 
 
 def text_json(text: str) -> str:

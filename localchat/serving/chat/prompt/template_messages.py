@@ -1,4 +1,4 @@
-"""Converts chat messages and tools to what a chat template supports, and finds out what that is.
+"""Converts chat messages and tools to what a chat template supports (see capabilities.py).
 
 For example, the arguments of tool calls become objects or JSON text, as the template requires. What the template cannot
 print moves to messages that it can: a system message describes the tools, the text of an assistant message has the
@@ -14,17 +14,14 @@ import contextlib
 import hashlib
 import itertools
 import json
-import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable
 
-from .jinja import TemplateError
+from .capabilities import NO_PARAMETERS, Capabilities, Message, Messages
 
-Message = dict[str, Any]
-Messages = Sequence[Mapping[str, Any]]
-# Writes tool calls (`name` and `arguments`) in the format of a model family.
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
+"""Writes tool calls, each with `name` and `arguments`, in the format of a model family."""
 
 _INSTRUCTIONS = """You can call functions. These are on offer, each with a JSON schema of its arguments:
 <tools>
@@ -33,33 +30,15 @@ _INSTRUCTIONS = """You can call functions. These are on offer, each with a JSON 
 To call one, write its name and its arguments like this, once for each call:
 {example}"""
 _EXAMPLE = {"name": "the_name", "arguments": {"an_argument": "its value"}}
-_NO_PARAMETERS = {"type": "object", "properties": {}}
-
-
-class Capabilities(NamedTuple):
-    """What a chat template supports, and what it requires."""
-
-    typed_content: bool = False  # reads `content` only as a list of parts
-    text_arguments: bool = False  # prints arguments without encoding them, so they must be JSON text
-    only_objects: bool = False  # fails on arguments that are not a JSON object
-    one_call: bool = False  # prints at most one tool call of a message
-    null_content: bool = False  # prints tool calls only in a message without content
-    short_ids: bool = False  # refuses tool call ids other than nine letters or digits
-    reasoning_key: str = "reasoning_content"  # the field of a message from which it reads reasoning
-    reasoning_part: bool = False  # reads reasoning from a part of the content
-    lone_reasoning: bool = False  # refuses reasoning in a message that has both text and tool calls
-    has_developer_role: bool = False  # if not, a message of this role gets the role "system"
-    has_system_role: bool = True  # if not, the first user message begins with the text
-    shows_tools: bool = True  # if not, a system message describes the tools
-    shows_calls: bool = True  # if not, calls are written into the text of the message
-    shows_results: bool = True  # supports the role "tool"; if not, a user message has the result
-    no_tools: tuple[()] | None = None  # `tools` of a request without tools: some templates iterate over it
 
 
 def adapt_messages(
     messages: Messages, tools: Messages | None, capabilities: Capabilities, write_calls: CallsWriter
 ) -> list[Message]:
-    """Rewrite a conversation so that a template with these capabilities accepts and prints all of it."""
+    """Rewrite a conversation so that a template with these capabilities accepts and prints all of it.
+
+    The messages of the request stay as they are. `tools` are described in a message if the template does not show them.
+    """
     adapted = [_converted(message, capabilities) for message in messages]
     if tools and not capabilities.shows_tools:
         lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -78,27 +57,28 @@ def whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """A tool with the fields that are optional in the API, and without which many templates fail, after the others."""
     function = {**tool["function"]}
     function.setdefault("description", "")
-    given = function.get("parameters", {})
-    function["parameters"] = {**given, **{key: value for key, value in _NO_PARAMETERS.items() if key not in given}}
+    schema = function.get("parameters", {})
+    function["parameters"] = {**schema, **{key: value for key, value in NO_PARAMETERS.items() if key not in schema}}
     return {**tool, "function": function}
 
 
 def _converted(message: Mapping[str, Any], capabilities: Capabilities) -> Message:
     """A message with the roles, ids, arguments and reasoning that the template reads."""
-    result = {**message, "content": message.get("content", "")}
-    if result["role"] == "developer" and not capabilities.has_developer_role:
-        result["role"] = "system"
-    if "tool_calls" in result:
-        result["tool_calls"] = [_tool_call(call, capabilities) for call in result["tool_calls"]]
-    if capabilities.short_ids and "tool_call_id" in result:
-        result["tool_call_id"] = _short_id(result["tool_call_id"])
-    has_both = result["content"] and "tool_calls" in result
-    if "reasoning_content" in result and not (capabilities.lone_reasoning and has_both):
-        result.setdefault(capabilities.reasoning_key, result["reasoning_content"])
-    return result
+    converted = {**message, "content": message.get("content", "")}
+    if converted["role"] == "developer" and not capabilities.has_developer_role:
+        converted["role"] = "system"
+    if "tool_calls" in converted:
+        converted["tool_calls"] = [_tool_call(call, capabilities) for call in converted["tool_calls"]]
+    if capabilities.short_ids and "tool_call_id" in converted:
+        converted["tool_call_id"] = _short_id(converted["tool_call_id"])
+    has_text_and_calls = converted["content"] and "tool_calls" in converted
+    if "reasoning_content" in converted and not (capabilities.lone_reasoning and has_text_and_calls):
+        converted.setdefault(capabilities.reasoning_key, converted["reasoning_content"])
+    return converted
 
 
 def _tool_call(call: Mapping[str, Any], capabilities: Capabilities) -> Message:
+    """A tool call with the id and the arguments that the template reads."""
     function = call["function"]
     arguments = function["arguments"] or {}
     if capabilities.only_objects and not isinstance(_arguments_object(arguments), dict):
@@ -108,10 +88,10 @@ def _tool_call(call: Mapping[str, Any], capabilities: Capabilities) -> Message:
         arguments = _arguments_object(arguments)
     elif not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    result = {**call, "function": {**function, "arguments": arguments}}
-    if capabilities.short_ids and "id" in result:
-        result["id"] = _short_id(result["id"])
-    return result
+    converted = {**call, "function": {**function, "arguments": arguments}}
+    if capabilities.short_ids and "id" in converted:
+        converted["id"] = _short_id(converted["id"])
+    return converted
 
 
 def _arguments_object(arguments: Any) -> Any:
@@ -198,6 +178,7 @@ def _join_adjacent(messages: list[Message]) -> list[Message]:
 
 
 def _with_content(message: Message, capabilities: Capabilities) -> Message:
+    """A message whose content has the type that the template reads: text, a list of parts, or null."""
     text = {"type": "text", "text": message["content"]}
     if capabilities.reasoning_part and "reasoning_content" in message:
         reasoning = {"type": "thinking", "thinking": message["reasoning_content"]}
@@ -207,79 +188,3 @@ def _with_content(message: Message, capabilities: Capabilities) -> Message:
     if capabilities.null_content and "tool_calls" in message:
         return {**message, "content": None}
     return message
-
-
-def find_capabilities(source: str, render: Callable[[Messages, Messages | None, Capabilities], str]) -> Capabilities:
-    """Find the capabilities of the template with this Jinja source, by rendering small test conversations. Each has a
-    test word in one field; the template supports the field if the rendered text contains the word. `render` renders
-    messages and tools, prepared for these capabilities, and raises TemplateError."""
-
-    def shows(messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
-        try:
-            text = render(messages, tools, capabilities)
-        except TemplateError:
-            return False
-        # Single quotes show that the template prints a dict in Python's notation, so it needs arguments as JSON text.
-        return _NEEDLE in text and "'" + _NEEDLE not in text
-
-    def first_that_shows(messages: Messages, variants: Iterable[Capabilities]) -> Capabilities | None:
-        return next((variant for variant in variants if shows(messages, variant)), None)
-
-    plain = (Capabilities(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ()))
-    found = first_that_shows(_USER, plain) or Capabilities()
-    keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", source)]
-    found = found._replace(
-        # Both tests are needed: some templates print any role, and some contain the word for another purpose.
-        has_developer_role="developer" in source and shows(_DEVELOPER, found._replace(has_developer_role=True)),
-        has_system_role=shows(_SYSTEM, found),
-        # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
-        shows_tools="tools" in source or shows(_HAY, found, tools=_TOOLS),
-        reasoning_key=keys[0] if keys else _REASONING_KEYS[0],
-    )
-    options = itertools.product((False, True), repeat=3)
-    with_calls = (found._replace(null_content=a, short_ids=b, text_arguments=c) for a, b, c in options)
-    found = first_that_shows(_CALL, with_calls) or found._replace(shows_calls=False)
-    may_read_parts = re.search("""['"]thinking['"]""", source)
-    with_parts = [found._replace(reasoning_part=True)] if may_read_parts else []
-    found = first_that_shows(_REASONING, [found, *with_parts]) or found
-    return found._replace(
-        lone_reasoning=found.shows_calls and not shows(_REASONING_AND_CALL, found),
-        shows_results=shows(_RESULT, found),
-        one_call=found.shows_calls and not shows(_TWO_CALLS, found),
-        only_objects=found.shows_calls and not shows(_CALL_WITH_TEXT, found),
-    )
-
-
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
-
-_NEEDLE = "needle"  # The test word.
-_HAY: Messages = ({"role": "user", "content": "hay"},)
-_USER: Messages = ({"role": "user", "content": _NEEDLE},)
-_SYSTEM: Messages = ({"role": "system", "content": _NEEDLE}, *_HAY)
-_DEVELOPER = ({"role": "developer", "content": _NEEDLE}, *_HAY)
-_TOOL = {"name": _NEEDLE, "description": "hay", "parameters": {**_NO_PARAMETERS, "required": []}}
-_TOOLS: Messages = ({"type": "function", "function": _TOOL},)
-
-
-def _call_and_result(arguments: str | Mapping[str, str], result: str) -> Messages:
-    function = {"name": "hay", "arguments": arguments}
-    call = {"id": "call_" + 24 * "0", "type": "function", "function": function}
-    return (
-        *_HAY,
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "name": "hay", "content": result},
-    )
-
-
-_CALL = _call_and_result({_NEEDLE: "hay"}, "hay")
-_CALL_WITH_TEXT = _call_and_result(_NEEDLE, "hay")
-_RESULT = _call_and_result({"hay": "hay"}, _NEEDLE)
-_SECOND = {**_CALL[1]["tool_calls"][0], "id": "call_" + 24 * "1"}
-_TWO_CALLS: Messages = (
-    *_HAY,
-    {**_CALL[1], "tool_calls": [_RESULT[1]["tool_calls"][0], _SECOND]},
-    _CALL[2],
-    {**_CALL[2], "tool_call_id": _SECOND["id"]},
-)
-_REASONING: Messages = (*_HAY, {"role": "assistant", "content": "hay", "reasoning_content": _NEEDLE})
-_REASONING_AND_CALL: Messages = (_CALL[0], {**_CALL[1], "content": "hay", "reasoning_content": "hay"}, _CALL[2])

@@ -1,0 +1,127 @@
+"""The texts of one choice: its content, reasoning and refusal, and the transcript of its sound. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..events import AudioDelta, ContentDelta, ReasoningDelta, RefusalDelta, StreamEvent
+from .text import SurrogateJoiner, ThinkSplitter
+
+# The kinds of text, each with the event of a piece.
+_EVENTS: dict[str, Callable[[str, int, Any], StreamEvent]] = {
+    "content": ContentDelta,
+    "reasoning": ReasoningDelta,
+    "refusal": RefusalDelta,
+    "transcript": lambda text, index, raw: AudioDelta(transcript=text, choice_index=index, raw=raw),
+}
+
+
+class ChoiceText:
+    """Collects the pieces of each kind of text, and makes an event of each piece.
+
+    Args:
+        choice_index: The index of the choice.
+        think_tags: How to treat <think> in the content, see ThinkSplitter.
+        emit: Called with each event.
+        warn: Called with the text of each warning.
+    """
+
+    def __init__(
+        self,
+        choice_index: int,
+        think_tags: str,
+        emit: Callable[[StreamEvent], object],
+        warn: Callable[[str], object],
+    ) -> None:
+        self._choice_index = choice_index
+        self._emit_event = emit
+        self._warn = warn
+        self._pieces: dict[str, list[str]] = {kind: [] for kind in _EVENTS}
+        self._joiners = {kind: SurrogateJoiner(warn) for kind in _EVENTS}
+        # The content as received, with tags, and the splitter of the tags; None if the server separates the reasoning.
+        self._content: list[str] = []
+        self._splitter: ThinkSplitter | None = ThinkSplitter(think_tags)
+        # Whether text came in deltas, so that a complete message repeats it.
+        self._came_in_deltas = False
+        self.raw: Any = None  # The payload that is being added.
+
+    def __getitem__(self, kind: str) -> str:
+        """The whole text of a kind."""
+        pieces = self._pieces[kind]
+        pieces[:] = ["".join(pieces)]
+        return pieces[0]
+
+    @property
+    def n_characters(self) -> int:
+        """The number of characters of the content."""
+        return sum(map(len, self._pieces["content"]))
+
+    def add(self, kind: str, text: str) -> None:
+        """Add the text of a delta."""
+        self._came_in_deltas = True
+        self._add(kind, text)
+
+    def add_whole(self, kind: str, text: str) -> bool:
+        """Add the text of a complete message. After deltas, only what they lacked is emitted.
+
+        Returns False, with a warning, if the text does not begin with that of the deltas: it is not added.
+        """
+        # The content of the message may have the tags or not, so it is compared with the content in both forms.
+        for known in [self._content, self._pieces["content"]] if kind == "content" else [self._pieces[kind]]:
+            seen = "".join(known)
+            known[:] = [seen]
+            if seen.strip().startswith(text.strip()):
+                return True
+            if text.startswith(seen):
+                self._add(kind, text[len(seen) :])
+                return True
+        if self._came_in_deltas:
+            self._warn(f"the {kind} of the last message differs from the {kind} before it, which is used")
+            return False
+        self._add(kind, text)  # Some servers send the pieces in messages.
+        return True
+
+    def _add(self, kind: str, text: str) -> None:
+        if kind != "content":
+            self._emit(kind, text)
+            return
+        self._content.append(text)
+        if self._splitter is None or self._splitter.state == "text":
+            self._emit("content", text)
+            return
+        for part, piece in self._splitter.feed(text):
+            self._emit(part, piece)
+
+    def _emit(self, kind: str, text: str, ended: bool = False) -> None:
+        text = self._joiners[kind].feed(text, ended)
+        if text:
+            self._pieces[kind].append(text)
+            self._emit_event(_EVENTS[kind](text, self._choice_index, self.raw))
+
+    def separate_reasoning(self) -> None:
+        """From now on the server separates the reasoning itself, so the content is not searched for tags."""
+        if self._splitter is not None:
+            self.release()
+            self._splitter = None
+
+    def release(self) -> None:
+        """Emit the held text, which may have been the beginning of a tag or of a surrogate pair."""
+        for kind, text in self._splitter.feed("", ended=True) if self._splitter is not None else ():
+            self._emit(kind, text)
+        for kind in self._joiners:
+            self._emit(kind, "", ended=True)
+
+    def close(self, is_cut: bool) -> None:
+        """At the end of a response: reasoning whose tag is never closed is text, unless the response was cut."""
+        splitter = self._splitter
+        if splitter is not None and splitter.state == "reasoning" and not is_cut:
+            text = splitter.opening + self["reasoning"]
+            self._pieces["reasoning"] = []
+            self._emit("content", text)
+            self._warn("the reasoning is never closed by </think>: all of the content is text")
+        elif splitter is not None and splitter.state == "reasoning":
+            self._warn("the text ends inside <think>: the reasoning may contain the answer")
+        before, tag, _ = "".join(self._content).partition("</think>")
+        if tag and not self["reasoning"] and "<think>" not in before:
+            self._warn("the text has a </think> without <think>: is it a case for think_tags='prefilled'?")

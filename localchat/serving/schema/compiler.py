@@ -1,0 +1,50 @@
+"""What llguidance, which compiles and enforces grammars, says of a grammar."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+# What llguidance says about a grammar that it refuses, and what the server says.
+_REASONS = (
+    (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
+    (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
+    (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
+    (r"circular", "a reference to itself has other keywords beside it"),
+    (r"[Uu]nsatisfiable|is empty|no lexeme", "no value matches it"),
+    (r"too large|too many|limit|exceed|too big|fuel", "it is too large, or nested too deeply"),
+    (r"look-?a|look-?b|backref", "patterns with look-around or back-references are not supported"),
+    (r"regex|repetition|character class|escape|unclosed|unopened", "its regular expression is not supported"),
+    (r"[Rr]eference|Pointer|[Uu]nresolv|[Rr]etriev|resource", "it has a '$ref' that leads to no part of the schema"),
+    (r"number|integer|f64|Decimal|multiple", "a number in it is not supported"),
+)
+
+
+def error_in(grammar: str) -> str:
+    """Why a grammar is refused, in the words of the server; "" if it is accepted."""
+    from llguidance import LLMatcher
+
+    reason = LLMatcher.validate_grammar(grammar).split("\n")[0]
+    words = (text for pattern, text in _REASONS if re.search(pattern, reason))
+    return next(words, "it cannot be read as a grammar") if reason else ""
+
+
+@functools.lru_cache(1)
+def _tokenizer() -> Any:
+    """A tokenizer with a token for each byte."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+def is_empty(grammar: str, start: str = "") -> bool:
+    """Whether no text with this start matches a grammar, which is accepted or is refused for another reason."""
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(_tokenizer(), grammar, log_level=0)
+    if matcher.is_error():
+        return False
+    n_taken = matcher.try_consume_tokens(list(start.encode())) if start else 0
+    # The first 32 bytes of the mask are those of the 256 bytes; the end of the text follows.
+    return n_taken < len(start) or not (matcher.is_accepting() or any(matcher.compute_bitmask()[:32]))

@@ -1,0 +1,309 @@
+"""The grammar of a prepared schema, and the parts of a schema that no grammar enforces, each with its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, NamedTuple
+
+from .compiler import error_in, is_empty
+from .prepare import MAX_INTEGER, Schema
+from .types import possible_types
+from .walk import ROOT, Place, at_pointer, children, reachable, subschemas, target_of, unescaped
+
+# What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
+_SPACE = "[ ]|\\n[ ]{0,40}"
+_WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Without those of the form \uXXXX.
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
+# What a pattern has that matches only texts with control characters: such a character, or an escape.
+_MAY_NEED_CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[A-Za-z0-9]")
+# The limits of work that cannot be interrupted: llguidance compares all properties of an object, and all patterns with
+# the properties. Levels of schemas, which references continue, are on the stack.
+_MAX_PROPERTIES, _MAX_NAMES, _MAX_LEVELS = 3000, 5000, 600
+# To find the place of an error, this many times the text of the schema is compiled, and a minimum of characters, in so
+# many parts: each takes some tenths of a millisecond.
+_MAX_TRIED, _MIN_TRIED, _MAX_PARTS = 2, 20_000, 2000
+# The limits of the parts that are left out of a schema, and of the characters that are checked for it.
+_MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
+
+Node = tuple[Place, Schema]  # A schema inside another one, and its place.
+
+
+class Refusal(NamedTuple):
+    """A part of a schema that is not enforced."""
+
+    place: Place  # Of the innermost schema that has the part.
+    keyword: str  # The part; "" for the schema as a whole.
+    reason: str
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer to the part."""
+        return self.place.pointer + (self.keyword and f"/{self.keyword}")
+
+
+def json_rule(schema: Any) -> str:
+    """The body of a rule: JSON that matches a prepared schema."""
+    schema = {} if schema is True else schema
+    if isinstance(schema, dict):
+        options = {**schema.get("x-guidance", {}), "whitespace_pattern": _SPACE}
+        if _forbids_escapes(schema):
+            options.update(_WITHOUT_ESCAPES)
+        schema = {**schema, "x-guidance": options}
+    return f"%json {json.dumps(schema)}"
+
+
+def loosened(schema: Schema) -> tuple[Schema, list[Refusal]]:
+    """A prepared schema of objects without what cannot be enforced, and each part that was left out."""
+    first = refusal(schema)
+    if first is None:
+        return schema, []
+    refusals = [first]
+    text = json.dumps({**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}})
+    schema = json.loads(text)
+    for _ in range(min(_MAX_LEFT_OUT, 1 + _MAX_CHECKED // len(text))):
+        refused = refusal(schema)
+        if refused is None:
+            return schema, refusals
+        refusals.append(refused)
+        if not refused.pointer:
+            break
+        _leave_out(refused, schema)
+    return {"type": "object"}, refusals
+
+
+def _leave_out(refused: Refusal, schema: Schema) -> None:
+    """Remove a keyword of an inner schema, or all that the inner schema restricts beside its type."""
+    pointer = refused.place.pointer
+    if refused.keyword:
+        del at_pointer(pointer, schema)[refused.keyword]
+        return
+    parent, _, step = pointer.rpartition("/")
+    holder = at_pointer(parent, schema)
+    key = int(step) if isinstance(holder, list) else unescaped(step)
+    part = holder[key]
+    holder[key] = {"type": part["type"]} if isinstance(part, dict) and part.keys() > {"type"} else True
+
+
+def refusal(schema: Any) -> Refusal | None:
+    """The first part of a prepared schema that cannot be enforced; None if all of it is."""
+    if not isinstance(schema, dict):
+        reason = error_in("start: " + json_rule(schema))
+        return Refusal(ROOT, "", reason) if reason else None
+    nodes: list[Node] = []
+    refused = _size_refusal(schema, nodes)
+    refused = refused or next(_keyword_refusals(nodes, is_lenient="lenient" in schema.get("x-guidance", {})), None)
+    if refused is None and _forbids_escapes(schema):
+        refused = next((Refusal(place, "", _NO_CONTROL) for place, node in nodes if _needs_escapes(node)), None)
+    if refused is None and _is_endless(schema, [node for _, node in nodes]):
+        refused = Refusal(ROOT, "", "no value of it is finite")
+    if refused is not None:
+        return refused
+    reason = error_in("start: " + json_rule(schema))
+    return _smallest_refused(schema, nodes, reason) if reason else None
+
+
+def _smallest_refused(schema: Schema, nodes: Sequence[Node], reason: str) -> Refusal:
+    """The smallest part of a schema that llguidance refuses alone; the whole schema with the reason if none is found.
+
+    The parts lose their references, since they are compiled without definitions.
+    """
+    options = {"x-guidance": schema.get("x-guidance", {})}
+    texts = {json_rule({**node, **options}): place for place, node in reversed(nodes[1:])}
+    n_left = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED)
+    for text, place in sorted(texts.items(), key=lambda item: len(item[0]))[:_MAX_PARTS]:
+        n_left -= len(text)
+        if n_left <= 0:
+            break
+        error = error_in("start: " + re.sub(r'"\$ref": "[^"]*"', '"title": ""', text))
+        if error:
+            return Refusal(place, "", error)
+    return Refusal(ROOT, "", reason)
+
+
+def _size_refusal(schema: Schema, nodes: list[Node]) -> Refusal | None:
+    """Refuse a schema that is too large for llguidance, and collect the schemas in it that are used."""
+    n_squares = n_pairs = 0
+    for place, node, n_levels in reachable(schema):
+        if n_levels > _MAX_LEVELS:
+            return Refusal(place, "", "it is nested too deeply")
+        if not isinstance(node, dict):
+            continue
+        nodes.append((place, node))
+        n, n_patterns = len(node.get("properties", ())), len(node.get("patternProperties", ()))
+        n_squares += n * n
+        n_pairs += n_patterns * (n + 50)
+        if n > _MAX_PROPERTIES:
+            return Refusal(place, "properties", f"it has {n} names, the limit is {_MAX_PROPERTIES}")
+        if n_squares > _MAX_PROPERTIES**2:
+            reason = f"its objects have too many properties together; the limit of one is {_MAX_PROPERTIES}"
+            return Refusal(place, "", reason)
+        if n_pairs > _MAX_NAMES:
+            limit = f"with {n} properties, the limit is {_MAX_NAMES // (n + 50)}, less if other objects have patterns"
+            return Refusal(place, "patternProperties", f"it has {n_patterns} patterns; {limit}")
+    return None
+
+
+# --- control characters ---
+
+_NO_CONTROL = "a control character is not supported with objects that may have names of any text"
+
+
+def _forbids_escapes(schema: Schema) -> bool:
+    r"""Whether no text has \u escapes, with which a listed name could be written as another name."""
+    is_lenient = schema.get("x-guidance", {}).get("lenient")
+    return not is_lenient and any(_has_other_names(node) for _, node in subschemas(schema))
+
+
+def _has_other_names(node: Any) -> bool:
+    names = isinstance(node, dict) and (node.get("properties") or node.get("required") or node.get("patternProperties"))
+    return bool(names) and node.get("additionalProperties", True) is not False
+
+
+def _needs_escapes(node: Schema) -> bool:
+    """Whether all texts that match one of the keywords have control characters."""
+    if _CONTROL.search(json.dumps([node.get("const"), node.get("enum")])):
+        return True
+    pattern = node.get("pattern")
+    if pattern is None or not _MAY_NEED_CONTROL.search(pattern):
+        return False
+    return is_empty(
+        f"start: %json {json.dumps({'type': 'string', 'pattern': pattern, 'x-guidance': _WITHOUT_ESCAPES})}"
+    )
+
+
+# --- schemas of which no value is finite ---
+
+
+@dataclass
+class _Need:
+    """One of several schemas must have a finite value, so that another schema may have one."""
+
+    schema: int  # The id of the schema that has the need.
+    is_met: bool = False
+
+
+def _is_endless(root: Schema, nodes: Sequence[Schema]) -> bool:
+    """Whether each value of a schema has another one inside it, without end."""
+    n_unmet: dict[int, int] = {}  # The number of needs of each schema, by its id.
+    needs: dict[int, list[_Need]] = defaultdict(list)  # Those that a schema meets if it has a finite value.
+    for node in nodes:
+        choices = [schemas for schemas in _needed(node, root) if all(isinstance(schema, dict) for schema in schemas)]
+        n_unmet[id(node)] = len(choices)
+        for schemas in choices:
+            need = _Need(id(node))
+            for schema in schemas:
+                needs[id(schema)].append(need)
+    finite = [schema for schema, n in n_unmet.items() if n == 0]
+    for schema in finite:  # The list grows meanwhile, by each schema once.
+        for need in needs.get(schema, ()):
+            if not need.is_met:
+                need.is_met = True
+                n_unmet[need.schema] -= 1
+                if n_unmet[need.schema] == 0:
+                    finite.append(need.schema)
+    return n_unmet[id(root)] > 0
+
+
+def _needed(node: Schema, root: Schema) -> Iterator[Sequence[Any]]:
+    """The schemas that a value of a schema needs: one of each sequence."""
+    if "$ref" in node:
+        yield [target_of(node["$ref"], root)]
+    for part in node.get("allOf", ()):
+        yield [part]
+    if node.get("type") == "object":
+        for name in node.get("required", ()):
+            yield [node.get("properties", {}).get(name)]
+    if node.get("type") == "array" and node.get("minItems", 0) > 0 and not isinstance(node.get("items"), list):
+        yield [node.get("items")]
+    for keyword in ("anyOf", "oneOf"):
+        if node.get(keyword):
+            yield node[keyword]
+
+
+# --- the functions that refuse a keyword ---
+
+
+def _keyword_refusals(nodes: Sequence[Node], *, is_lenient: bool) -> Iterator[Refusal]:
+    """What the keywords of each schema have that is not enforced; with `is_lenient`, not what llguidance ignores."""
+    for place, node in nodes:
+        for keyword in filter(node.__contains__, _KEYWORDS):
+            reason = _KEYWORDS[keyword](keyword, node, is_lenient)
+            if reason:
+                yield Refusal(place, keyword, reason)
+        integer = _inexact(node)
+        if integer is not None:
+            yield Refusal(place, "", f"{integer} is larger than 2^53, so it would be rounded")
+        if _has_near_bounds(node):
+            yield Refusal(place, "", "an exclusive bound that is less than 1 from the other bound is not supported")
+
+
+def _unsupported(keyword: str, node: Schema, is_lenient: bool) -> str:
+    return "" if is_lenient else f"'{keyword}' is not supported"
+
+
+def _min_properties(keyword: str, node: Schema, is_lenient: bool) -> str:
+    least, required = node[keyword], node.get("required", ())
+    names = node.get("properties", {}).keys() | set(required)
+    if node.get("additionalProperties", True) is False and not node.get("patternProperties"):
+        return f"it is {least}, and the number of possible names is {len(names)}" if least > len(names) else ""
+    if least <= max(1, len(required) + 1) or is_lenient:
+        return ""
+    return "2 or more can only be enforced for names that are listed"
+
+
+def _pattern_properties(keyword: str, node: Schema, is_lenient: bool) -> str:
+    """Refuse a pattern that matches no name beside the listed ones, or patterns that match all names."""
+    patterns, listed = node[keyword], dict.fromkeys(node.get("properties", ()), False)
+    tests = [{keyword: {pattern: True}, "additionalProperties": False} for pattern in patterns]
+    if patterns and _has_other_names(node):
+        tests.append({keyword: dict.fromkeys(patterns, False), "additionalProperties": True})
+    for test in tests:
+        schema = {"type": "object", "properties": listed, "minProperties": 1, **test}
+        if is_empty("start: " + json_rule(schema), '{"'):
+            return "a pattern matches only names that are in 'properties', or all"
+    return ""
+
+
+def _inexact(node: Schema) -> int | None:
+    """An integer in the keywords of a schema that llguidance would round; None if there is none."""
+    inner = {keyword for keyword, _, _ in children(node)}
+    stack: list[Any] = [{keyword: value for keyword, value in node.items() if keyword not in inner}]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            stack += (item for name, item in value.items() if name not in ("default", "example", "examples"))
+        elif isinstance(value, list):
+            stack += value
+        elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+            return value
+    return None
+
+
+def _has_near_bounds(node: Schema) -> bool:
+    """Whether a whole number is an exclusive bound near the other one: llguidance includes it."""
+    if possible_types(node) == {"integer"}:
+        return False
+    bounds: list[Any] = []
+    is_whole = False
+    for name in ("Minimum", "Maximum"):
+        exclusive, bound = node.get(f"exclusive{name}", False), node.get(name.lower())
+        bounds.append(bound if isinstance(exclusive, bool) else exclusive)
+        is_whole = is_whole or (exclusive is not False and bounds[-1] is not None and bounds[-1] % 1 == 0)
+    return is_whole and None not in bounds and 0 < bounds[1] - bounds[0] < 1
+
+
+# Keywords that no grammar enforces.
+_NOT_ENFORCED = (
+    "$dynamicRef", "$recursiveRef", "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if",
+    "maxContains", "minContains", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+    "uniqueItems",
+)  # fmt: skip
+_KEYWORDS: Mapping[str, Callable[[str, Schema, bool], str]] = {
+    **dict.fromkeys(_NOT_ENFORCED, _unsupported),
+    "minProperties": _min_properties,
+    "patternProperties": _pattern_properties,
+}

@@ -1,0 +1,262 @@
+"""Prepares a JSON Schema for llguidance: a schema of the same values, in the keywords that llguidance knows.
+
+Three things are read in the way of the programs that write schemas for models, and not by the letter of the standard:
+
+- A schema with the keywords of objects alone is one of objects.
+- An object that declares properties has no others, unless the schema says that it may have others.
+- `nullable` adds the type null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Callable
+from urllib.parse import quote
+
+from .exclusion import exclude_each_other
+from .patterns import whole_names, with_closed_classes
+from .types import declared_types, is_of_objects
+from .walk import ANNOTATIONS, IN_PLACE, escaped, resolved, schemas_of_value, target_of, with_children
+
+# The formats that llguidance enforces. By the standard, all others are annotations.
+_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
+# llguidance reads numbers as floats, which have all integers up to this one.
+MAX_INTEGER = 1 << 53
+# The limits of the schemas that are read to prepare one, and of the pairs of branches that are compared for this.
+_MAX_READ, _MAX_PAIRS = 300_000, 50_000
+# A reference to a definition with a simple name, or to the root.
+_DEFINITION = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
+
+Schema = dict[str, Any]
+
+
+class Closing(Enum):
+    """Whether an object that declares properties is closed for others."""
+
+    HERE = "here"
+    # It is a part of a combination, which is closed for names that no part declares.
+    AROUND = "around"
+    # It is inside `oneOf`: a closed object could match one branch where open ones match two.
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a schema is, for the functions that prepare it."""
+
+    preparation: Preparation  # Of the whole schema.
+    closing: Closing
+
+    @property
+    def root(self) -> Any:
+        return self.preparation.root
+
+    def prepared(self, schema: Any) -> Any:
+        return self.preparation.prepared(schema, self)
+
+
+class Preparation:
+    """The preparation of one schema: what has been read, and the definitions that are added."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self._n_read = self._n_pairs = 0
+        # Targets of references that are needed in another form than at their place, or whose place may change.
+        self._definitions: dict[str, Any] = {}
+
+    def result(self) -> Any:
+        schema = self.prepared(self.root, Context(self, Closing.HERE))
+        if self._definitions:
+            schema["$defs"] = {**schema.get("$defs", {}), **self._definitions}
+        return schema
+
+    def prepared(self, schema: Any, context: Context) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        self.count(1)
+        schema = _without_defaults(schema)
+        if _is_only_all_of(schema):
+            (only,) = schema.pop("allOf")
+            return self.prepared({**only, **schema} if isinstance(only, dict) else only, context)
+        schema = _with_listed_names(_with_type(schema, context), context)
+        # A choice or a reference alone has no names: its schemas are closed themselves.
+        is_choice = len(keywords := _keywords(schema)) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
+        parts = [] if is_choice else list(schemas_of_value(schema, self.root))
+        self.count(len(parts))
+        of_parts = context
+        if context.closing is Closing.HERE and len(parts) > 1:
+            of_parts = replace(context, closing=Closing.AROUND)
+        schema = _with_any_of(schema, of_parts)
+        result: Schema = {}
+        for keyword, value in schema.items():
+            result[keyword] = _prepared_keyword(keyword, value, _inner_context(keyword, context, of_parts))
+        if context.closing is Closing.HERE and not is_choice:
+            _close(result, parts)
+        return result
+
+    def count(self, n_schemas: int) -> None:
+        self._n_read += n_schemas
+        if self._n_read > _MAX_READ:
+            raise ValueError("it is too large, or combines too many schemas")
+
+    def may_compare(self, n_branches: int) -> bool:
+        self._n_pairs += n_branches**2
+        return self._n_pairs <= _MAX_PAIRS
+
+    def defined(self, reference: str, target: Any, context: Context) -> str:
+        """A reference to a definition, which is the target of another reference, prepared for this context."""
+        name = f"{reference} {context.closing.value}".replace("/", ".")
+        if name not in self._definitions:
+            self._definitions[name] = None  # It may refer to itself.
+            self._definitions[name] = self.prepared(target, context)
+        return "#/$defs/" + quote(escaped(name))
+
+
+def prepared(schema: Any) -> Any:
+    """A schema for llguidance. Raises ValueError if it is too large."""
+    return Preparation(schema).result()
+
+
+def _inner_context(keyword: str, context: Context, of_parts: Context) -> Context:
+    """The context of the schemas in a keyword: those that apply to the same value are parts of a combination."""
+    if context.closing is Closing.NEVER or keyword == "oneOf":
+        return replace(context, closing=Closing.NEVER)
+    if keyword in IN_PLACE or keyword == "$ref":
+        return of_parts
+    return replace(context, closing=Closing.HERE)
+
+
+def _keywords(schema: Schema) -> frozenset[str]:
+    return frozenset(schema.keys() - ANNOTATIONS - {"type"})
+
+
+# --- the functions that rewrite a schema as a whole ---
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    """A schema without keywords that restrict nothing, or that are none of JSON Schema."""
+
+    def is_default(keyword: str, value: Any) -> bool:
+        if keyword == "propertyNames":
+            is_free = isinstance(value, dict) and not _keywords(value) and "string" in value.get("type", "string")
+            return value is True or is_free
+        if keyword == "format":
+            return str(value) not in _FORMATS
+        return keyword == "x-guidance" or (keyword == "uniqueItems" and value is False)
+
+    return {keyword: value for keyword, value in schema.items() if not is_default(keyword, value)}
+
+
+def _is_only_all_of(schema: Schema) -> bool:
+    """Whether a schema is that of its `allOf`, which has one schema."""
+    return _keywords(schema) == {"allOf"} and len(schema["allOf"]) == 1 and "type" not in schema
+
+
+def _with_type(schema: Schema, context: Context) -> Schema:
+    """A schema whose type includes that of `nullable`, and that of an object which names none."""
+    if "type" in schema and schema.get("nullable") is True:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return {**schema, "type": [*types, *({"null"} - set(types))]}
+    is_object = is_of_objects(schema) or ("type" in schema and declared_types(schema) == frozenset({"object"}))
+    return {**schema, "type": "object"} if is_object and context.closing is not Closing.NEVER else schema
+
+
+def _with_listed_names(schema: Schema, context: Context) -> Schema:
+    """A schema with listed names as properties, so that none is repeated.
+
+    They may be listed by patterns of a few names, or by `propertyNames`, which may also become a pattern.
+    """
+    names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
+    if isinstance(names, dict) and _keywords(names) == {"$ref"}:
+        names = resolved(names, context.root)
+    properties, patterns = dict(schema.get("properties", {})), dict(schema.get("patternProperties", {}))
+    for pattern in list(patterns):
+        listed = whole_names(pattern)
+        if listed:
+            value = patterns.pop(pattern)
+            for name in listed:
+                properties[name] = {"allOf": [properties[name], value]} if name in properties else value
+    changed: Schema = {"properties": properties} if properties else {}
+    is_replaced = False
+    if isinstance(names, dict) and not patterns:
+        keywords = _keywords(names)
+        if keywords in ({"const"}, {"enum"}) and names.get("type", "string") == "string":
+            values = [names["const"]] if keywords == {"const"} else names["enum"]
+            listed = [name for name in values if isinstance(name, str)]
+            changed["properties"] = {name: properties.get(name, others) for name in listed}
+            is_replaced = True
+        elif not properties and keywords and (keywords == {"pattern"} or keywords <= {"minLength", "maxLength"}):
+            length = f"^[\\s\\S]{{{int(names.get('minLength', 0))},{names.get('maxLength', '')}}}$"
+            patterns = {names.get("pattern", length): others}
+            is_replaced = True
+    if is_replaced:
+        changed["additionalProperties"] = False
+    if patterns:
+        changed["patternProperties"] = patterns
+    dropped = {"patternProperties"} | ({"propertyNames"} if is_replaced else set())
+    return {**{keyword: value for keyword, value in schema.items() if keyword not in dropped}, **changed}
+
+
+def _with_any_of(schema: Schema, context: Context) -> Schema:
+    """A schema with `anyOf` in place of `oneOf`, if it is plain that no value matches two branches."""
+    if "oneOf" not in schema or "anyOf" in schema or not context.preparation.may_compare(len(schema["oneOf"])):
+        return schema
+    branches = [
+        target_of(branch["$ref"], context.root) if isinstance(branch, dict) and "$ref" in branch else branch
+        for branch in schema["oneOf"]
+    ]
+    if not exclude_each_other(branches, are_closed=context.closing is Closing.HERE):
+        return schema
+    return {("anyOf" if keyword == "oneOf" else keyword): value for keyword, value in schema.items()}
+
+
+def _close(schema: Schema, parts: list[Schema]) -> None:
+    """Allow only the names that the parts of an object declare, if they declare any and allow no others."""
+    declares = any("properties" in part for part in parts)
+    if not declares or any("additionalProperties" in part for part in parts):
+        return
+    if len(parts) > 1 and any("oneOf" in part for part in (schema, *parts[1:])):
+        return
+    for keyword, sources in (("properties", ("properties", "required")), ("patternProperties", ("patternProperties",))):
+        names = [name for part in parts for source in sources for name in part.get(source, ())]
+        if names:
+            declared = schema.get(keyword, {})
+            schema[keyword] = {**declared, **{name: True for name in names if name not in declared}}
+    schema["additionalProperties"] = False
+
+
+# --- the functions that prepare the value of a keyword ---
+
+
+def _prepared_keyword(keyword: str, value: Any, context: Context) -> Any:
+    prepare = _KEYWORDS.get(keyword)
+    return with_children(keyword, value, context.prepared) if prepare is None else prepare(value, context)
+
+
+def _reference(value: str, context: Context) -> str:
+    """A reference to the same schema. Its target keeps its place if that is a definition, unless it is a part."""
+    target = target_of(value, context.root)
+    if target is None or (context.closing is Closing.HERE and _DEFINITION.fullmatch(value)):
+        return value
+    return context.preparation.defined(value, target, context)
+
+
+def _pattern(value: str, context: Context) -> str:
+    return with_closed_classes(value)
+
+
+def _whole_number(value: Any, context: Context) -> Any:
+    """An integer in place of a float such as 2.0, which llguidance refuses as a length."""
+    is_whole = isinstance(value, float) and abs(value) < MAX_INTEGER and value % 1 == 0
+    return int(value) if is_whole else value
+
+
+_BOUNDS = ("Length", "Items", "Properties", "Contains", "imum")
+_KEYWORDS: Mapping[str, Callable[[Any, Context], Any]] = {
+    "$ref": _reference,
+    "pattern": _pattern,
+    **{f"{word}{of}": _whole_number for word in ("min", "max") for of in _BOUNDS},
+}

@@ -1,0 +1,93 @@
+"""What a schema says of a value where that is plain: its types, the values that it lists, the limits of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .walk import ANNOTATIONS, resolved
+
+TYPE_NAMES: Mapping[type, str] = {
+    str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array", dict: "object",
+}  # fmt: skip
+ALL_TYPES = frozenset(TYPE_NAMES.values())
+STRING = frozenset({"string"})
+
+# Keywords that only objects have.
+_OF_OBJECTS = frozenset(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"))
+# Keywords that do not change which values of its types a schema allows. `nullable` adds a type.
+_FREE = ANNOTATIONS | {"nullable", "x-guidance"}
+# The limit of combinations within each other.
+_MAX_DEPTH = 8
+
+
+def types_at(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
+    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them.
+
+    The path is the name of an argument, or a longer path to a value inside the argument, with None for list items.
+    """
+    node: Any = schema
+    for name in path:
+        node = resolved(node, schema)
+        if isinstance(node, Mapping):
+            node = node.get("items") if name is None else node.get("properties")
+        if name is not None and isinstance(node, Mapping):
+            node = node.get(name)
+    return _types(node, schema, _MAX_DEPTH)
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    schema = resolved(schema, root)
+    if not isinstance(schema, Mapping) or depth == 0:
+        return ALL_TYPES
+    types = declared_types(schema)
+    if types is not None:
+        return types
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
+    return ALL_TYPES
+
+
+def declared_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
+    """The types that a schema names, or those of the values that it lists; None if it has neither."""
+    if "type" in schema:
+        names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        types = frozenset(name for name in names if isinstance(name, str))
+        return types | {"null"} if schema.get("nullable") is True else types
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return frozenset(TYPE_NAMES[type(value)] for value in values) if isinstance(values, list) else None
+
+
+def is_of_objects(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema names no type, and has a keyword that only objects have."""
+    return bool(_OF_OBJECTS & schema.keys()) and not {"type", "const", "enum", "$ref"} & schema.keys()
+
+
+def possible_types(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The types of the values that a schema allows by its own keywords. Numbers include integers."""
+    if is_of_objects(schema):
+        return frozenset({"object"})
+    types = declared_types(schema)
+    if types is None:
+        return ALL_TYPES
+    return types | {"integer"} if "number" in types else types
+
+
+def restrictions(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The keywords of a schema that may restrict values."""
+    return frozenset(schema.keys() - _FREE)
+
+
+def is_free(schema: Any) -> bool:
+    """Whether every value of the types of a schema matches it."""
+    if not isinstance(schema, dict):
+        return schema is True
+    keywords = restrictions(schema)
+    return keywords <= {"type"} or (keywords == {"anyOf"} and all(map(is_free, schema["anyOf"])))
+
+
+def listed_texts(schema: Any) -> frozenset[str]:
+    """The texts of a constant or an enum; empty if the schema is another one."""
+    values = schema.get("enum", [schema.get("const")]) if isinstance(schema, dict) else []
+    return frozenset(values) if all(isinstance(value, str) for value in values) else frozenset()

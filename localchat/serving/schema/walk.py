@@ -1,0 +1,154 @@
+"""The structure of JSON Schemas: the schemas inside a schema, their places, and where references lead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, NamedTuple
+from urllib.parse import unquote
+
+# Keywords whose value is a schema, a list of schemas, or an object of schemas. Values of other keywords are data.
+ONE = frozenset(
+    ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
+     "unevaluatedItems", "unevaluatedProperties")
+)  # fmt: skip
+LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
+DEFINITIONS = frozenset(("$defs", "definitions"))
+# Keywords whose schemas apply to the same value as the schema that has them.
+IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+# Keywords that restrict no value.
+ANNOTATIONS = frozenset(
+    ("title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
+     "$defs", "definitions", "$schema", "$id", "format_description")
+)  # fmt: skip
+
+# The index of a list in a JSON pointer. No schema has a list of more than nine digits.
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+# The limit of a chain of references, which may be circular. No real schema needs more.
+_MAX_REFERENCES = 8
+
+
+class Place(NamedTuple):
+    """The place of a schema inside another one.
+
+    A place has its last step alone: the pointers of all places together could be much longer than the schema.
+    """
+
+    parent: Place | None = None  # None: the step leads there from the root.
+    step: str = ""  # A JSON pointer from the parent, "" for the parent itself.
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer to the schema, from the root."""
+        steps: list[str] = []
+        place: Place | None = self
+        while place is not None:
+            steps.append(place.step)
+            place = place.parent
+        return "".join(reversed(steps))
+
+
+ROOT = Place()
+
+
+def children(schema: Any) -> Iterator[tuple[str, str, Any]]:
+    """The schemas directly inside a schema: the keyword, the JSON pointer from the schema, and the inner schema."""
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        items: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, list) and (keyword in LISTS or keyword == "items"):
+            items = enumerate(value)
+        elif isinstance(value, dict) and keyword in MAPS:
+            items = (item for item in value.items() if keyword != "dependencies" or not isinstance(item[1], list))
+        elif keyword in ONE:
+            yield keyword, f"/{keyword}", value
+        for name, child in items:
+            yield keyword, f"/{keyword}/{escaped(str(name))}", child
+
+
+def with_children(keyword: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """The value of a keyword, with each schema directly inside it converted."""
+    if isinstance(value, list) and (keyword in LISTS or keyword == "items"):
+        return [convert(child) for child in value]
+    if isinstance(value, dict) and keyword in MAPS:
+        return {name: convert(child) for name, child in value.items()}
+    return convert(value) if keyword in ONE else value
+
+
+def subschemas(schema: Any) -> Iterator[tuple[Place, Any]]:
+    """A schema and all schemas inside it, with their places."""
+    stack = [(ROOT, schema)]
+    while stack:
+        place, node = stack.pop()
+        yield place, node
+        stack += reversed([(Place(place, step), child) for _, step, child in children(node)])
+
+
+def reachable(schema: Any) -> Iterator[tuple[Place, Any, int]]:
+    """As `subschemas`, with definitions only if they are used, and with the number of schemas around each."""
+    stack, seen = [(ROOT, schema, 0)], set()
+    while stack:
+        place, node, n_levels = stack.pop()
+        if isinstance(node, dict):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+        yield place, node, n_levels
+        inner = [(Place(place, step), child) for name, step, child in children(node) if name not in DEFINITIONS]
+        reference = node.get("$ref") if isinstance(node, dict) else None
+        if isinstance(reference, str) and reference.startswith("#"):
+            inner.append((Place(None, unquote(reference[1:])), target_of(reference, schema)))
+        stack += [(place, child, n_levels + 1) for place, child in reversed(inner)]
+
+
+def escaped(name: str) -> str:
+    """A name as a step of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def unescaped(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def target_of(reference: Any, root: Any) -> Any:
+    """The schema to which a reference leads, a JSON pointer inside the root; None if there is none."""
+    if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
+        return None
+    return at_pointer(unquote(reference[1:]), root)
+
+
+def at_pointer(pointer: str, root: Any) -> Any:
+    """The value at a JSON pointer; None if there is none."""
+    for step in pointer.split("/")[1:]:
+        if isinstance(root, dict):
+            root = root.get(unescaped(step))
+        elif isinstance(root, list) and _INDEX.fullmatch(step) and int(step) < len(root):
+            root = root[int(step)]
+        else:
+            return None
+    return root
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """The schema to which the references of a schema lead; None if there is none."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, dict) or "$ref" not in schema:
+            return schema
+        schema = target_of(schema["$ref"], root)
+    return None
+
+
+def schemas_of_value(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
+    """The schemas that apply to the same value as a schema, with itself, through references."""
+    stack, seen = [schema], set()
+    while stack:
+        part = stack.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        stack.append(target_of(part["$ref"], root) if "$ref" in part else None)
+        for keyword in IN_PLACE:
+            value = part.get(keyword)
+            is_map = keyword.startswith("depend") and isinstance(value, dict)
+            stack += value if isinstance(value, list) else value.values() if is_map and value else [value]

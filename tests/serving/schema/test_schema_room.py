@@ -1,0 +1,177 @@
+"""JSON Schemas: hostile references, the syntax of patterns, and time that is linear in the size of a schema."""
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from localchat.serving.api import ollama
+from localchat.serving.api.chat import parse_chat
+from localchat.serving.api.messages import parse_messages
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.fields import Fields
+from localchat.serving.schema.check import checked
+from localchat.serving.schema.enforce import loosened, refusal
+from localchat.serving.schema.patterns import between_slashes, with_ascii_classes, without_anchors
+from localchat.serving.schema.prepare import prepared
+from localchat.serving.schema.types import types_at
+from localchat.serving.schema.walk import ROOT, Place, at_pointer, reachable, subschemas, target_of
+from tests.support.chat_requests import HI, parse_responses
+from tests.support.constraints import check_fits, constraint_of, formatted
+
+TEXT = {"type": "string"}
+
+# --- references ---
+
+HOSTILE = (
+    "#/anyOf/" + "1" * 5000, "#/anyOf/" + "0" * 5000, "#/anyOf/-1", "#/anyOf/01", "#/anyOf/1_0", "#/anyOf/+1",
+    "#/anyOf/\u0661", "#/anyOf/\u00b2", "#/anyOf/1e3", "#/anyOf/0x0", "#/anyOf/ 0", "#/anyOf/", "#/anyOf/2",
+    "#/anyOf/%31%31%31", "#/%", "#/%ff", "#//", "#/~", "#/~2", "#/\ud800", "#/properties/a/b/c", "#" + "/a" * 100_000,
+    "#/type/0", "#/required/0/0", "#/minLength",
+)  # fmt: skip
+INTERFACES: dict[str, Callable[[Any], tuple[Any, dict[str, Any], str]]] = {
+    "chat": lambda schema: (
+        parse_chat, {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+        "response_format.json_schema.schema",
+    ),
+    "guided": lambda schema: (parse_chat, {"guided_json": schema}, "guided_json"),
+    "tools": lambda schema: (
+        parse_chat, {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]},
+        "tools[0].function.parameters",
+    ),
+    "messages": lambda schema: (
+        parse_messages, {"max_tokens": 9, "tools": [{"name": "f", "input_schema": schema}]}, "tools[0].input_schema",
+    ),
+    "responses": lambda schema: (
+        parse_responses, {"tools": [{"type": "function", "name": "f", "parameters": schema}]}, "tools[0].parameters",
+    ),
+    "ollama": lambda schema: (ollama.parse_ollama, {"format": schema}, "format"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_hostile_reference_is_refused_with_its_place(interface: str):
+    for reference in HOSTILE:
+        schema = {"anyOf": [{"type": "integer"}, {"$ref": reference}], "required": ["a"], "minLength": 1}
+        parse, fields, path = INTERFACES[interface](schema)
+        body = {"model": "m", "input" if parse is parse_responses else "messages": HI, **fields}
+        with pytest.raises(BadRequest, match="leads to no part of the schema") as caught:
+            parse(Fields(body))
+        assert caught.value.param == f"{path}#/anyOf/1/$ref"
+
+
+def test_reference_is_followed_by_the_rules_of_json_pointers():
+    schema = {"$defs": {"a/b": 1, "c%d": 2, "e~f": 3, "": 4, "g": [5, {"0": 6}], "h i": 7}}
+    pointers = {"a~1b": 1, "c%25d": 2, "e~0f": 3, "": 4, "g/0": 5, "g/1/0": 6, "h%20i": 7, "g/-": None, "a/b": None}
+    assert {pointer: target_of(f"#/$defs/{pointer}", schema) for pointer in pointers} == pointers
+    assert target_of("#", schema) is schema
+    assert [target_of(other, schema) for other in ("", "$defs", "https://a", "#a", None, 3)] == [None] * 6
+
+
+def test_places_lead_to_their_schemas():
+    schema = {"properties": {"a/b": {"anyOf": [TEXT, {"items": {"$ref": "#/$defs/~0"}}]}}, "$defs": {"~": {"not": {}}}}
+    for place, node in subschemas(schema):
+        assert at_pointer(place.pointer, schema) is node
+    assert [place.pointer for place, _, _ in reachable(schema)][-2:] == ["/$defs/~0", "/$defs/~0/not"]
+    assert Place(Place(ROOT, "/a"), "/b").pointer == "/a/b"
+
+
+def test_chain_of_references_to_itself_ends():
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+    assert len(types_at(schema)) == 7
+    assert refusal(prepared(checked(schema))) is not None
+
+
+# --- patterns ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"^a\\$", ["a\\"], ["a\\$", "a"]),
+        (r"^a\$", ["a$"], ["a", "a\\"]),
+        (r"a\\\$", ["a\\$"], ["a\\"]),
+        (r"a\\\\$", ["a\\\\"], ["a\\\\$"]),
+        (r"\^a$", ["^a"], ["a"]),
+        ("[A-Z]{2}\\d{3}", ["AB123"], ["AB\u0661\u0662\u0663", "AB12\u096a"]),
+        (r"\w+", ["aZ_9"], ["\u00e9", "\u4e2d"]),
+        (r"\s", [" ", "\t", "\n"], ["\u00a0", "\u2003", "a"]),
+        (r"\D\W\S", ["\u0661\u00e9\u00a0"], ["1\u00e9\u00a0", "aa\u00a0", "a- "]),
+        (r"[\d.]+", ["1.2"], ["\u0661"]),
+        (r"[^\w]", ["\u00e9", "-"], ["a", "_"]),
+        (r"[^\D]", ["5"], ["\u0661", "a"]),
+        (r"[\W5]", ["5", "\u00e9"], ["a"]),
+        (r"\\d", [r"\d"], ["1", "\\1"]),
+        (r"\\\d", [r"\1"], ["\\\\d"]),
+        ("a/b", ["a/b"], ["ab"]),
+        (r"a\/b", ["a/b"], ["ab"]),
+        ("a\nb", ["a\nb"], ["ab"]),
+    ],
+)
+def test_regex_is_read_by_its_characters(pattern: str, right: list[str], wrong: list[str]):
+    check_fits(constraint_of(**formatted("regex", pattern)), right, wrong)
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "glm"])  # Arguments as JSON, and as bare text between tags.
+def test_classes_of_patterns_are_those_of_ascii(dialect: str):
+    from localchat.serving.chat.dialects import DIALECTS
+
+    parameters = {"type": "object", "properties": {"a": {**TEXT, "pattern": r"^\d\w\\$"}}, "required": ["a"]}
+    tools = ({"function": {"name": "f", "parameters": parameters}},)
+    constraint = constraint_of("", dialect=DIALECTS[dialect], tools=tools, tool_choice="required")
+    texts = ["1a\\", "\u0661a\\", "1\u00e9\\", "1a\\$"]
+    if dialect == "glm":
+        calls = [f"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>" for text in texts]
+    else:
+        arguments = [json.dumps({"a": text}, ensure_ascii=False) for text in texts]
+        calls = [f'<tool_call>\n{{"name": "f", "arguments": {text}}}\n</tool_call>' for text in arguments]
+    check_fits(constraint, calls[:1], calls[1:])
+
+
+def test_pattern_is_unchanged_where_nothing_is_to_be_done():
+    for pattern in ("", "a", r"\\", r"[\]^$]", "a\\", r"\p{L}+", "^", "$"):
+        assert re.sub("^\\^|\\$$", "", pattern) == without_anchors(pattern)
+        assert with_ascii_classes(pattern) == between_slashes(pattern) == pattern
+
+
+# --- the time of hostile schemas ---
+
+LARGE: dict[str, Callable[[int], Any]] = {
+    "a long name": lambda n: {"properties": {"x" * (100 * n): {"properties": {f"p{i}": {} for i in range(n)}}}},
+    "a long name with an error": lambda n: {
+        "properties": {"x" * (100 * n): {"properties": {f"p{i}": {} for i in range(n // 2)}, "not": {}}}
+    },
+    "long references": lambda n: {
+        "$defs": {"d" * n: TEXT}, "properties": {f"p{i}": {"$ref": "#/$defs/" + "d" * n} for i in range(n // 40)}
+    },
+    "a chain that ends late": lambda n: {
+        "$ref": "#/$defs/d0",
+        "$defs": {
+            **{f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}, "minItems": 1} for i in range(290)},
+            "d290": {"anyOf": [{"type": "array", "items": {"title": str(i)}, "minItems": 1} for i in range(n)]},
+        },
+    },
+    "patterns with control characters": lambda n: {
+        "additionalProperties": {"anyOf": [{**TEXT, "pattern": f"^\\x1f{i}"} for i in range(n // 4)]},
+        "properties": {"a": {}},
+    },
+    "many enums": lambda n: {"properties": {f"p{i}": {"enum": [i, str(i)]} for i in range(n // 4)}},
+    "null keywords": lambda n: {"properties": {f"p{i}": {"required": None, "type": "string"} for i in range(n // 4)}},
+    "deep": lambda n: json.loads('{"items": ' * 150 + json.dumps({"enum": list(range(n))}) + "}" * 150),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_time_is_linear_in_the_size_of_a_schema(name: str):
+    def seconds(n: int) -> float:
+        schema, began_at = LARGE[name](n), time.thread_time()
+        with contextlib.suppress(ValueError):
+            loosened(prepared(checked(schema)))
+        return time.thread_time() - began_at
+
+    seconds(10)
+    assert seconds(4000) < 40 * max(min(seconds(400) for _ in range(3)), 0.01)
