@@ -182,13 +182,14 @@ def test_fields_outside_of_deltas_have_their_last_value_that_is_not_null():
     parser = ResponseParser()
     chunks = [
         {"id": "", "model": "", "choices": [], "prompt_filter_results": [1]},
-        {**payload({"content": "a"}, token_ids=[1], state="x"), "cost": 1},
-        {**payload({"content": "b"}, token_ids=[1, 2], state="y"), "cost": None},
+        {**payload({"content": "a"}, token_ids=[1], state="x"), "cost": 1, "time": 1},
+        {**payload({"content": "b"}, token_ids=[1, 2], state="y"), "cost": None, "time": 2},
     ]
     for _ in parser.feed(b"".join(map(sse, chunks))):
         pass
     reply = parser.reply()
     assert (reply.id, reply.model, reply.text) == ("1", "m", "ab")
+    assert (reply.raw["cost"], reply.raw["time"]) == (1, 2)
     assert (reply.raw["cost"], reply.raw["prompt_filter_results"], reply.raw["id"]) == (1, [1], "1")
     assert reply.raw["choices"] == [{"index": 0, "token_ids": [1, 1, 2], "state": "y"}]
 

@@ -44,7 +44,7 @@ MAY_IMPORT = {
 
 # The modules outside the package that only some files or folders may import.
 SOLE_IMPORTERS: dict[str, tuple[str, ...]] = {
-    "http.server": ("serving/http/http_server.py",),
+    "http.server": ("serving/http/http_server.py", "testing.py"),
     "llama_cpp": ("serving/engine/llama/library.py",),
     "numpy": ("serving/engine/llama/", "serving/engine/media/decoding.py"),
     "PIL": ("serving/engine/media/decoding.py",),
