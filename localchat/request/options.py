@@ -318,7 +318,7 @@ def describe_options(known: Any) -> str:
             name, _, meaning = line.strip().partition(": ")
             if name in types:
                 described.append(f"{name} ({types[name]}): {meaning}")
-    return "\n            ".join(["Options:", *described])
+    return "\n    ".join(["Options:", *described])
 
 
 def check_options(options: Mapping[str, Any], what: str) -> None:
