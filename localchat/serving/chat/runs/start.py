@@ -25,6 +25,9 @@ from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
 from .generation import GenerationRun, Output, PlainText, wire_errors
 
+# Without a length limit, the output of a FIM prompt with other files has at least this share of the context.
+_OUTPUT_SHARE = 4
+
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
     """Start the `n` sequences of a prompt. Raises ApiError if they cannot run, and what the mailbox raises."""
@@ -226,9 +229,11 @@ def _prompt(engine: EngineClient, request: CompletionRequest, given: Input, mail
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
     files: Sequence[int] = ()
     if request.files:
-        # Of the other files, only the end that fits is used.
+        # Of the other files, only the end that fits is used, and leaves room for the output.
         n_gap = engine.count_tokens((*first, *gap), mailbox, add_bos=request.adds_special)
-        n_left = facts.n_ctx - n_gap - max(request.params.max_tokens or 0, 1)
+        max_tokens = request.params.max_tokens
+        n_output = facts.n_ctx // _OUTPUT_SHARE if max_tokens is None else max(max_tokens, 1)
+        n_left = facts.n_ctx - n_gap - n_output
         files = engine.tokenize_prompt(_file_parts(facts, request.files), mailbox)[-n_left:] if n_left > 0 else ()
     return (*first, *files, *gap)
 
