@@ -119,7 +119,7 @@ class ResponseParser:
         return self._accumulator.warn(self._mask(text))
 
     def _ignored(self, error: Exception) -> list[StreamEvent]:
-        return self._accumulator.warn(f"ignored after the finish reason: {self._mask(str(error))}")
+        return self.warn(f"ignored after the finish reason: {error}")
 
     def finish(self, cause: Exception | None = None) -> Iterator[list[StreamEvent]]:
         """The last events. `cause` is the error that ended the body, if one did.

@@ -22,11 +22,14 @@ import localchat.transport.sockets
 from localchat import AsyncClient, ConnectError
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
+from tests.client.test_vendor import python
 from tests.support.clients import failure, failure_at, make_client, run_async, until
-from tests.support.documents import run
+from tests.support.documents import ROOT, run
 from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, STOP, chunks, piece, with_length
 from tests.support.raw_server import CERTIFICATE, DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
 from tests.support.slow_servers import interrupted, responding_once, waiting
+
+__all__ = ["python"]  # A fixture: used by name.
 
 
 def test_threads_share_a_client_and_its_connections():
@@ -483,6 +486,28 @@ def test_hosts_are_found_where_no_thread_can_be_started(client_class, monkeypatc
             with client_class(f"http://{host}:{server.port}/v1", model="m", proxy=False) as client:
                 assert client.chat("hi").text == "Hello"
     assert looked_up == ["h.example"]
+
+
+CALL = "from localchat import Client; print(Client({!r}, model='m', max_retries=0).chat('hi').text)"
+WITHOUT_THREADS = {
+    "atexit": "import atexit, sys\natexit.register(lambda: exec(sys.argv[1], {}))\n",
+    "sub-interpreter": (
+        "import sys\n"
+        "try:\n"
+        "    import _interpreters as interpreters\n"
+        "except ImportError:\n"
+        "    import _xxsubinterpreters as interpreters\n"
+        "interpreters.run_string(interpreters.create(), sys.argv[1])\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("program", WITHOUT_THREADS.values(), ids=WITHOUT_THREADS)
+def test_localhost_is_found_where_python_allows_no_thread(program, python):
+    with always(HELLO) as server:
+        call = CALL.format(server.url.replace("127.0.0.1", "localhost"))
+        done = run([python, "-c", program, f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{call}"])
+    assert (done.stdout, done.stderr) == ("Hello\n", "")
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])

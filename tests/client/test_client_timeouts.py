@@ -14,6 +14,7 @@ from localchat import AsyncClient, Client, Timeout
 from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
 from localchat.terminal import console, printer
 from localchat.transport import call, failures, sockets
+from localchat.transport.addresses import known_addresses, make_tls_context
 from localchat.transport.timeouts import Deadlines, TotalDeadline
 from tests.support.clients import failure, failure_at, make_client, run_async, until
 from tests.support.documents import run
@@ -538,10 +539,11 @@ def test_blocking_client_in_the_thread_of_an_event_loop(method):
 
 def test_cancel_does_not_end_the_encryption(certificate):
     """Another thread may be about to send the key."""
-    with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
-        stream = client.stream("hi")
-        next(stream)
-        sock: Any = stream._call._connection.sock
-        stream._call.driver.cancel()
-        assert sock.version() is not None
-        stream.close()
+    with with_tls(waiting(OPEN), certificate) as server:
+        driver, (address,) = sockets.Driver(), known_addresses("127.0.0.1", server.port) or []
+        connection = sockets.run_blocking(driver.connect(DEADLINE_S, address))
+        context = make_tls_context(False)
+        sockets.run_blocking(driver.start_tls(DEADLINE_S, connection, context, "localhost"))
+        connection.shut()  # As `cancel` does while another operation waits.
+        assert connection.sock.version() is not None
+        connection.close()
