@@ -23,6 +23,7 @@ from .request.options import (
     RunOptions,
     StreamOptions,
 )
+from .request.response import Response
 from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver
 
@@ -100,7 +101,7 @@ class AsyncClient(BaseClient):
         """The models that the server lists; see Client.models."""
         return await self._list_models(AsyncDriver())
 
-    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
+    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Response:
         """Send any other request, such as POST /rerank; see Client.request."""
         return await self._request(AsyncDriver(), method, path, json, options)
 

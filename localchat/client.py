@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -25,6 +25,7 @@ from .request.options import (
     describe_options,
     set_options,
 )
+from .request.response import Response
 from .streams import BaseStream, Stream
 from .transport.call import Call
 from .transport.settings import Settings
@@ -51,7 +52,7 @@ class BaseClient:
         for name, known in OPTIONS_OF.items():
             method = vars(cls).get(name)
             if method and method.__doc__:  # Python was not started with -OO.
-                method.__doc__ = f"{method.__doc__.rstrip()}\n\n        {describe_options(known)}"
+                method.__doc__ = f"{inspect.cleandoc(method.__doc__)}\n\n{describe_options(known)}"
 
     def __init__(
         self,
@@ -113,20 +114,15 @@ class BaseClient:
         arguments = Arguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments))
 
-    async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
-        """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
+    async def _request(self, driver: Any, method: str, path: str, json: Any, options: Mapping[str, Any]) -> Response:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        arguments = Arguments(self._settings, given, "request")
-        raw = await self._call(driver, arguments).fetch(method, path, json)
-        text = raw.decode("utf-8", "replace")
-        try:
-            return json_module.loads(text) if text.strip() else None
-        except (ValueError, RecursionError):
-            return text
+        call = self._call(driver, Arguments(self._settings, options, "request"))
+        content = await call.fetch(method, path, json)
+        return Response(call.status, call.headers, content)
 
-    async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
-        arguments = Arguments(self._settings, given, "embed")
+    async def _embed(self, driver: Any, text: Any, options: Mapping[str, Any]) -> Any:
+        arguments = Arguments(self._settings, options, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
@@ -228,11 +224,11 @@ class Client(BaseClient):
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
         return run_blocking(self._list_models(Driver()))
 
-    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
+    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Response:
         """Send any other request, with the same timeouts, retries and errors.
 
         The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is the body
-        unless it is None. Returns the parsed JSON of the response, its text if it is not JSON, None if it is empty.
+        unless it is None. The response has `status`, `headers`, `content` (bytes), `text` and `json()`.
         """
         return run_blocking(self._request(Driver(), method, path, json, options))
 

@@ -131,7 +131,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG_VALUES)
-def test_c16_c17_wrong_value_of_an_option_names_the_option_and_shows_no_secret(options, words, client_class):
+def test_wrong_value_of_an_option_names_the_option_and_shows_no_secret(options, words, client_class):
     """When the client is made, and in a call."""
     calls = [client_class, Client().with_options]
     with client_class("http://127.0.0.1:1", model="m") as client:
@@ -154,7 +154,7 @@ def test_functions_and_limits_refuse_what_clients_refuse():
         Timeout(idle=math.nan)
 
 
-def test_c1_client_keeps_what_it_was_made_with(monkeypatch, client_class):
+def test_client_keeps_what_it_was_made_with(monkeypatch, client_class):
     with always(HELLO) as server, always(HELLO) as other:
         for name, value in (("OPENAI_BASE_URL", server.url), ("OPENAI_API_KEY", "old-key"), ("LOCALCHAT_MODEL", "old")):
             monkeypatch.setenv(name, value)
@@ -223,13 +223,29 @@ CONNECTION = ConnectionOptions.__annotations__
 
 def test_headers_are_merged_and_none_is_no_option(client_class, monkeypatch):
     monkeypatch.setenv("LOCALCHAT_MODEL", "")
-    with client_class("http://127.0.0.1:1", model="m", headers={"X-A": "1", "X-B": "1"}) as client:
+    with always(HELLO) as server, client_class(server.url, model="m", headers={"X-A": "1", "X-B": "1"}) as client:
         other = client.with_options(headers={"x-b": "2"}, model=None, timeout=None)
-        request = other._settings.request_headers({})
-        assert (request["X-A"], request["x-b"], "X-B" in request) == ("1", "2", False)
-        assert (client._settings.model, other._settings.model) == ("m", "m")
-        with_key = other.with_options(headers=None, api_key="k")._settings
-        assert (with_key.headers, with_key.key, other._settings.key) == (other._settings.headers, "k", "")
+        for sender in (client, other, other.with_options(headers=None, api_key="k")):
+            sender.chat("hi")
+        headers = [
+            [request.headers.get(name) for name in ("x-a", "x-b", "authorization")] for request in server.requests
+        ]
+        assert headers == [["1", "1", None], ["1", "2", None], ["1", "2", "Bearer k"]]
+        assert [request.json["model"] for request in server.requests] == ["m", "m", "m"]
+
+
+@pytest.mark.parametrize("base", [Client, AsyncClient])
+def test_with_options_keeps_the_class_and_the_attributes_of_a_subclass(base):
+    class Named(base):
+        def __init__(self, name: str, **options: Any) -> None:
+            super().__init__("http://127.0.0.1:1/v1", **options)
+            self.name = name
+
+    client = Named("mine", model="m")
+    other = client.with_options(base_url="http://127.0.0.1:2/v1")
+    assert (type(other), other.name, other.base_url) == (Named, "mine", "http://127.0.0.1:2/v1")
+    other.name = "another"
+    assert (client.name, client.base_url) == ("mine", "http://127.0.0.1:1/v1")
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -258,7 +274,7 @@ def test_options_may_be_a_typed_dict():
     assert ChatOptions(temperature=0) == given
 
 
-def test_c12_map_requests_the_list_of_models_once(client_class):
+def test_map_requests_the_list_of_models_once(client_class):
     with always(HELLO) as server, client_class(server.url) as client:
         for _ in range(2):
             assert [str(reply) for reply in client.map(["hi"] * 20)] == ["Hello"] * 20
@@ -266,7 +282,7 @@ def test_c12_map_requests_the_list_of_models_once(client_class):
         assert {request.json["model"] for request in server.requests[1:]} == {"first"}
 
 
-def test_c21_prompt_and_messages_are_names_of_the_prompt(client_class):
+def test_prompt_and_messages_are_names_of_the_prompt(client_class):
     messages = [MESSAGE]
     with always(HELLO) as server, make_client(server, client_class) as client:
         for options in ({"prompt": "hi"}, {"messages": messages}, {"prompt": messages}):
@@ -289,7 +305,7 @@ FIELDS = """
 """
 
 
-def test_c18_c22_c23_every_field_of_openai_is_an_option(client_class):
+def test_every_field_of_openai_is_an_option(client_class):
     """No images are no images, and a Tool is sent as JSON."""
     values: dict[str, Any] = dict.fromkeys(FIELDS.split(), 1)
     values.update(audio={"voice": "x"}, tools=[Tool.of(find)], stream_options={"a": 1})
@@ -320,23 +336,50 @@ def test_other_options_share_the_connections():
 def test_any_request(client_class):
     """The response to HEAD has no body, whatever its length."""
     responses = {
-        "/v1/rerank": with_length(b'{"results": [1]}'),
+        "/v1/rerank": with_length(b'{"results": [1]}', "201 Created", "X-Cost: 3\r\n"),
         "/health": with_length(b"ok"),
-        "/empty?a=b": with_length(b""),
+        "/empty?a=b": with_length(b"", "204 No Content"),
         "/head": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
     }
     missing, headers = with_length(b'{"error": "no such thing"}', "404 Not Found"), {"X-A": "1"}
     server = serving(lambda request, number: responses.get(request.path, missing))
     with server, make_client(server, client_class) as client:
-        assert client.request("POST", "rerank", {"query": "q"}, extra_headers=headers) == {"results": [1]}
+        ranked = client.request("POST", "rerank", {"query": "q"}, extra_headers=headers)
+        assert (ranked.status, ranked.headers["x-cost"], ranked.json()) == (201, "3", {"results": [1]})
         assert server.requests[0].json == {"query": "q"}
         assert server.requests[0].headers["x-a"] == "1"
-        assert client.request("GET", "/health") == "ok"
-        assert client.request("GET", "/empty?a=b") is None
-        assert [client.request("HEAD", "/head") for _ in range(2)] == [None, None]
+        assert str(client.request("GET", "/health")) == "ok"
+        empty = client.request("GET", "/empty?a=b")
+        assert (empty.status, empty.content, empty.text) == (204, b"", "")
+        assert [client.request("HEAD", "/head").content for _ in range(2)] == [b"", b""]
         assert server.connections == 1
         with pytest.raises(NotFoundError, match="no such thing"):
             client.request("GET", "nowhere")
+
+
+BODIES = {
+    "sound": ("audio/wav", b"RIFF\xff\xfe\x00\x80", "RIFF\ufffd\ufffd\0\ufffd"),
+    "a number as text": ("text/plain", b"12", "12"),
+    "blanks": ("text/plain", b" a \r\n", " a \r\n"),
+    "another character set": ('text/csv; header=present; charset="ISO-8859-1"', b"gr\xfc\xdf", "grüß"),
+    "UTF-16": ("text/plain; charset=utf-16", "grüß".encode("utf-16"), "grüß"),
+    "an unknown character set": ("text/plain; charset=klingon", "grüß".encode(), "grüß"),
+    "no type": ("", "grüß".encode(), "grüß"),
+}
+
+
+@pytest.mark.parametrize(("content_type", "content", "shown"), BODIES.values(), ids=BODIES)
+def test_body_of_any_response_is_had_as_it_is(content_type, content, shown, client_class):
+    raw = with_length(content, headers=f"Content-Type: {content_type}\r\n" if content_type else "")
+    with serving(lambda request, number: raw) as server, make_client(server, client_class) as client:
+        response = client.request("POST", "audio/speech", {"input": "hi"})
+    assert (response.status, response.content, response.text, str(response)) == (200, content, shown, shown)
+    assert response.headers.get("content-type", "") == content_type
+    if content == b"12":
+        assert response.json() == 12
+    else:
+        with pytest.raises(ProtocolError, match=f"the response is not JSON .*, {len(content)} bytes"):
+            response.json()
 
 
 def test_smallest_values_of_the_options_are_allowed(client_class):
@@ -353,7 +396,7 @@ NO_LUCK = {"message": "no luck", "code": 500}
 
 
 @pytest.mark.parametrize("body", [{"error": NO_LUCK}, {"error": "no luck"}, NO_LUCK])
-def test_c11_error_at_status_200_has_the_message_of_the_server(body, client_class):
+def test_error_at_status_200_has_the_message_of_the_server(body, client_class):
     raw = with_length(json.dumps(body).encode())
     with always(raw, raw) as server, make_client(server, client_class) as client:
         for call in (client.models, lambda: client.embed("a")):

@@ -169,9 +169,12 @@ def test_no_two_files_define_a_name_differently():
 FOLDER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from chat import AsyncClient, Client, Tool, __version__
+from chat import AsyncClient, Client, FakeServer, Tool, __version__
 with Client() as client:
     print(client.conversation().say("hi"), client.map(["hi"])[0], client.chat("hi", images=[b"GIF89a"]))
+with FakeServer() as server, Client(server.url) as client:
+    server.reply("Hello")
+    assert client.chat("hi").text == "Hello"
 """
 
 
