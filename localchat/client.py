@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -51,7 +52,7 @@ class BaseClient:
         for name, known in OPTIONS_OF.items():
             method = vars(cls).get(name)
             if method and method.__doc__:  # Python was not started with -OO.
-                method.__doc__ = f"{method.__doc__.rstrip()}\n\n        {describe_options(known)}"
+                method.__doc__ = f"{inspect.cleandoc(method.__doc__)}\n\n{describe_options(known)}"
 
     def __init__(
         self,
