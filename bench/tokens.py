@@ -15,7 +15,6 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from email.message import Message
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -24,8 +23,9 @@ from localchat.serving.api.chat import ChatEncoder, ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.runs.generation import GenerationRun, Output
-from localchat.serving.engine.process import EngineProcess
-from localchat.serving.engine.values import GenerationRequest, StepOutput, Submitted, TokenTexts
+from localchat.serving.engine.engine_client import EngineClient
+from localchat.serving.engine.values import End, GenerationRequest, Prompts, StepOutput, TokenTexts
+from localchat.serving.http.clients import Clients
 from localchat.serving.http.exchange import Exchange
 from localchat.serving.http.stream import CHAT, Stream, send_output
 from localchat.serving.loading.options import Options
@@ -70,32 +70,52 @@ def processor_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+class RecordedEngine(EngineClient):
+    """The client of an engine that does not exist: its messages come from this program."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda message: None)
+        self.texts = TokenTexts([f"word{i} ".encode() for i in range(N_TOKENS)], frozenset(), frozenset())
+        self.max_open = 1024
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def alone(n_streams: int) -> float:
-    """The seconds for each token of a thread that gets messages with a token of each stream, and writes to sockets that
-    another process reads."""
-    receiver = EngineProcess.__new__(EngineProcess)  # Without a process.
-    receiver._requests = {}
-    with contextlib.ExitStack() as closing, socket.create_server(("127.0.0.1", 0), backlog=n_streams) as listener:
+    """The seconds for each token of the threads of a server that gets messages with a token of each stream, and writes
+    to sockets that another process reads."""
+    engine = RecordedEngine()
+    with (
+        contextlib.ExitStack() as closing,
+        contextlib.closing(Clients()) as clients,
+        socket.create_server(("127.0.0.1", 0), backlog=n_streams) as listener,
+    ):
         reader = os.fork()
         if not reader:
             read_all(listener.getsockname(), n_streams)
-        for id in range(n_streams):
+        threads: list[threading.Thread] = []
+        for _ in range(n_streams):
             sock = closing.enter_context(listener.accept()[0])
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            receiver._requests[id] = start_stream(sock), {0}
+            threads.append(threading.Thread(target=stream, args=(engine, clients, sock)))
+            threads[-1].start()
+        while engine.n_requests < n_streams:
+            time.sleep(0.01)
+        ids = range(n_streams)
+        engine.receive([("output", id, Prompts([1], [[]])) for id in ids])
         spent = 0.0
         for token in range(N_TOKENS):
-            outputs = [(id, 0, time.perf_counter(), [token], None, None, None, 0, 0) for id in receiver._requests]
-            message = pickle.dumps(("step", outputs))
-            started_at = time.thread_time()
-            receiver._receive(*pickle.loads(message))
-            spent += time.thread_time() - started_at if token else 0  # The first one wakes a thread for each stream.
+            message = pickle.dumps([("steps", [(id, 0, time.perf_counter(), [token], None, None, 0, 0) for id in ids])])
+            started_at = time.process_time()
+            engine.receive(pickle.loads(message))
             time.sleep(0.002 if token else 0.5)
-        for deliver, _ in receiver._requests.values():
-            deliver(StepOutput(0, 0.0, end="length"))
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread():
-                thread.join()
+            spent += time.process_time() - started_at if token else 0  # The first one begins the responses.
+        end = StepOutput(0, 0.0, end=End("length"))
+        engine.receive([("steps", [(id, *end) for id in ids]), *(("ended", id, None) for id in ids)])
+        for thread in threads:
+            thread.join()
     os.waitpid(reader, 0)
     return spent / ((N_TOKENS - 1) * n_streams)
 
@@ -113,25 +133,17 @@ def read_all(address: Any, n_streams: int) -> NoReturn:
     os._exit(0)
 
 
-def start_stream(sock: socket.socket) -> Callable[[StepOutput], None]:
-    """Start a stream of the chat interface. Returns the function that gets its output."""
-    texts = TokenTexts([f"word{i} ".encode() for i in range(N_TOKENS)], frozenset(), frozenset())
-    delivers: list[Callable[[StepOutput], None]] = []
-
-    def submit(requests: object, deliver: Callable[[StepOutput], None], check: object) -> Submitted:
-        delivers.append(deliver)
-        return Submitted([0], [1], [[]])
-
-    model: Any = SimpleNamespace(name="model", engine=SimpleNamespace(submit=submit, cancel=print))
-    output = Output(GenerationRequest((1,)), texts, OutputParser(DIALECTS["hermes"]))
-    run = GenerationRun(model, [output], "id-", n_each=1, prompt_field="messages")
+def stream(engine: EngineClient, clients: Clients, sock: socket.socket) -> None:
+    """Stream a response of the chat interface."""
+    model: Any = SimpleNamespace(name="model", engine=engine)
+    output = Output(GenerationRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
     request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True)
     incoming: Any = SimpleNamespace(socket=sock)
     exchange = Exchange("POST", "/v1/chat/completions", "HTTP/1.1", Message(), incoming, Options())
-    stream = Stream(exchange, CHAT, 0)
-    arguments = exchange, run, ChatEncoder(run.head, request, run.usage), stream, lambda: None
-    threading.Thread(target=send_output, args=arguments).start()
-    return delivers[0]
+    response = Stream(exchange, CHAT, 0)
+    with clients.mailbox(exchange, response) as mailbox:
+        run = GenerationRun(model, [output], "id-", mailbox, n_each=1, prompt_field="messages")
+        send_output(exchange, run, ChatEncoder(run.head, request, run.usage), response)
 
 
 if __name__ == "__main__":

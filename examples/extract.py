@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from localchat import Client, DoesNotFit
+from localchat import Client, DoesNotFit, IncompleteReply
 
 LINES = (
     "I travel to Oslo on Monday.",
@@ -45,7 +45,7 @@ def main() -> None:
             trip = client.chat(
                 [*EXAMPLE, {"role": "user", "content": line}], response_format=Trip, temperature=0
             ).parsed
-        except DoesNotFit as error:
+        except (DoesNotFit, IncompleteReply) as error:
             print(f"{line}\n  no trip: {error}")
         else:
             print(f"{line}\n  {trip}")

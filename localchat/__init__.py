@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .request.completion import *  # noqa: F403
     from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
+    from .request.response import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
+    from .testing import *  # noqa: F403
     from .transport.timeouts import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -48,8 +50,10 @@ _NAMES = {
     "request.models": "Model",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
+    "request.response": "Response",
     "sse": "ServerSentEvent SSEDecoder SSEError",
     "streams": "AsyncStream Stream",
+    "testing": "FakeRequest FakeServer",
     "transport.timeouts": "Timeout",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

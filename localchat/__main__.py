@@ -1,17 +1,21 @@
-"""`python -m localchat`: print the response to one prompt, or start a chat. ask.py describes the exit codes."""
+"""`python -m localchat`: print the response to one prompt, or start a chat. It is also the program of the one file."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .client import Client
-from .terminal.ask import NO_PROMPT, OK, USAGE, printable, report, run_command
+from .terminal.console import OK, USAGE, printable, report, run_command, run_program
+from .terminal.printer import waiting
+from .terminal.session import Session, prompt_text
 from .transport.timeouts import DEFAULT_TIMEOUT
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 _DESCRIPTION = """Send a prompt to a chat server and print the answer. Piped input and files are put before the text.
 Without text, on a terminal, start a chat; /help lists its commands."""
@@ -21,16 +25,18 @@ _EPILOG = """exit codes: 0 for a complete answer, 1 for an error, 2 for wrong us
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return its exit code. The arguments are by default those of this process."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
     return run_command(lambda: _run(parser, arguments))
 
 
-def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from .terminal.printer import waiting  # Imported here, like the session: --help needs neither.
-    from .terminal.session import Session, prompt_text
+def program() -> None:
+    """Run the command as the program of this process, which it ends."""
+    run_program(main)
 
+
+def _run(parser: ArgumentParser, arguments: Namespace) -> int:
     try:
         client = Client(
             arguments.base_url,
@@ -55,15 +61,20 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
         if arguments.json or arguments.schema or not is_terminal:
             parser.print_usage(sys.stderr)
-            report(NO_PROMPT)
+            report("localchat: there is no prompt: give a text, or pipe one in; --help lists the options")
             return USAGE
         from .terminal.chat import chat
 
         return chat(session)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m localchat", description=_DESCRIPTION, epilog=_EPILOG)
+def make_parser() -> ArgumentParser:
+    """The parser of the command line."""
+    import argparse  # A program that imports the one file as a module does not need it.
+
+    name = f"python -m {__package__}" if __package__ else None  # None: that of the file.
+    usage = "%(prog)s [options] [text ...]"
+    parser = argparse.ArgumentParser(prog=name, usage=usage, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("text", nargs="*", help="the prompt")
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
 
@@ -97,9 +108,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _option(text: str) -> tuple[str, Any]:
+    from argparse import ArgumentTypeError
+
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+        raise ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -107,4 +120,4 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -23,6 +23,7 @@ from .request.options import (
     RunOptions,
     StreamOptions,
 )
+from .request.response import Response
 from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver
 
@@ -100,25 +101,27 @@ class AsyncClient(BaseClient):
         """The models that the server lists; see Client.models."""
         return await self._list_models(AsyncDriver())
 
-    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
+    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Response:
         """Send any other request, such as POST /rerank; see Client.request."""
         return await self._request(AsyncDriver(), method, path, json, options)
 
     async def run(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
     ) -> Reply[Any]:
         """Send a prompt with tools, which may be coroutine functions, and run the tool calls; see Client.run."""
         return await self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import AsyncToolRun
 
         return AsyncToolRun(self, prompt, tools, **options)
 
-    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> AsyncConversation:
+    def conversation(
+        self, *, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
+    ) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
         from .agent.conversation import AsyncConversation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -23,7 +23,9 @@ from .request.options import (
     StreamOptions,
     check_options,
     describe_options,
+    set_options,
 )
+from .request.response import Response
 from .streams import BaseStream, Stream
 from .transport.call import Call
 from .transport.settings import Settings
@@ -50,7 +52,7 @@ class BaseClient:
         for name, known in OPTIONS_OF.items():
             method = vars(cls).get(name)
             if method and method.__doc__:  # Python was not started with -OO.
-                method.__doc__ = f"{method.__doc__.rstrip()}\n\n        {describe_options(known)}"
+                method.__doc__ = f"{inspect.cleandoc(method.__doc__)}\n\n{describe_options(known)}"
 
     def __init__(
         self,
@@ -67,13 +69,13 @@ class BaseClient:
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
         """A client with other values for some arguments of `Client`. It shares the connections if it can.
 
-        `headers` are added to those of this client. None for an option is as in `Client`: its default.
+        `headers` are added to those of this client. None for an option is the same as leaving it out.
         """
         check_options(options, "Client")
         client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
         vars(client).update(vars(self))  # The attributes of a subclass stay.
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
-        client._options = {**self._options, **options, **added}
+        client._options = {**self._options, **set_options(options), **added}
         client._settings = new = Settings(**client._options, environment=old.environment)
         new.learn(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
@@ -112,20 +114,15 @@ class BaseClient:
         arguments = Arguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments))
 
-    async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
-        """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
+    async def _request(self, driver: Any, method: str, path: str, json: Any, options: Mapping[str, Any]) -> Response:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        arguments = Arguments(self._settings, given, "request")
-        raw = await self._call(driver, arguments).fetch(method, path, json)
-        text = raw.decode("utf-8", "replace")
-        try:
-            return json_module.loads(text) if text.strip() else None
-        except (ValueError, RecursionError):
-            return text
+        call = self._call(driver, Arguments(self._settings, options, "request"))
+        content = await call.fetch(method, path, json)
+        return Response(call.status, call.headers, content)
 
-    async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
-        arguments = Arguments(self._settings, given, "embed")
+    async def _embed(self, driver: Any, text: Any, options: Mapping[str, Any]) -> Any:
+        arguments = Arguments(self._settings, options, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
@@ -140,11 +137,11 @@ class Client(BaseClient):
         api_key: The key; default: OPENAI_API_KEY, which is sent only to OPENAI_BASE_URL, to this machine and over
             https. A local server needs none.
         model: The name of the model; default: LOCALCHAT_MODEL, or the only model of the server.
-        timeout: A Timeout, a number of seconds as in Timeout(30), or None for no limit; default: Timeout().
+        timeout: A Timeout, or a number of seconds as in Timeout(30); default: Timeout(). No limit: Timeout(None).
         max_retries: The number of retries of a request without a response, or with a status such as 429 or 503.
         on_retry: Called before each retry with its number, the delay in seconds and the error.
         headers: Sent with every request.
-        proxy: The URL of a proxy, False for none, or None for the proxy of the environment.
+        proxy: The URL of a proxy, or False for none; default: the proxy of the environment.
         verify: True, False, the path of a CA file, or an ssl.SSLContext.
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
     """
@@ -227,16 +224,16 @@ class Client(BaseClient):
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
         return run_blocking(self._list_models(Driver()))
 
-    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Any:
+    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestOptions]) -> Response:
         """Send any other request, with the same timeouts, retries and errors.
 
         The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is the body
-        unless it is None. Returns the parsed JSON of the response, its text if it is not JSON, None if it is empty.
+        unless it is None. The response has `status`, `headers`, `content` (bytes), `text` and `json()`.
         """
         return run_blocking(self._request(Driver(), method, path, json, options))
 
     def run(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
     ) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
 
@@ -250,14 +247,14 @@ class Client(BaseClient):
         return self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
-        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import ToolRun
 
         return ToolRun(self, prompt, tools, **options)
 
-    def conversation(self, *, tools: Iterable[AnyTool] = (), **options: Unpack[RunOptions]) -> Conversation:
+    def conversation(self, *, tools: Iterable[AnyTool] | None = None, **options: Unpack[RunOptions]) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation and of `run`."""
         from .agent.conversation import Conversation
 

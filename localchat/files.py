@@ -1,11 +1,14 @@
-"""Write a file so that it is always whole, private, and where it was meant to be."""
+"""Files that are always whole, private, and where they were meant to be; and those of conversations."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
@@ -48,3 +51,26 @@ def _permissions(target: str) -> int | None:
     if not stat.S_ISREG(mode):
         raise FileExistsError(errno.EEXIST, "this is no regular file, and is not replaced: name another one", target)
     return mode & 0o777
+
+
+def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
+    """Write messages as JSON to a file; see `write_file`. Raises TypeError or ValueError if they are not JSON."""
+    try:
+        text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
+    except RecursionError:
+        raise ValueError("the messages cannot be saved: they are nested too deeply") from None
+    # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
+    write_file(path, text.encode(errors="backslashreplace"))
+
+
+def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The messages of a file with messages or a list of messages as JSON. Raises ValueError for any other file."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            saved = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{os.fspath(path)} is not a saved conversation: {error}") from error
+    messages = saved.get("messages") if isinstance(saved, dict) else saved
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ValueError(f"{os.fspath(path)} is not a saved conversation: it has no list of messages")
+    return messages

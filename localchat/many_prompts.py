@@ -97,6 +97,10 @@ class ManyPrompts:
             return reply
         except LocalChatError as error:
             return replace(getattr(error, "partial", None) or Reply(), error=error)
+        except Exception as error:  # Of a prompt that is not JSON, or of a function of the program, such as `on_retry`.
+            failure = LocalChatError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return Reply(error=failure)
 
     def _report(self) -> None:
         self._n_done += 1

@@ -265,6 +265,8 @@ class BaseStream(Events[StreamEvent, Value]):
                 await self._request.send(self._call)
                 self._parser = self._new_parser()
                 self._is_sent = True
+                if self._call.warning:
+                    self._ready.extend(self._parser.warn(self._call.warning))
                 return
             events = next(self._payloads, None)
             if events is not None:

@@ -1,9 +1,9 @@
 """`python -m tools.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
-For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
+For one file, the files that `__main__.py` imports are joined in the order of their imports. Imports among them are
 removed; their imports of the standard library come first. An import of a file that is not copied becomes an error that
-names it. The file runs under `python -I -S`. As a program it sends a prompt to the server at OPENAI_BASE_URL:
-`python FILE.py "Why is the sky blue?"`. A folder gets all files of the client, with the licence in each.
+names it. The file runs under `python -I -S`. As a program it is `python -m localchat`, without the chat and what needs
+other files: `python FILE.py "Why is the sky blue?"`. A folder gets all files of the client, with the licence in each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from localchat import __version__
 
 # The program of the one file; the interface of a folder, which has all files that it imports, also within functions.
-_PROGRAM = "terminal/ask.py"
+_PROGRAM = "__main__.py"
 _INTERFACE = "__init__.py"
 
 _PACKAGE = Path(__file__).resolve().parents[1] / "localchat"
@@ -53,12 +53,6 @@ _SECTION = """
 
 
 {body}
-"""
-
-_TAIL = """
-
-if __name__ == "__main__":
-    sys.exit(main())
 """
 
 # The licence requires its text in every copy. It is a constant, since a wheel need not have the file LICENSE.
@@ -132,7 +126,7 @@ def one_file() -> str:
     for name, tree in trees.items():
         title = (ast.get_docstring(tree) or "").splitlines()[0]
         parts.append(_SECTION.format(name=name, about=title, body=_body(name, sources, tree)))
-    return "".join(parts) + _TAIL
+    return "".join(parts)
 
 
 def _imports(nodes: Iterable[ast.stmt]) -> list[str]:

@@ -1,15 +1,14 @@
-"""Conversations, to which each complete run is added; and their files."""
+"""Conversations, to which each complete run is added."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
-from ..files import write_file
+from ..files import read_messages, write_messages
 from ..request.completion import Prompt, as_messages, n_system, reusable
 from .tool_run import AsyncToolRun, ToolRun
 from .tools import AnyTool
@@ -31,8 +30,8 @@ class _BaseConversation:
         client: Any,
         *,
         system: str | None = None,
-        tools: Iterable[AnyTool] = (),
-        messages: Iterable[Mapping[str, Any]] = (),
+        tools: Iterable[AnyTool] | None = None,
+        messages: Iterable[Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> None:
         chat = getattr(client, "chat", None)
@@ -40,7 +39,7 @@ class _BaseConversation:
             needed, other = ("AsyncClient", "") if self._is_async else ("Client", "Async")
             hint = f"use {other}Conversation, or client.conversation()"
             raise TypeError(f"{type(self).__name__} takes a client like {needed}, not {type(client).__name__}: {hint}")
-        self.messages = as_messages(list(messages))
+        self.messages = as_messages(list(messages or ()))
         self.set_system(system)
         self._client = client
         self._options = reusable({"tools": tools, **options})
@@ -104,26 +103,3 @@ class AsyncConversation(_BaseConversation):
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncToolRun:
         """See Conversation.stream."""
         return self._start_turn(AsyncToolRun, prompt, options)
-
-
-def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
-    """Write messages as JSON to a file; see `write_file`. Raises TypeError or ValueError if they are not JSON."""
-    try:
-        text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
-    except RecursionError:
-        raise ValueError("the messages cannot be saved: they are nested too deeply") from None
-    # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
-    write_file(path, text.encode(errors="backslashreplace"))
-
-
-def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The messages of a file with messages or a list of messages as JSON. Raises ValueError for any other file."""
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            saved = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{os.fspath(path)} is not a saved conversation: {error}") from error
-    messages = saved.get("messages") if isinstance(saved, dict) else saved
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ValueError(f"{os.fspath(path)} is not a saved conversation: it has no list of messages")
-    return messages

@@ -23,15 +23,23 @@ DEFAULT_MAX_ROUNDS = 10
 _NOT_APPROVED = "this call was not approved and did not run"
 
 RunEvent = Union[StreamEvent, ToolResult]
+PreparedCalls = Sequence[tuple[ToolCall, Prepared]]
 
 
 class _BaseRun(Events[RunEvent, Any]):
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
-    `on_call` is called for all calls of a response before the first of them runs. With `parallel` they run in threads,
-    of which a number is the limit. An exception of a tool is logged and sent to the model, unless `raise_errors`.
-    `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first request only:
-    `required` would never let the model stop calling tools.
+    Args:
+        client: The Client or AsyncClient that sends the requests.
+        prompt: The prompt of the first request.
+        tools: The functions that the model may call.
+        max_rounds: The limit of requests (10).
+        on_call: Called for all calls of a response before the first of them runs, see `OnCall`.
+        parallel: Whether the calls of a round run in threads or tasks, of which a number is the limit.
+        raise_errors: Whether an exception of a tool is raised. Otherwise it is logged and sent to the model.
+        _on_done: Called with the run when `done` is set.
+        options: The options of the requests. `tool_choice` is sent with the first request only: `required` would never
+            let the model stop calling tools.
     """
 
     _in_loop: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
@@ -40,38 +48,45 @@ class _BaseRun(Events[RunEvent, Any]):
         self,
         client: Any,
         prompt: Prompt | None,
-        tools: Iterable[AnyTool] = (),
+        tools: Iterable[AnyTool] | None = None,
         *,
-        max_rounds: int = DEFAULT_MAX_ROUNDS,
+        max_rounds: int | None = None,
         on_call: OnCall | None = None,
-        parallel: bool | int = False,
-        raise_errors: bool = False,
+        parallel: bool | int | None = None,
+        raise_errors: bool | None = None,
         _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        max_rounds = DEFAULT_MAX_ROUNDS if max_rounds is None else max_rounds
         check_count("max_rounds", max_rounds)
+        parallel = False if parallel is None else parallel
         if on_call is not None and not callable(on_call):
             raise TypeError(f"on_call is a function, not {on_call!r}")
         if not isinstance(parallel, int) or parallel < 0:
             raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         self._client = client
-        self._tools = tools_by_name(tools, self._in_loop)
+        self._tools = tools_by_name(() if tools is None else tools, self._in_loop)
         if self._tools and options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
-        self._on_call, self._parallel, self._raise_errors = on_call, parallel, raise_errors
-        self._n_left = self._max_rounds = max_rounds
+        self._max_rounds = max_rounds
+        self._on_call = on_call
+        self._parallel = parallel
+        self._raise_errors = bool(raise_errors)
         self._on_done = _on_done
         # The conversation so far. The request has no media, whose files are read later.
-        self._request = request = Completion(client._settings, prompt, options, "run")
-        self.messages: list[dict[str, Any]] = request.prompt
+        self._request = Completion(client._settings, prompt, options, "run")
+        self.messages: list[dict[str, Any]] = self._request.prompt
         self._media = take_media(options)
+        # The options of the next request.
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
-        self.done = False  # Whether a response without tool calls is complete.
-        # The stream of the current round, its reply as soon as it is complete, and the results of its calls.
+        self.done = False  # Whether the last response is complete.
+        # The number of requests that were sent, the stream of the newest one, its reply as soon as it is complete, and
+        # the results of its calls while they run.
+        self._n_rounds = 0
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
-        self._results: Any = None
+        self._results: AsyncGenerator[ToolResult, None] | None = None
 
     @property
     def reply(self) -> Reply[Any]:
@@ -79,35 +94,33 @@ class _BaseRun(Events[RunEvent, Any]):
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
     async def _advance(self) -> None:
-        """Yield an event of the stream or the result of a call, or begin a round."""
-        if self._media:  # Files are read.
-            attach, self._media = functools.partial(media.attach, self.messages, **self._media), {}
-            self.messages = await in_thread(attach) if self._in_loop else attach()
-        elif self._results is not None:
-            try:
-                result = await self._results.__anext__()
-            except StopAsyncIteration:
-                self._results = self._stream = None
-                return
-            name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
-            self.messages.append({**result.message, **name})
-            self._options.pop("tool_choice", None)
-            self._ready.append(result)
+        if self._media:
+            await self._read_media()
         elif self._stream is None:
-            options = {**self._options, "tools": self._tools.values()}
-            request = Completion(self._client._settings, self.messages, options, "stream")
-            request.share_total(self._request)
-            self._stream = self._client._stream(request)
-            self._reply = None
-            self._n_left -= 1
+            self._begin_round()
+        elif self._results is not None:
+            await self._take_result(self._results)
         else:
             event = await self._stream._next()
             if event is None:
-                self._end_round()
-            else:
-                if event.type == "message_stop" and self._reply is None:
-                    self._add_reply(self._stream.reply)
-                self._ready.append(event)
+                await self._end_round()
+                return
+            if event.type == "message_stop" and self._reply is None:
+                self._add_reply(self._stream.reply)
+            self._ready.append(event)
+
+    async def _read_media(self) -> None:
+        """Add the images and sounds to the prompt. Their files are read."""
+        attach, self._media = functools.partial(media.attach, self.messages, **self._media), {}
+        self.messages = await in_thread(attach) if self._in_loop else attach()
+
+    def _begin_round(self) -> None:
+        options = {**self._options, "tools": self._tools.values()}
+        request = Completion(self._client._settings, self.messages, options, "stream")
+        request.share_total(self._request)
+        self._stream = self._client._stream(request)
+        self._reply = None
+        self._n_rounds += 1
 
     def _add_reply(self, reply: Reply[Any]) -> None:
         """Add a reply to the messages before the last event of its round. The caller may stop after this event.
@@ -125,62 +138,89 @@ class _BaseRun(Events[RunEvent, Any]):
         if self.done and self._on_done is not None:
             self._on_done(self)
 
-    def _end_round(self) -> None:
+    async def _end_round(self) -> None:
+        """End the run, or run the calls of the reply."""
         self._is_done = self.done
+        if self.done:
+            return
         calls = self.reply.tool_calls
-        if not self._is_done and not self._n_left:
+        if self._n_rounds == self._max_rounds:
             names = ", ".join(call.name for call in calls)
             still = f"the model still calls {names} after {self._max_rounds} rounds"
             raise TooManyRounds(f"{still}: raise max_rounds if it needs more", partial=self.reply)
-        if not self._is_done:
-            self._results = self._run_calls(calls)
-
-    async def _run_calls(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolResult, None]:
-        """Run the calls, and yield their results in the same order."""
-        ready = []
-        for call in calls:
-            function = prepare(call, self._tools)
-            if self._on_call is not None and callable(function):
-                approval = self._on_call(call)
-                approval = await approval if self._in_loop and inspect.isawaitable(approval) else approval
-                refuse_awaitable(approval, "await on_call")
-                reason = approval if isinstance(approval, str) and approval else _NOT_APPROVED
-                function = function if approval is True else reason
-            ready.append((call, function))
-
-        async def run(call: ToolCall, function: Prepared) -> ToolResult:
-            function = "the run was closed" if self._is_closed else function
-            return await run_call(call, function, self._raise_errors, self._in_loop)
-
-        workers = len(ready) if self._parallel is True else self._parallel
-        if not workers or len(ready) < 2:
-            for item in ready:
-                yield await run(*item)
+        prepared = [(call, await self._approved(call)) for call in calls]
+        n_workers = len(prepared) if self._parallel is True else self._parallel
+        if not n_workers or len(prepared) < 2:
+            self._results = self._run_in_turn(prepared)
         elif self._in_loop:
-            import asyncio  # Imported here: the import takes longer than that of the whole client.
-
-            gate = asyncio.Semaphore(workers)
-
-            async def run_gated(call: ToolCall, function: Prepared) -> ToolResult:
-                async with gate:
-                    return await run(call, function)
-
-            tasks = [asyncio.ensure_future(run_gated(*item)) for item in ready]
-            try:
-                for task in tasks:
-                    yield await task
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            self._results = self._run_in_tasks(prepared, n_workers)
         else:
-            from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
+            self._results = self._run_in_threads(prepared, n_workers)
 
-            with ThreadPoolExecutor(workers, "localchat-tool") as pool:
-                # Each call sees the context variables of the caller; threads may not share one context.
-                contexts = [contextvars.copy_context() for _ in ready]
-                for result in pool.map(lambda context, item: context.run(run_blocking, run(*item)), contexts, ready):
-                    yield result
+    async def _take_result(self, results: AsyncGenerator[ToolResult, None]) -> None:
+        """Add the next result to the messages. After the last one, the next round begins."""
+        try:
+            result = await results.__anext__()
+        except StopAsyncIteration:
+            self._results = self._stream = None
+            return
+        name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
+        self.messages.append({**result.message, **name})
+        self._options.pop("tool_choice", None)
+        self._ready.append(result)
+
+    async def _approved(self, call: ToolCall) -> Prepared:
+        """The function of a call, or the reason why it does not run."""
+        function = prepare(call, self._tools)
+        if self._on_call is None or isinstance(function, str):
+            return function
+        approval = self._on_call(call)
+        if self._in_loop and inspect.isawaitable(approval):
+            approval = await approval
+        refuse_awaitable(approval, "await on_call")
+        if approval is True:
+            return function
+        return approval if isinstance(approval, str) and approval else _NOT_APPROVED
+
+    async def _run(self, call: ToolCall, function: Prepared) -> ToolResult:
+        function = "the run was closed" if self._is_closed else function
+        return await run_call(call, function, self._raise_errors, self._in_loop)
+
+    # The three ways to run calls. Each yields the results in the order of the calls.
+
+    async def _run_in_turn(self, prepared: PreparedCalls) -> AsyncGenerator[ToolResult, None]:
+        for call, function in prepared:
+            yield await self._run(call, function)
+
+    async def _run_in_tasks(self, prepared: PreparedCalls, n_workers: int) -> AsyncGenerator[ToolResult, None]:
+        import asyncio  # Imported here: the import takes longer than that of the whole client.
+
+        gate = asyncio.Semaphore(n_workers)
+
+        async def run_gated(call: ToolCall, function: Prepared) -> ToolResult:
+            async with gate:
+                return await self._run(call, function)
+
+        tasks = [asyncio.ensure_future(run_gated(*item)) for item in prepared]
+        try:
+            for task in tasks:
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_in_threads(self, prepared: PreparedCalls, n_workers: int) -> AsyncGenerator[ToolResult, None]:
+        from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
+
+        def run_in(context: contextvars.Context, item: tuple[ToolCall, Prepared]) -> ToolResult:
+            return context.run(run_blocking, self._run(*item))
+
+        with ThreadPoolExecutor(n_workers, "localchat-tool") as pool:
+            # Each call sees the context variables of the caller; threads may not share one context.
+            contexts = [contextvars.copy_context() for _ in prepared]
+            for result in pool.map(run_in, contexts, prepared):
+                yield result
 
     async def _close(self) -> None:
         self._is_closed = True
@@ -195,8 +235,9 @@ class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
     """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
-    so far and can be the prompt of another request. `done` is set when a response without tool calls is complete,
-    before the last event is yielded. A running tool is not interrupted by `close`, but no other tool starts.
+    so far and can be the prompt of another request. `done` is set when the last response is complete, before its last
+    event is yielded: it calls no tools, or it was cut, so that its calls are not run. A running tool is not interrupted
+    by `close`, but no other tool starts.
     """
 
     _in_loop = False

@@ -202,16 +202,16 @@ class OpenChoice:
         texts: dict[str, list[str]] = {}
         others = []
         for part in parts:
-            for kind, text in _content_parts(part):
-                if kind == "unknown":
+            for channel, text in _content_parts(part):
+                if channel == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
                 else:
-                    texts.setdefault(kind, []).append(text)
+                    texts.setdefault(channel, []).append(text)
             if part not in thinking and not _is_plain_part(part):
                 others.append(part)
-        for kind, pieces in texts.items():
+        for channel, pieces in texts.items():
             for piece in ["".join(pieces)] if self._is_message else pieces:
-                if not self._read_text(piece, kind):
+                if not self._read_text(piece, channel):
                     others = parts
         if others:
             self._keep("content", others)

@@ -49,8 +49,8 @@ def parse_error(body: Any) -> ErrorEvent:
     if not isinstance(inner, dict):
         inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
     message = _error_message(inner) or _error_message(outer) or cut(dump(body))
-    kind, code, param = (_first_text(inner, names) for names in (_TYPE_NAMES, _CODE_NAMES, ["param"]))
-    return ErrorEvent(message, kind, code, param, raw=body)
+    error_type, code, param = (_first_text(inner, names) for names in (_TYPE_NAMES, _CODE_NAMES, ["param"]))
+    return ErrorEvent(message, error_type, code, param, raw=body)
 
 
 def find_error(payload: Json) -> Any:

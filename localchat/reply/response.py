@@ -114,6 +114,10 @@ class ResponseParser:
             self.n_signs_of_life += 1
         return events
 
+    def warn(self, text: str) -> list[StreamEvent]:
+        """Add a warning about the response and return its event."""
+        return self._accumulator.warn(self._mask(text))
+
     def _ignored(self, error: Exception) -> list[StreamEvent]:
         return self._accumulator.warn(f"ignored after the finish reason: {self._mask(str(error))}")
 

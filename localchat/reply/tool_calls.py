@@ -12,16 +12,16 @@ id, an index, the name, with several of them, or with none. Two steps find out w
 from __future__ import annotations
 
 import functools
-import json
 import os
-import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..errors import ProtocolError, cut
+from ..errors import ProtocolError
 from ..events import ToolCall, ToolCallDelta
-from .payloads import Json, as_integer, dump, non_blank
+from .call_arguments import CallArguments, arguments_text, comparable
+from .payloads import Json, as_integer, non_blank
 from .text import SurrogateJoiner
 
 _MAX_CALLS = 1000  # No model calls so many functions at once: a server that repeats a call for ever is stopped.
@@ -92,92 +92,49 @@ def meaning_of(labels: str, name: str, arguments: str, piece: str) -> str:
     return next(row.meaning for row, is_fit in zip(RULES, fits) if is_fit)
 
 
-class _Arguments:
-    """The text of the arguments of one call, which comes in pieces.
-
-    The time is linear: each piece is searched for brackets once, and the text is parsed once, when the last is closed.
-    """
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        # "open"; "closed", when the text may be a JSON object; then "whole" or "{}" if it is one, otherwise "broken".
-        self._state = "open"
-        # The brackets that are open, whether the text ends in a string, and a backslash at the end of the last piece.
-        self._depth = 0
-        self._in_string = False
-        self._escape = ""
-        # The last piece, and whether every piece begins with the one before, which is what some servers send.
-        self._latest = ""
-        self._is_cumulative = True
-
-    def text(self) -> str:
-        self._pieces = ["".join(self._pieces)]
-        return self._pieces[0]
-
-    def state(self) -> str:
-        """The arguments so far, as in a Rule: "part", "whole" or "{}"."""
-        if self._state == "closed":
-            text = self.text().strip()
-            self._state = "{}" if text == "{}" else "whole" if parse_arguments(text)[1] is None else "broken"
-        return self._state if self._state in ("whole", "{}") else "part"
-
-    def describe(self, piece: str) -> str:
-        """A further piece, as in a Rule."""
-        stripped = piece.strip()
-        if not stripped:
-            return "none"
-        if self.state() != "part" and stripped == self.text().strip():
-            return "whole again"
-        return "begin" if stripped.startswith("{") else "rest"
-
-    def add(self, piece: str) -> str:
-        """Append a piece and return the new part of it."""
-        if not piece:
-            return ""
-        if piece.strip():
-            self._scan(piece)
-        self._pieces.append(piece)
-        self._is_cumulative = self._is_cumulative and len(piece) > len(self._latest) and piece.startswith(self._latest)
-        new = piece[len(self._latest) :] if self._is_cumulative else piece
-        self._latest = piece
-        return new
-
-    def _scan(self, piece: str) -> None:
-        if self._state != "open":
-            # Text after an object makes it invalid. Only an empty object may stand before the arguments.
-            self._state = "open" if self.state() == "{}" else "broken"
-        if self._state == "broken":
-            return
-        text, self._escape = self._escape + piece, ""
-        n_brackets = 0
-        for mark in _MARKS.findall(text):
-            if mark == '"':
-                self._in_string = not self._in_string
-            elif mark == "\\":
-                self._escape = mark
-            elif len(mark) == 1 and not self._in_string:
-                self._depth += 1 if mark in "{[" else -1
-                n_brackets += 1
-        if n_brackets and self._depth <= 0 and not self._in_string:
-            self._state = "closed"
-
-    def parse(self) -> tuple[str, Json | None, str | None, str]:
-        """The text of the arguments, their value or None, the error, and a warning if the text was repaired."""
-        text = self.text()
-        arguments, error = parse_arguments(text)
-        if error is None and parse_arguments(text, strict=True)[1] is not None:
-            return dump(arguments), arguments, None, "the arguments of a call were not exact JSON and are written anew"
-        rest = text.lstrip()[2:].lstrip()
-        if error is not None and text.lstrip().startswith("{}") and parse_arguments(rest)[1] is None:
-            return rest, parse_arguments(rest)[0], None, "empty arguments came before the arguments of a call"
-        if error is not None and self._is_cumulative and parse_arguments(self._latest)[1] is None:
-            warning = "the arguments were sent anew with every piece; the last one is used"
-            return self._latest, parse_arguments(self._latest)[0], None, warning
-        return text, arguments, error, ""
+# The fields of an element of `tool_calls` that are read, each with the test for values that are.
+_READ_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "index": lambda value: as_integer(value) is not None,
+    "id": lambda value: type(value) in (str, int),
+    "type": lambda value: value in ("", "function"),
+    "function": lambda value: isinstance(value, dict),
+    "name": lambda value: isinstance(value, str),
+    "arguments": lambda value: True,
+}
 
 
-# The marks of JSON that open and close values: escapes (the last one may be cut), quotes and brackets.
-_MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+@dataclass(eq=False)
+class _CallDelta:
+    """An element of `tool_calls`, with its fields."""
+
+    payload: Json
+    function: Json  # The object with the name and the arguments, which some servers send beside the id.
+    index: int | None
+    id: str | None
+    name: str | None
+    arguments: str
+
+    @classmethod
+    def of(cls, payload: Json) -> _CallDelta:
+        function = payload.get("function")
+        if not isinstance(function, dict):
+            function = payload
+        index, id = as_integer(payload.get("index", function.get("index"))), payload.get("id")
+        id = str(id) if type(id) is int else non_blank(id)
+        name, arguments = non_blank(function.get("name")), arguments_text(function.get("arguments"))
+        return cls(payload, function, index, id, name, arguments)
+
+    def add_further_fields(self, extra: Json) -> None:
+        """Add the fields that are not read to `extra`, also those in `function`."""
+        read = {name for name, value in self.payload.items() if name in _READ_FIELDS and _READ_FIELDS[name](value)}
+        if self.function is not self.payload:
+            read -= {"name", "arguments"}
+            others = {name: value for name, value in self.function.items() if name not in ("arguments", "index")}
+            if others.get("name") is None or isinstance(others["name"], str):
+                others.pop("name", None)
+            if others:
+                extra["function"] = {**extra.get("function", {}), **others}
+        extra.update({name: value for name, value in self.payload.items() if name not in read and value is not None})
 
 
 class _OpenCall:
@@ -189,7 +146,7 @@ class _OpenCall:
         self.name = name
         self.ids: list[str] = []  # The ids of its deltas; the first is the id of the call.
         self.made_id = ""  # The id that the client made for a call without one, or with the id of another call.
-        self.arguments = _Arguments()
+        self.arguments = CallArguments()
         # Whether the name came again after whole arguments: if more follow, they are those of a second call.
         self.is_named_again = False
         self.extra: Json = {}
@@ -202,9 +159,6 @@ class _OpenCall:
         if self.name is None or name.startswith(self.name):
             return name
         return self.name + name
-
-    def key(self) -> tuple[str | None, str]:
-        return self.name, _comparable(self.arguments.text())
 
 
 class ToolCalls:
@@ -229,27 +183,29 @@ class ToolCalls:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def take(self, delta: Json, raw: Any = None) -> list[ToolCallDelta] | None:
-        """Add an element of `tool_calls` of a delta in the payload `raw`, and return its events.
+    def take(self, payload: Json, raw: Any = None) -> list[ToolCallDelta] | None:
+        """Add an element of `tool_calls` of a delta, in the payload `raw` of the response, and return its events.
 
         None means that it is not a part of a call, since it has neither an id nor a name nor arguments.
         """
-        function, index, id, name, piece = _fields(delta)
-        if not (self._calls or id or name or piece):
+        delta = _CallDelta.of(payload)
+        if not (self._calls or delta.id or delta.name or delta.arguments):
             return None
-        call, meaning = self._belonging(index, id, name, piece)
+        call, meaning = self._meaning(delta)
         if meaning == "begins, same name" and call is not None:
-            call.is_named_again, name = False, call.name
-        if meaning == "continues, unlabelled" and piece:
+            call.is_named_again = False
+            delta.name = call.name
+        if meaning == "continues, unlabelled" and delta.arguments:
             self._warn("arguments came without a call to belong to; added to the last call")
         if meaning == "repeats" and call is not None:
             self._warn(f"call {call.name!r} was sent twice in full")
+            delta.arguments = ""
         if call is None or meaning.startswith("begins"):
-            call = self._open(index, name)
-        elif name is not None:
-            call.name = call.name_with(name)
+            call = self._open(delta)
+        elif delta.name is not None:
+            call.name = call.name_with(delta.name)
             call.is_named_again = meaning == "continues, named again" and call.arguments.state() != "part"
-        return self._add(call, delta, function, id, "" if meaning == "repeats" else piece, raw)
+        return self._add(call, delta, raw)
 
     def take_message(self, elements: list[Any], raw: Any = None) -> tuple[list[ToolCallDelta], list[Any]]:
         """Add `tool_calls` of a complete message, which may repeat calls of deltas. Return events and unread elements.
@@ -258,36 +214,36 @@ class ToolCalls:
         """
         known: dict[Any, deque[_OpenCall]] = defaultdict(deque)
         for call in self._calls:
-            known[call.key()].append(call)
+            known[call.name, comparable(call.arguments.text())].append(call)
         events: list[ToolCallDelta] = []
         unread: list[Any] = []
         for element in elements:
-            taken: list[ToolCallDelta] | None = None
-            if isinstance(element, dict):
-                function, _, id, name, piece = _fields(element)
-                repeated = known.get((name, _comparable(piece)))
-                taken = (
-                    self._add(repeated.popleft(), element, function, id, "", raw)
-                    if repeated
-                    else self.take(element, raw)
-                )
+            taken = self._take_element(element, known, raw) if isinstance(element, dict) else None
             if taken is None:
                 unread.append(element)
             else:
                 events += taken
         return events, unread
 
-    def _belonging(
-        self, index: int | None, id: str | None, name: str | None, piece: str
-    ) -> tuple[_OpenCall | None, str]:
+    def _take_element(self, element: Json, known: dict[Any, deque[_OpenCall]], raw: Any) -> list[ToolCallDelta] | None:
+        """Add an element of a complete message: a call of `known`, by name and arguments, or another one."""
+        delta = _CallDelta.of(element)
+        repeated = known.get((delta.name, comparable(delta.arguments)))
+        if not repeated:
+            return self.take(element, raw)
+        delta.arguments = ""
+        return self._add(repeated.popleft(), delta, raw)
+
+    def _meaning(self, delta: _CallDelta) -> tuple[_OpenCall | None, str]:
         """The call that the labels of a delta point to, None if there is no call; and what the delta means."""
-        call, labels = self._addressed(index, id)
+        call, labels = self._addressed(delta.index, delta.id)
         if call is None:
             return None, "begins"
         arguments = call.arguments.state()
         if call.is_named_again and arguments != "part":
             arguments = "named again"
-        return call, meaning_of(labels, self._name_fact(name, call, labels), arguments, call.arguments.describe(piece))
+        name, piece = self._name_fact(delta.name, call, labels), call.arguments.describe(delta.arguments)
+        return call, meaning_of(labels, name, arguments, piece)
 
     def _addressed(self, index: int | None, id: str | None) -> tuple[_OpenCall | None, str]:
         """The call that an id and an index point to, and the labels as in a Rule."""
@@ -319,24 +275,22 @@ class ToolCalls:
         is_piece = is_labelled and not is_whole and call.arguments.state() == "part"
         return "piece" if is_piece else "other"
 
-    def _open(self, index: int | None, name: str | None) -> _OpenCall:
+    def _open(self, delta: _CallDelta) -> _OpenCall:
         if len(self._calls) >= _MAX_CALLS:
             raise ProtocolError(f"the response has more than {_MAX_CALLS} tool calls")
-        call = _OpenCall(len(self._calls), index, name, SurrogateJoiner(self._warn))
+        call = _OpenCall(len(self._calls), delta.index, delta.name, SurrogateJoiner(self._warn))
         self._calls.append(call)
-        self._by_index[index] = call
+        self._by_index[delta.index] = call
         return call
 
-    def _add(
-        self, call: _OpenCall, delta: Json, function: Json, id: str | None, piece: str, raw: Any
-    ) -> list[ToolCallDelta]:
+    def _add(self, call: _OpenCall, delta: _CallDelta, raw: Any) -> list[ToolCallDelta]:
         """Add the id, the further fields and a piece of the arguments to a call, and return the events."""
-        if id is not None and id not in call.ids:
-            call.ids.append(id)
-        if id is not None:
-            self._by_id[id] = self._by_both[id, call.index] = call
-        _add_extra(call.extra, delta, function)
-        new = call.arguments.add(call.joiner.feed(piece))
+        if delta.id is not None:
+            self._by_id[delta.id] = self._by_both[delta.id, call.index] = call
+            if delta.id not in call.ids:
+                call.ids.append(delta.id)
+        delta.add_further_fields(call.extra)
+        new = call.arguments.add(call.joiner.feed(delta.arguments))
         if call.name is None or (call.is_announced and not new):
             return []
         new = new if call.is_announced else call.arguments.text()
@@ -369,73 +323,3 @@ class ToolCalls:
             extra = dict(call.extra)
             calls.append(ToolCall(id, call.name or "", value, text, error, call.position, extra, self._choice_index))
         return calls
-
-
-def _fields(delta: Json) -> tuple[Json, int | None, str | None, str | None, str]:
-    """The object `function` of an element of `tool_calls`; its index, id and name; and the text of its arguments."""
-    function = delta.get("function")
-    if not isinstance(function, dict):
-        function = delta  # Some servers send the name and the arguments beside the id.
-    index, id = as_integer(delta.get("index", function.get("index"))), delta.get("id")
-    id = str(id) if type(id) is int else non_blank(id)
-    return function, index, id, non_blank(function.get("name")), _arguments_text(function.get("arguments"))
-
-
-def _add_extra(extra: Json, delta: Json, function: Json) -> None:
-    """Keep the fields of a delta that `_fields` does not read, also those in `function`."""
-    read = {name for name, value in delta.items() if name in _READ_FIELDS and _READ_FIELDS[name](value)}
-    if function is not delta:
-        read -= {"name", "arguments"}
-    extra.update({name: value for name, value in delta.items() if name not in read and value is not None})
-    if function is not delta:
-        others = {name: value for name, value in function.items() if name not in ("arguments", "index")}
-        if others.get("name") is None or isinstance(others["name"], str):
-            others.pop("name", None)
-        if others:
-            extra["function"] = {**extra.get("function", {}), **others}
-
-
-# The fields of an element of `tool_calls` that are read, each with the test for values that are.
-_READ_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "index": lambda value: as_integer(value) is not None,
-    "id": lambda value: type(value) in (str, int),
-    "type": lambda value: value in ("", "function"),
-    "function": lambda value: isinstance(value, dict),
-    "name": lambda value: isinstance(value, str),
-    "arguments": lambda value: True,
-}
-
-
-def _arguments_text(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    if arguments is None:
-        return ""
-    return dump(arguments) if arguments else "{}"  # Some servers send an empty list if there are no arguments.
-
-
-def _comparable(text: str) -> str:
-    """Arguments in a form in which the same JSON is the same text."""
-    arguments, error = parse_arguments(text)
-    return text.strip() if error is not None else json.dumps(arguments, sort_keys=True)
-
-
-def parse_arguments(text: str, strict: bool = False) -> tuple[Json | None, str | None]:
-    """The value of arguments or the error; blank text is {}. Not `strict`: with control characters, or in a string."""
-    if not text.strip():
-        return {}, None
-    try:
-        value = json.loads(text, strict=strict, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        return None, f"the arguments are not JSON: {error}"
-    if value is None:
-        return {}, None
-    if isinstance(value, str) and not strict:
-        return parse_arguments(value)
-    if not isinstance(value, dict):
-        return None, f"the arguments are not a JSON object: {cut(text, 60)}"
-    return value, None
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number of JSON")

@@ -11,7 +11,7 @@ from ..transport.call import Call, CallOptions
 from ..transport.settings import Settings, check_headers
 from ..transport.timeouts import Timeout, TotalDeadline
 from .models import default_model
-from .options import check_options
+from .options import check_options, set_options
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
@@ -50,7 +50,7 @@ def take_media(options: dict[str, Any]) -> dict[str, Any]:
 
 def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of several requests: a generator, which the first request would use up, becomes a list."""
-    return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in set_options(options).items()}
 
 
 class Arguments:
@@ -59,7 +59,7 @@ class Arguments:
     def __init__(self, settings: Settings, options: Mapping[str, Any], what: str) -> None:
         check_options(options, what)
         # The options that are fields of the request, or that a subclass removes.
-        self.fields = fields = dict(options)
+        self.fields = fields = set_options(options)
         timeout, max_retries = Timeout.of(fields.pop("timeout", settings.timeout)), fields.pop("max_retries", None)
         headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
         check_headers(headers)

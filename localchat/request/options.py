@@ -29,11 +29,11 @@ else:
 class ConnectionOptions(TypedDict, total=False):
     """Options of a client besides `base_url`, `api_key` and `model`.
 
-    timeout: a Timeout, a number of seconds for all limits, or None for no limit.
+    timeout: a Timeout, or a number of seconds for all limits; `Timeout(None)` is no limit.
     max_retries: the number of retries of a request without a response, or with a status such as 429 or 503 (2).
     on_retry: called before each retry with its number, the delay in seconds and the error.
     headers: sent with every request.
-    proxy: the URL of a proxy, False for none, or None for the proxy of the environment.
+    proxy: the URL of a proxy, or False for none; by default the proxy of the environment.
     verify: True, False, the path of a CA file, or an ssl.SSLContext.
     max_bytes: the limit of the bytes of a response after decompression (256 MiB).
     """
@@ -44,7 +44,7 @@ class ConnectionOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     proxy: str | bool | None
     verify: Any
-    max_bytes: int
+    max_bytes: int | None
 
 
 class ClientOptions(ConnectionOptions, total=False):
@@ -52,7 +52,7 @@ class ClientOptions(ConnectionOptions, total=False):
 
     base_url: the URL of the server, with /v1.
     api_key: the key; a local server needs none.
-    model: the name of the model; None for the only one of the server.
+    model: the name of the model; by default the only one of the server.
     """
 
     base_url: str | None
@@ -63,8 +63,8 @@ class ClientOptions(ConnectionOptions, total=False):
 class RequestOptions(TypedDict, total=False):
     """Options of every method that sends a request.
 
-    timeout: a Timeout, a number of seconds for all limits, or None for no limit; left out: that of the client.
-    max_retries: the number of retries; None or left out: that of the client.
+    timeout: a Timeout, or a number of seconds for all limits; by default that of the client.
+    max_retries: the number of retries; by default that of the client.
     extra_headers: added to the headers of the client.
     """
 
@@ -76,7 +76,7 @@ class RequestOptions(TypedDict, total=False):
 class ModelOptions(RequestOptions, total=False):
     """Options of every method that uses a model.
 
-    model: the name of the model; None or left out: that of the client.
+    model: the name of the model; by default that of the client.
     extra_body: any other fields of the request, which replace all options.
     user: an id of the end user, for the service.
     """
@@ -111,7 +111,7 @@ class GenerationOptions(ModelOptions, total=False):
     grammar: a grammar in GBNF that the output has to match (llama.cpp).
     json_schema: a JSON Schema that the output has to match, under the name of llama.cpp.
     logprobs: whether the response has the log probabilities of its tokens; of `complete`, how many candidates.
-    stream_options: what a stream reports; left out: the usage.
+    stream_options: what a stream reports; by default the usage.
     metadata: names and values that the service stores with the response.
     service_tier: the tier of the service that processes the request.
     store: whether the service stores the response.
@@ -120,7 +120,7 @@ class GenerationOptions(ModelOptions, total=False):
     prompt_cache_retention: how long the service keeps the prompt in its cache.
     """
 
-    think_tags: str
+    think_tags: str | None
     # Length and stop conditions.
     max_tokens: int | None
     max_completion_tokens: int | None
@@ -180,9 +180,9 @@ class MessageOptions(GenerationOptions, total=False):
     continue_final_message: whether the output continues the last message.
     """
 
-    allow_truncated: bool
+    allow_truncated: bool | None
     # The messages: `messages` in place of the first argument, and parts of them.
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]] | None
     system: str | None
     images: Iterable[Any] | None
     audio: Any
@@ -219,7 +219,7 @@ class ChatOptions(StreamOptions, total=False):
     retries_on_mismatch: how often to repeat the request after output that does not match `response_format` (0).
     """
 
-    retries_on_mismatch: int
+    retries_on_mismatch: int | None
 
 
 class MapOptions(ChatOptions, total=False):
@@ -229,7 +229,7 @@ class MapOptions(ChatOptions, total=False):
     on_progress: called after each reply with the number of finished prompts and of all prompts.
     """
 
-    concurrency: int
+    concurrency: int | None
     on_progress: Callable[[int, int], object] | None
 
 
@@ -274,10 +274,10 @@ class RunOptions(MessageOptions, total=False):
     """
 
     response_format: Any
-    max_rounds: int
+    max_rounds: int | None
     on_call: Callable[[Any], object] | None
-    parallel: bool | int
-    raise_errors: bool
+    parallel: bool | int | None
+    raise_errors: bool | None
 
 
 # The options of each method that has some, and of a client.
@@ -299,9 +299,14 @@ _TYPES: dict[str, Any] = {
     "on_retry": (Callable,),
     "proxy": (str, bool),
 }
-# The least values of options that are whole numbers. None is the default, except of the last.
+# The least values of options that are whole numbers.
 _LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1, "retries_on_mismatch": 0}
 _THINK_TAGS = ("auto", "prefilled", "off")
+
+
+def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None. None for an option is the same as leaving it out."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @functools.cache
@@ -313,7 +318,7 @@ def describe_options(known: Any) -> str:
             name, _, meaning = line.strip().partition(": ")
             if name in types:
                 described.append(f"{name} ({types[name]}): {meaning}")
-    return "\n            ".join(["Options:", *described])
+    return "\n    ".join(["Options:", *described])
 
 
 def check_options(options: Mapping[str, Any], what: str) -> None:
@@ -328,9 +333,9 @@ def check_options(options: Mapping[str, Any], what: str) -> None:
         if value is not None and not isinstance(value, types):
             expected = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
-        if name in _LEAST and (value is not None or name == "retries_on_mismatch"):
+        if name in _LEAST and value is not None:
             check_count(name, value, _LEAST[name])
-        if name == "think_tags" and value not in _THINK_TAGS:
+        if name == "think_tags" and value not in (None, *_THINK_TAGS):
             raise ValueError(f"think_tags must be one of {', '.join(_THINK_TAGS)}, not {value!r}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}, which is not a finite number")

@@ -4,62 +4,99 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
-from .ask import OK, report
+from .console import OK, read_line, report
 from .printer import waiting
 from .session import Session, state_file
 
-_PROMPT, _MORE = "> ", "... "
+_PROMPT, _NEXT_LINE = "> ", "... "
 _QUOTES = '"""'
 _HISTORY_LINES = 1000
+_NO_LIST = (404, 405, 501)  # The statuses of servers that have no list of models.
 
 
 def chat(session: Session) -> int:
     """Run the chat and return the exit code."""
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
-    with _line_editing(session.saves):
+    with _line_editing(session.saves), _Interrupts() as interrupts:
         while True:
-            line = ""
+            line, messages = "", session.messages
             try:
-                line = _read_message()
-                if line.startswith("/"):
-                    _execute(session, line.rstrip())
-                elif line.strip():
-                    session.ask(line)
+                with interrupts.allowed():
+                    line = _read_message()
+                    if line.startswith("/") and "\n" not in line:
+                        _execute(session, line.rstrip())
+                    elif line.strip():
+                        session.ask(line)
             except EOFError:
                 report("")
                 return OK
             except KeyboardInterrupt:
-                stopped = "stopped; an incomplete answer is not kept" if line else "Ctrl-D ends the chat"
-                report(f"\n({stopped})")
-            except (LocalChatError, OSError, ValueError, TypeError) as error:
+                if not line:
+                    report("\n(Ctrl-D ends the chat)")
+                elif session.messages is messages:  # The answer was not complete.
+                    report("\n(stopped)" if line.startswith("/") else "\n(stopped; an incomplete answer is not kept)")
+            except (LocalChatError, OSError, ImportError, ValueError, TypeError) as error:
                 report(f"localchat: {error}")
 
 
+class _Interrupts:
+    """Ctrl-C during a chat: it ends what the chat waits for, an input or an answer, once. At another moment, such as
+    the end of an answer that is being stopped, it does nothing."""
+
+    def __init__(self) -> None:
+        self._may_raise = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        with contextlib.suppress(ValueError):  # Only the main thread gets signals and may set their handlers.
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """The first Ctrl-C within this block raises KeyboardInterrupt."""
+        self._may_raise = True
+        try:
+            yield
+        finally:
+            self._may_raise = False
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self._may_raise:
+            self._may_raise = False
+            raise KeyboardInterrupt
+
+
 def _read_message() -> str:
-    '''Read a message: a line, with the next one if it ends with a backslash, or lines between """.'''
-    lines = [input(_PROMPT)]
+    '''Read a message: what is typed or pasted before Enter, with the next line after a backslash, or between """.'''
+    lines = [read_line(_PROMPT)]
     if lines[0].lstrip().startswith(_QUOTES):
         lines[0] = lines[0].lstrip()[len(_QUOTES) :]
         while not lines[-1].rstrip().endswith(_QUOTES):
-            lines.append(input(_MORE))
+            lines.append(read_line(_NEXT_LINE))
         lines[-1] = lines[-1].rstrip()[: -len(_QUOTES)]
         return "\n".join(lines).strip("\n")
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
-        lines.append(input(_MORE))
-    return "\n".join(lines)
+        lines.append(read_line(_NEXT_LINE))
+    return "\n".join(lines).strip("\n")
 
 
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     names: list[str] = []
-    with contextlib.suppress(ProtocolError, StatusError), waiting(client):  # Some servers have no list of models.
+    with contextlib.suppress(ProtocolError, StatusError), waiting(client):  # The chat works without a list.
         names = list(map(str, client.models()))
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
     if model is None and len(names) > 1:
@@ -80,6 +117,9 @@ def _line_editing(saves: bool) -> Iterator[None]:
         path = state_file("history")
         readline.read_history_file(path)
     readline.set_history_length(_HISTORY_LINES)
+    # Several lines that are pasted are one message. Python turns this off, and libedit has no such variable.
+    if "libedit" not in (readline.__doc__ or "") and os.environ.get("TERM") != "dumb":
+        readline.parse_and_bind("set enable-bracketed-paste on")
     try:
         yield
     finally:
@@ -100,18 +140,26 @@ def _execute(session: Session, line: str) -> None:
 
 
 def _model(session: Session, name: str) -> None:
-    if name:
-        session.model = name
-    with waiting(session.client):
-        listed = list(map(str, session.client.models()))
+    session.model = name or session.model
+    try:
+        with waiting(session.client):
+            listed = list(map(str, session.client.models()))
+        unlisted = "the server does not list it"
+    except (ProtocolError, StatusError) as error:
+        if isinstance(error, StatusError) and error.status not in _NO_LIST:
+            raise
+        listed, unlisted = [], "the server has no list of models"
     for model in listed:
         report(f"{'*' if model == session.model else ' '} {model}")
-    if name and name not in listed:
-        report(f"* {name} (the server does not list it)")
+    if session.model and session.model not in listed:
+        report(f"* {session.model} ({unlisted})")
+    elif not listed:
+        report(f"{unlisted}; /model NAME names one")
 
 
 def _system(session: Session, text: str) -> None:
-    session.set_system(text or None)
+    if text:
+        session.set_system(text)
     report(session.system or "no instructions; /system TEXT sets them")
 
 
@@ -122,13 +170,13 @@ def _clear(session: Session, text: str) -> None:
 
 def _save(session: Session, name: str) -> None:
     path = _path(name)
-    write_messages(path, session.messages)
+    session.save(path)
     report(f"saved {len(session.messages)} messages in {path}")
 
 
 def _load(session: Session, name: str) -> None:
     path = _path(name)
-    session.messages, session.unanswered = read_messages(path), []
+    session.load(path)
     report(f"loaded {len(session.messages)} messages from {path}")
 
 
@@ -142,8 +190,8 @@ def _help(session: Session, text: str) -> None:
     names = {f"/{name} {arguments}".rstrip(): about for name, (_, arguments, about) in _COMMANDS.items()}
     width = max(map(len, names))
     report("\n".join(f"{name:{width}}  {about}" for name, about in names.items()))
-    report('A line that ends with \\ continues on the next line; """ begins and ends a text of several lines.')
-    report("Ctrl-C ends the answer, Ctrl-D the chat.")
+    report('Pasted lines are one message. A line that ends with \\ continues on the next line; """ begins and ends a')
+    report("text of several lines. Ctrl-C ends the answer, Ctrl-D the chat.")
 
 
 def _quit(session: Session, text: str) -> None:

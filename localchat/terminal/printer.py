@@ -1,4 +1,4 @@
-"""Printing a response as the options of the command line say, and the notice that the program waits for one."""
+"""Printing a response on stdout and stderr, and the notice that the program waits for it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import json
 import os
 import sys
 import time
-from argparse import Namespace
 from threading import Timer
 from typing import Any
 
 from ..client import Client
 from ..events import Reply, StreamEvent
-from .ask import Printer, notice, output_text, printable, report
+from .console import CUT, OK, notice, printable, report, write_error
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _NOTICE_S = 10.0  # Seconds without output, after which the program reports that it waits for the server.
+_LEAST_SPEED_S = 0.1  # A shorter time shows how the output was sent, not how it was generated.
 
 
 def waiting(client: Client) -> contextlib.AbstractContextManager[Timer]:
@@ -24,57 +24,113 @@ def waiting(client: Client) -> contextlib.AbstractContextManager[Timer]:
     return notice(f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this", _NOTICE_S)
 
 
-class DetailedPrinter(Printer):
-    """A Printer with the options of the parsed command line. The first output cancels the notice `waits`."""
+class Printer:
+    """Prints one response: the text and the calls of its first choice on stdout, the rest on stderr.
 
-    def __init__(self, waits: Timer, arguments: Namespace) -> None:
-        super().__init__()
-        self._waits, self._as_json, self._show_reasoning = waits, arguments.json, arguments.show_reasoning
-        # Whether nothing is printed before `end`, which is not called for an incomplete or invalid response.
-        self._holds = arguments.no_stream or arguments.json or arguments.schema is not None
-        self._has_styles = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    Args:
+        waits: The notice of `waiting`, which the first output cancels.
+        as_json: Print one line of JSON when the response is complete.
+        is_held: Print nothing before the response is complete and valid.
+        shows_reasoning: Print the reasoning.
+    """
+
+    def __init__(self, waits: Timer, *, as_json: bool = False, is_held: bool = False, shows_reasoning: bool = False):
+        self._waits = waits
+        self._as_json = as_json
+        self._is_held = is_held or as_json
+        self._shows_reasoning = shows_reasoning
+        # The text that is held back.
         self._held = ""
-        self._in_reasoning = False  # Whether the last line of reasoning on stderr is unfinished.
+        # Whether the last line is unfinished, on stdout or in what is held back, and that of the reasoning on stderr.
+        self._in_line = self._in_reasoning = False
         self._start_s = time.monotonic()
         self._first_s: float | None = None
 
-    def add(self, event: StreamEvent) -> None:
-        if self._first_s is None and event.type.endswith("_delta"):
-            self._first_s = time.monotonic()
-        if event.type.endswith("_delta") and (self._show_reasoning or event.type != "reasoning_delta"):
-            self._waits.cancel()
-        if event.type == "reasoning_delta" and self._show_reasoning and event.choice_index == 0:
-            self._in_reasoning = True
-            text = printable(event.delta, sys.stderr)
-            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
-        text = output_text(event)
-        if self._in_reasoning and (text or event.type == "message_stop"):
-            self._in_reasoning = False
-            report("")  # On a terminal, the text would otherwise continue the last line of the reasoning.
-        if self._holds:
-            self._held += text
-        else:
-            self.write(text)
+    def show(self, stream: Any) -> Reply[Any]:
+        """Print the events of a stream, and return its reply. The last line is ended also after an error."""
+        try:
+            with stream:
+                for event in stream:
+                    self._add(event)
+            reply: Reply[Any] = stream.reply
+            self._end(reply)
+            return reply
+        finally:
+            self._end_reasoning()
+            self._end_line()
 
-    def end(self, reply: Reply[Any]) -> None:
-        """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
-        if self._as_json:
-            self.write(json.dumps(_fields(reply), ensure_ascii=False))
-        elif self._holds:
-            self.write(self._held if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False))
-
-    def usage(self, reply: Reply[Any]) -> str:
-        """Token counts and speed, as one line."""
+    def report_usage(self, reply: Reply[Any]) -> None:
+        """Report token counts and speed, as one line."""
         now, usage = time.monotonic(), reply.usage
         parts = [f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else "no token counts"]
         if self._first_s is not None:
             parts.append(f"first after {self._first_s - self._start_s:.2f} s")
-            if usage and usage.output_tokens > 1 and now > self._first_s:
+            if usage and usage.output_tokens > 1 and now - self._first_s > _LEAST_SPEED_S:
                 parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
-        return ", ".join(parts)
+        report(", ".join(parts))
+
+    def _add(self, event: StreamEvent) -> None:
+        if event.type == "warning":
+            report(f"localchat: warning: {event.text}")
+        if event.type.endswith("_delta") and self._first_s is None:
+            self._first_s = time.monotonic()
+        if event.type.endswith("_delta") and (self._shows_reasoning or event.type != "reasoning_delta"):
+            self._waits.cancel()
+        if event.choice_index != 0:
+            return
+        if event.type == "reasoning_delta" and self._shows_reasoning:
+            self._in_reasoning = True
+            write_error(event.delta, *((_DIM, _PLAIN) if _has_styles() else ()))
+        elif event.type in ("content_delta", "refusal_delta"):
+            self._write(event.delta)
+        elif event.type == "tool_call":
+            self._end_line()
+            self._write(f"{event.name}({event.arguments_json})\n")
+
+    def _end(self, reply: Reply[Any]) -> None:
+        """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
+        if not self._is_held:
+            return
+        text = self._held if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False)
+        self._is_held = self._in_line = False
+        self._write(json.dumps(_reply_fields(reply), ensure_ascii=False) if self._as_json else text)
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        self._end_reasoning()
+        self._in_line = not text.endswith("\n")
+        if self._is_held:
+            self._held += text
+        else:
+            print(printable(text, sys.stdout), end="", flush=True)
+
+    def _end_line(self) -> None:
+        if self._in_line:
+            self._write("\n")
+
+    def _end_reasoning(self) -> None:
+        """On a terminal, the text would otherwise continue the last line of the reasoning."""
+        if self._in_reasoning:
+            self._in_reasoning = False
+            report("")
 
 
-def _fields(reply: Reply[Any]) -> dict[str, Any]:
+def finish_code(finish_reason: str | None) -> int:
+    """The exit code for a finish reason. Report a response that was cut."""
+    if finish_reason not in ("length", "content_filter"):
+        return OK
+    report(f"localchat: the server cut the answer: {finish_reason}")
+    return CUT
+
+
+def _has_styles() -> bool:
+    """Whether escape sequences may be written to stderr."""
+    is_wanted = os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    return is_wanted and sys.stderr is not None and sys.stderr.isatty()
+
+
+def _reply_fields(reply: Reply[Any]) -> dict[str, Any]:
     """The fields of a reply for `--json`, without empty ones. `text` is always there."""
     usage = reply.usage
     fields = {

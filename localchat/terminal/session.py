@@ -1,4 +1,4 @@
-"""The conversation of the terminal program: its options and its files. No commands."""
+"""The conversation of the command line: its messages, its options, and the file of the last conversation."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import contextlib
 import json
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..agent.conversation import Conversation, read_messages, write_messages
 from ..client import Client
-from ..request import media
-from ..request.completion import n_system
+from ..files import read_messages, write_messages
+from ..reply.truncation import is_cut
+from ..request.completion import as_messages, n_system
 from ..request.options import ClientOptions, MessageOptions
-from .ask import finish_code, read_prompt, report, show
-from .printer import DetailedPrinter, waiting
+from .console import read_input
+from .printer import Printer, finish_code, waiting
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 
-class Session(Conversation):
-    """A conversation whose responses are printed, with the options of the parsed command line."""
+class Session:
+    """A conversation whose responses are printed as the parsed command line says."""
 
     def __init__(self, client: Client, arguments: Namespace) -> None:
         self.client = client
+        # The name of the model; None: that of the client.
         self.model: str | None = arguments.model
+        self.messages: list[dict[str, Any]] = _load_last() if arguments.continues else []
+        if arguments.system is not None:
+            self.set_system(arguments.system)
+        # The messages of a question that got no answer.
+        self.unanswered: list[dict[str, Any]] = []
         # The images and sounds that the first question has.
-        self._images, self._sounds = arguments.image, arguments.audio
-        self._arguments = arguments
-        # A response that was cut is printed, and the exit code says that.
-        options = {"allow_truncated": True, **_as_options(dict(arguments.option))}
-        if arguments.schema:
-            options["response_format"] = _read_schema(arguments.schema)
+        self._images: list[str] = arguments.image
+        self._sounds: list[str] = arguments.audio
         # Whether the conversation and the typed lines are saved. A single request of a script replaces neither.
         self.saves = not arguments.no_save and (arguments.continues or sys.stdout.isatty())
-        self.unanswered: list[Json] = []  # The messages of a question that got no answer.
-        messages = _load_last() if arguments.continues else []
-        if arguments.system is not None:
-            options["system"] = arguments.system
-        super().__init__(client, messages=messages, **options)
+        self._arguments = arguments
+        self._options = _as_options(dict(arguments.option))
+        if arguments.schema:
+            self._options["response_format"] = _read_schema(arguments.schema)
+        client.stream([], **self._options)  # Raises for wrong options, and sends nothing.
 
     @property
     def system(self) -> str | None:
@@ -49,50 +51,70 @@ class Session(Conversation):
         content = self.messages[0].get("content") if n_system(self.messages) else None
         return content if content is None or isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
+    def set_system(self, text: str) -> None:
+        self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
+
     def clear(self) -> None:
+        """Remove all messages but the system message."""
         self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
+
+    def load(self, path: Path) -> None:
+        """Replace the messages by those of a file."""
+        self.messages, self.unanswered = read_messages(path), []
+
+    def save(self, path: Path) -> None:
+        write_messages(path, self.messages)
 
     def ask(self, text: str) -> int:
         """Send a user message with this text; see `_send`."""
-        images = [image if media.is_url(image) else Path(image) for image in self._images]
-        self.unanswered = media.attach(text, images, map(Path, self._sounds))
-        return self._send(self.unanswered)
+        self.unanswered = self._with_media(text) if self._images or self._sounds else as_messages(text)
+        return self._send(self.messages, self.unanswered)
 
     def retry(self) -> int:
-        """Send the last user message again, without the messages after it; see `_send`."""
+        """Send the last user message again, in place of the messages after it; see `_send`."""
         if self.unanswered:
-            return self._send(self.unanswered)
+            return self._send(self.messages, self.unanswered)
         users = [i for i, message in enumerate(self.messages) if message.get("role") == "user"]
         if not users:
             raise ValueError("there is no question to ask again")
-        kept, last = self.messages, users[-1]
-        try:
-            self.messages = kept[:last]
-            return self._send(kept[last : last + 1])
-        except BaseException:
-            self.messages = kept
-            raise
+        return self._send(self.messages[: users[-1]], self.messages[users[-1] : users[-1] + 1])
 
-    def _send(self, prompt: list[Json]) -> int:
+    def _with_media(self, text: str) -> list[dict[str, Any]]:
+        from ..request import media
+
+        images = [image if media.is_url(image) else Path(image) for image in self._images]
+        return media.attach(text, images, map(Path, self._sounds))
+
+    def _send(self, before: list[dict[str, Any]], prompt: list[dict[str, Any]]) -> int:
         """Send messages, print the response, and return the exit code. An error leaves the conversation unchanged."""
         arguments = self._arguments
+        options = {**self._options, **({"model": self.model} if self.model else {})}
         with waiting(self.client) as notice:
-            run = self.stream(prompt, **({"model": self.model} if self.model else {}))
-            printer = DetailedPrinter(notice, arguments)
-            reply = show(run, printer)
-        self.unanswered = self._images = self._sounds = []
+            printer = Printer(
+                notice,
+                as_json=arguments.json,
+                is_held=arguments.no_stream or arguments.schema is not None,
+                shows_reasoning=arguments.show_reasoning,
+            )
+            reply = printer.show(self.client.stream([*before, *prompt], **options))
+        message = reply.message
+        if is_cut(reply):  # The next request must not have calls without results.
+            message.pop("tool_calls", None)
+        self.messages = [*before, *prompt, message]
+        self.unanswered = []
+        self._images, self._sounds = [], []
         if self.saves:
             with contextlib.suppress(OSError):  # If the file cannot be written, for example in a container.
                 path = state_file("last.json")
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_messages(path, self.messages)
+                self.save(path)
         if arguments.usage:
-            report(printer.usage(reply))
+            printer.report_usage(reply)
         return finish_code(reply.finish_reason)
 
 
-def _as_options(fields: Json) -> Json:
-    """The options of a turn for fields of a request, of which unknown ones go into `extra_body`."""
+def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
+    """The options of a call for fields of a request, of which unknown ones go into `extra_body`."""
     known = {*MessageOptions.__annotations__, "response_format"}
     options = {name: value for name, value in fields.items() if name in known}
     others = {name: value for name, value in fields.items() if name not in options}
@@ -104,7 +126,7 @@ def _as_options(fields: Json) -> Json:
 
 def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:
     """The text of the prompt: the files, the piped input and the words, each only if it is not empty."""
-    return "\n\n".join(part for part in (*map(_file_text, files), read_prompt(words)) if part.strip())
+    return "\n\n".join(part for part in (*map(_file_text, files), read_input(words)) if part.strip())
 
 
 def _file_text(path: str) -> str:
@@ -115,7 +137,7 @@ def _file_text(path: str) -> str:
     return f"{path}:\n\n{text.rstrip()}"
 
 
-def _read_schema(path: str) -> Json:
+def _read_schema(path: str) -> dict[str, Any]:
     try:
         schema = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ValueError as error:
@@ -135,7 +157,7 @@ def state_file(name: str) -> Path:
         raise FileNotFoundError(f"this user has no home folder: set {variable}") from None
 
 
-def _load_last() -> list[Json]:
+def _load_last() -> list[dict[str, Any]]:
     path = state_file("last.json")
     try:
         return read_messages(path)

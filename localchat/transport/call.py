@@ -18,7 +18,7 @@ from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, 
 from ..reply.reported_errors import find_error, parse_error
 from .addresses import Proxy, find_proxy, known_addresses
 from .failures import connect_message, retry_delay, status_error
-from .http1 import Inflate, ResponseReader, request_head
+from .http1 import Inflate, ResponseReader, check_codings, request_head
 from .secrets import Secrets
 from .settings import Settings
 from .sockets import Pool
@@ -72,6 +72,7 @@ class Call:
         # Its response. The status is 0 before the head is received.
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.warning = ""  # A defect of the head that was repaired; empty if there is none.
         self._response = ResponseReader()
         self._inflate: Inflate | None = None
         self._early_body = b""  # The part of the body that was received with the head and has not been read.
@@ -85,7 +86,7 @@ class Call:
     async def send(self, method: str, path: str, body: Any) -> None:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
-        self.status, self.headers = 0, {}
+        self.status, self.headers, self.warning = 0, {}, ""
         self._body = b"" if body is None else _encode(body)
         self._headers = self.settings.request_headers(self._options.headers, body is not None)
         if body is not None or method.upper() in ("POST", "PUT", "PATCH"):  # These always have a body; it may be empty.
@@ -220,18 +221,20 @@ class Call:
             status = await self._request()
         self._log("status %d", status)
         self._inflate = None
-        names = ("content-encoding", "transfer-encoding")
-        # Some proxies send a header twice.
-        encoding, transfer = (",".join(sorted({*self._response.values(name)} - {"identity"})) for name in names)
+        codings = [coding for coding in self._response.values("content-encoding") if coding != "identity"]
         if not 200 <= status < 300:
             raw = await self.drain(ERROR_BODY_S)
             with contextlib.suppress(ProtocolError):  # The header may be wrong.
-                raw = Inflate(encoding, MAX_DRAINED_BYTES).feed(raw)[:MAX_DRAINED_BYTES] if encoding else raw
+                raw = Inflate(MAX_DRAINED_BYTES).feed(raw)[:MAX_DRAINED_BYTES] if check_codings(codings) else raw
             raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
+        transfer = ",".join(sorted({*self._response.values("transfer-encoding")} - {"identity"}))
         if transfer not in ("", "chunked"):
             raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
-        if encoding:
-            self._inflate = Inflate(encoding, self.settings.max_bytes)
+        coding = check_codings(codings)
+        if coding:
+            self._inflate = Inflate(self.settings.max_bytes)
+        elif codings:
+            self.warning = f"the server names the content coding {', '.join(codings)}, which is none: read as it is"
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import IncompleteStream, ProtocolError, cut
@@ -176,12 +176,27 @@ class ResponseReader:
         return b""
 
 
+_INFLATED = ("gzip", "x-gzip", "deflate")
+# Codings that need a decoder which Python does not have.
+_UNREADABLE = ("br", "zstd", "compress", "x-compress", "dcb", "dcz", "aes128gcm", "exi", "pack200-gzip", "bzip2", "xz")
+
+
+def check_codings(codings: Iterable[str]) -> str:
+    """The coding of a body to decompress, "" if there is none. Raises ProtocolError for one that cannot be read.
+
+    Some servers send a name such as utf-8 or none in place of a coding: their bodies are read as they are. Some proxies
+    repeat the header.
+    """
+    known = sorted({coding for coding in codings if coding in (*_INFLATED, *_UNREADABLE)})
+    if len(known) > 1 or not set(known) <= set(_INFLATED):
+        raise ProtocolError(f"the server compresses with {','.join(known)!r}, which the client did not offer")
+    return "".join(known)
+
+
 class Inflate:
     """Decompresses a body, also one of several members. `feed` drops what exceeds the limit by more than one byte."""
 
-    def __init__(self, encoding: str, limit: int) -> None:
-        if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
+    def __init__(self, limit: int) -> None:
         import zlib  # Few responses are compressed.
 
         self._zlib: Any = zlib

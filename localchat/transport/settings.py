@@ -38,7 +38,8 @@ class Settings:
         if not self.key.isascii() or not self.key.isprintable():
             raise ValueError("the key has characters that cannot be sent: is the API key right?")
         self.model: str | None = arguments.get("model") or self.environment["LOCALCHAT_MODEL"] or None
-        self.timeout = Timeout.of(arguments.get("timeout", DEFAULT_TIMEOUT))
+        timeout = arguments.get("timeout")
+        self.timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         max_retries, verify, max_bytes = (arguments.get(name) for name in ("max_retries", "verify", "max_bytes"))
         self.max_retries: int = DEFAULT_MAX_RETRIES if max_retries is None else max_retries
         self.on_retry: Callable[[int, float, LocalChatError], object] | None = arguments.get("on_retry")

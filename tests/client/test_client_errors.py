@@ -13,10 +13,11 @@ import pytest
 
 import localchat.transport.call
 import localchat.transport.failures
-from localchat import Accumulator, AsyncClient, Client, Timeout
+from localchat import Accumulator, Client, Timeout
 from localchat.errors import AuthenticationError, ConnectError, ProtocolError, RateLimitError, ServerError, StatusError
 from localchat.request import media
-from localchat.transport.http1 import Inflate
+from localchat.transport.http1 import Inflate, check_codings
+from localchat.transport.settings import Settings
 from localchat.transport.sockets import Driver
 from tests.support.clients import failure, failure_at, make_client, waiting_client
 from tests.support.fuzz import cuts
@@ -230,7 +231,9 @@ def test_header_replaces_another_in_any_case():
 
 def test_client_neither_shows_its_key_nor_can_be_pickled():
     assert KEY not in f"{Client(f'http://h/v1?key={KEY}')!r}"
-    assert Client(api_key=f" {KEY}\n")._settings.request_headers({})["Authorization"] == f"Bearer {KEY}"
+    with always(HELLO) as server, make_client(server, api_key=f" {KEY}\n") as client:
+        client.chat("hi")
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     for client in (Client(api_key=KEY), localchat.AsyncClient(api_key=KEY)):
         with pytest.raises(TypeError, match="it holds a key"):
             pickle.dumps(client)
@@ -248,8 +251,28 @@ PACKED = {
 @pytest.mark.parametrize(("encoding", "packed", "text"), PACKED.values(), ids=PACKED)
 def test_body_is_inflated_however_it_is_cut(encoding, packed, text):
     for parts in cuts(packed):
-        inflate = Inflate(encoding, 10_000)
+        assert check_codings([encoding, encoding]) == encoding
+        inflate = Inflate(10_000)
         assert b"".join(map(inflate.feed, parts)) == text, parts
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "UTF8", "none", "identity", "binary", "identity, utf-8", "x-unknown"])
+def test_coding_that_is_none_is_read_as_it_is(coding, client_class):
+    """With a warning, unless it is the name of no coding."""
+    raw = HELLO.replace(b"\r\n", f"\r\nContent-Encoding: {coding}\r\n".encode(), 1)
+    with always(raw) as server, make_client(server, client_class) as client:
+        with client.stream("hi") as stream:
+            warnings = [event.text for event in stream if event.type == "warning"]
+        assert stream.reply.text == "Hello"
+        assert list(stream.reply.warnings) == warnings
+        assert [coding.lower().split(", ")[-1] in text for text in warnings] == [True] * (coding != "identity")
+        assert client.chat("hi").text == "Hello"
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, br", "gzip, deflate"])
+def test_coding_that_cannot_be_read_is_an_error(coding, client_class):
+    raw = with_length(b"Hello", headers=f"Content-Encoding: {coding}\r\n")
+    failure(always(raw), ProtocolError, "compresses with .*, which the client did not offer", client_class)
 
 
 RAW_DEFLATE = zlib.compress(b"slow down")[2:-4]  # without the header and the checksum of zlib
@@ -346,9 +369,8 @@ def test_key_of_the_environment_is_sent_only_to_allowed_servers(url, named, sent
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     if named:
         monkeypatch.setenv("OPENAI_BASE_URL", named)
-    for client in (Client(url), AsyncClient(url), Client("https://h.example/v1").with_options(base_url=url)):
-        assert ("Authorization" in client._settings.request_headers({})) == sent
-    assert "Authorization" in Client(url, api_key=KEY).with_options(max_retries=1)._settings.request_headers({})
+    assert ("Authorization" in Settings(base_url=url).request_headers({})) == sent
+    assert "Authorization" in Settings(base_url=url, api_key=KEY).request_headers({})
 
 
 def test_error_401_explains_that_the_key_was_not_sent(monkeypatch):

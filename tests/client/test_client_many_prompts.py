@@ -4,10 +4,11 @@ import dataclasses
 import logging
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from localchat import Client, StatusError
+from localchat import Client, LocalChatError, StatusError
 from tests.support.clients import make_client
 from tests.support.raw_responses import DONE, HELLO, OPEN, chunked, piece, with_length
 from tests.support.raw_server import DEADLINE_S, Request, always, serving
@@ -49,6 +50,29 @@ def test_generator_of_images_reaches_every_prompt(client_class):
     with playing(text("x"), client_class=client_class) as (client, script):
         client.map(["a", "b"], images=(data for data in [b"GIF89a"]))
     assert [len(request["messages"][0]["content"]) for request in script.requests] == [2, 2]
+
+
+def test_what_fails_for_one_prompt_is_the_error_of_its_reply(client_class):
+    """Of a value that is no JSON, of a missing file, and of a function of the program that raises."""
+
+    def raise_at_retry(number: int, delay: float, error: Exception) -> None:
+        raise RuntimeError("no luck")
+
+    def respond(request: Request, number: int) -> bytes:
+        return with_length(b"{}", "503 Busy") if b"busy" in request.body else HELLO
+
+    contents = ["a", float("nan"), b"bytes", {"a", "set"}, "busy", "b"]
+    prompts = [[{"role": "user", "content": content}] for content in contents]
+    options = {"max_retries": 1, "on_retry": raise_at_retry}
+    with serving(respond) as server, make_client(server, client_class, **options) as client:
+        replies = client.map(prompts)
+        (missing,) = client.map(["a"], images=[Path("missing.png")])
+    assert [reply.error is None for reply in replies] == [True, False, False, False, False, True]
+    assert [str(reply) for reply in (replies[0], replies[-1])] == ["Hello", "Hello"]
+    for reply, words in zip((*replies[1:5], missing), ("not JSON", "not JSON", "not JSON", "no luck", "missing.png")):
+        assert isinstance(reply.error, LocalChatError)
+        with pytest.raises(LocalChatError, match=words):
+            str(reply)
 
 
 def test_concurrency_is_used_and_bounded(client_class):

@@ -13,7 +13,7 @@ import pytest
 from localchat import AsyncClient, ChatOptions, Choice, Client, Reply, Timeout, Tool, chat
 from localchat.errors import IncompleteReply, NotFoundError, ProtocolError, StreamError
 from localchat.reply.truncation import check_not_cut
-from localchat.request.options import OPTIONS_OF
+from localchat.request.options import OPTIONS_OF, ConnectionOptions
 from tests.support.clients import failure, make_client
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, chunked, piece, with_length
 from tests.support.raw_server import DEADLINE_S, always, serving
@@ -38,7 +38,6 @@ RUNS: list[tuple[dict[str, Any], str]] = [
     ({"n": 2, "tools": [find]}, "n must be 1"),
     ({"max_rounds": 0}, "at least 1, not 0"),
     ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
-    ({"tools": None}, "tools is a list of functions, not None"),
     ({"tools": find}, "tools is a list of functions, not <function find"),
     ({"on_call": True}, "on_call is a function, not True"),
     ({"parallel": -1}, "parallel is .* not -1"),
@@ -219,15 +218,34 @@ def test_finish_never_returns_a_reply_that_was_cut(method, client_class):
             assert begin("hi", **options).finish().truncated
 
 
-def test_headers_are_merged_and_none_is_the_default_of_an_option(client_class, monkeypatch):
+CONNECTION = ConnectionOptions.__annotations__
+
+
+def test_headers_are_merged_and_none_is_no_option(client_class, monkeypatch):
     monkeypatch.setenv("LOCALCHAT_MODEL", "")
-    with client_class("http://127.0.0.1:1", model="m", headers={"X-A": "1", "X-B": "1"}) as client:
-        other = client.with_options(headers={"x-b": "2"}, model=None)
-        request = other._settings.request_headers({})
-        assert (request["X-A"], request["x-b"], "X-B" in request) == ("1", "2", False)
-        assert (client._settings.model, other._settings.model) == ("m", None)
-        bare = other.with_options(headers=None, api_key="k")._settings
-        assert (bare.headers, bare.key, other._settings.key) == ({}, "k", "")
+    with always(HELLO) as server, client_class(server.url, model="m", headers={"X-A": "1", "X-B": "1"}) as client:
+        other = client.with_options(headers={"x-b": "2"}, model=None, timeout=None)
+        for sender in (client, other, other.with_options(headers=None, api_key="k")):
+            sender.chat("hi")
+        headers = [
+            [request.headers.get(name) for name in ("x-a", "x-b", "authorization")] for request in server.requests
+        ]
+        assert headers == [["1", "1", None], ["1", "2", None], ["1", "2", "Bearer k"]]
+        assert [request.json["model"] for request in server.requests] == ["m", "m", "m"]
+
+
+@pytest.mark.parametrize("base", [Client, AsyncClient])
+def test_with_options_keeps_the_class_and_the_attributes_of_a_subclass(base):
+    class Named(base):
+        def __init__(self, name: str, **options: Any) -> None:
+            super().__init__("http://127.0.0.1:1/v1", **options)
+            self.name = name
+
+    client = Named("mine", model="m")
+    other = client.with_options(base_url="http://127.0.0.1:2/v1")
+    assert (type(other), other.name, other.base_url) == (Named, "mine", "http://127.0.0.1:2/v1")
+    other.name = "another"
+    assert (client.name, client.base_url) == ("mine", "http://127.0.0.1:1/v1")
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -238,6 +256,17 @@ def test_help_of_a_method_says_what_each_of_its_options_means(client, method):
     assert described.keys() - {"response_format"} == OPTIONS_OF[method].__annotations__.keys() - {"response_format"}
     assert ("response_format" in described) == (method not in ("embed", "request"))
     assert all(len(meaning) > 5 for meaning in described.values())
+
+
+@pytest.mark.parametrize("method", ["chat", "run", "map", "complete"])
+def test_none_for_an_option_is_the_same_as_leaving_it_out(method, client_class):
+    prompt = ["hi"] if method == "map" else "hi"
+    with always(HELLO) as server, make_client(server, client_class, **dict.fromkeys(CONNECTION)) as client:
+        call = getattr(client, method)
+        call(prompt)
+        for name in OPTIONS_OF[method].__annotations__:
+            call(prompt, **{name: None})
+            assert server.requests[-1].json == server.requests[0].json, name
 
 
 def test_options_may_be_a_typed_dict():
@@ -307,23 +336,50 @@ def test_other_options_share_the_connections():
 def test_any_request(client_class):
     """The response to HEAD has no body, whatever its length."""
     responses = {
-        "/v1/rerank": with_length(b'{"results": [1]}'),
+        "/v1/rerank": with_length(b'{"results": [1]}', "201 Created", "X-Cost: 3\r\n"),
         "/health": with_length(b"ok"),
-        "/empty?a=b": with_length(b""),
+        "/empty?a=b": with_length(b"", "204 No Content"),
         "/head": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
     }
     missing, headers = with_length(b'{"error": "no such thing"}', "404 Not Found"), {"X-A": "1"}
     server = serving(lambda request, number: responses.get(request.path, missing))
     with server, make_client(server, client_class) as client:
-        assert client.request("POST", "rerank", {"query": "q"}, extra_headers=headers) == {"results": [1]}
+        ranked = client.request("POST", "rerank", {"query": "q"}, extra_headers=headers)
+        assert (ranked.status, ranked.headers["x-cost"], ranked.json()) == (201, "3", {"results": [1]})
         assert server.requests[0].json == {"query": "q"}
         assert server.requests[0].headers["x-a"] == "1"
-        assert client.request("GET", "/health") == "ok"
-        assert client.request("GET", "/empty?a=b") is None
-        assert [client.request("HEAD", "/head") for _ in range(2)] == [None, None]
+        assert str(client.request("GET", "/health")) == "ok"
+        empty = client.request("GET", "/empty?a=b")
+        assert (empty.status, empty.content, empty.text) == (204, b"", "")
+        assert [client.request("HEAD", "/head").content for _ in range(2)] == [b"", b""]
         assert server.connections == 1
         with pytest.raises(NotFoundError, match="no such thing"):
             client.request("GET", "nowhere")
+
+
+BODIES = {
+    "sound": ("audio/wav", b"RIFF\xff\xfe\x00\x80", "RIFF\ufffd\ufffd\0\ufffd"),
+    "a number as text": ("text/plain", b"12", "12"),
+    "blanks": ("text/plain", b" a \r\n", " a \r\n"),
+    "another character set": ('text/csv; header=present; charset="ISO-8859-1"', b"gr\xfc\xdf", "grüß"),
+    "UTF-16": ("text/plain; charset=utf-16", "grüß".encode("utf-16"), "grüß"),
+    "an unknown character set": ("text/plain; charset=klingon", "grüß".encode(), "grüß"),
+    "no type": ("", "grüß".encode(), "grüß"),
+}
+
+
+@pytest.mark.parametrize(("content_type", "content", "shown"), BODIES.values(), ids=BODIES)
+def test_body_of_any_response_is_had_as_it_is(content_type, content, shown, client_class):
+    raw = with_length(content, headers=f"Content-Type: {content_type}\r\n" if content_type else "")
+    with serving(lambda request, number: raw) as server, make_client(server, client_class) as client:
+        response = client.request("POST", "audio/speech", {"input": "hi"})
+    assert (response.status, response.content, response.text, str(response)) == (200, content, shown, shown)
+    assert response.headers.get("content-type", "") == content_type
+    if content == b"12":
+        assert response.json() == 12
+    else:
+        with pytest.raises(ProtocolError, match=f"the response is not JSON .*, {len(content)} bytes"):
+            response.json()
 
 
 def test_smallest_values_of_the_options_are_allowed(client_class):

@@ -12,7 +12,7 @@ import pytest
 import localchat.streams
 from localchat import AsyncClient, Client, Timeout
 from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
-from localchat.terminal import ask, printer
+from localchat.terminal import console, printer
 from localchat.transport import call, failures, sockets
 from localchat.transport.timeouts import Deadlines, TotalDeadline
 from tests.support.clients import failure, failure_at, make_client, run_async, until
@@ -52,13 +52,14 @@ def test_timeout_is_one_number_for_all_limits_or_one_for_each(timeout: Timeout, 
     ("options", "kind"),
     [
         ({}, "total"),
-        ({"timeout": None}, None),
+        ({"timeout": None}, "total"),
+        ({"timeout": Timeout(None)}, None),
         ({"timeout": Timeout()}, None),
         ({"timeout": Timeout(total=0.1)}, "total"),
     ],
-    ids=["of the client", "none", "the default", "another"],
+    ids=["of the client", "none is that of the client", "no limit", "the default", "another"],
 )
-def test_timeout_of_a_call_replaces_that_of_the_client_also_by_none(options, kind, client_class):
+def test_timeout_of_a_call_replaces_that_of_the_client(options, kind, client_class):
     """The server responds after a while, which only some of the timeouts allow."""
     released = threading.Event()
     with interrupted(released, b"", HELLO) as server, make_client(server, client_class, timeout=0.1) as client:
@@ -99,7 +100,7 @@ def test_timeout_expires(make_server, timeout, kind, client_class):
 
 def test_a_timeout_may_be_the_largest_number_or_none():
     with always(HELLO) as server, make_client(server, timeout=sys.maxsize) as client:
-        assert client.chat("hi", timeout=None).text == client.chat("hi").text
+        assert client.chat("hi", timeout=Timeout(None)).text == client.chat("hi").text
 
 
 def test_timeouts_do_not_run_between_reads():
@@ -341,7 +342,7 @@ def test_silence_after_the_role_of_the_message_is_limited_by_first(client_class)
         (failures, "_FIRST_DELAY_S", 0.1, 1),
         (failures, "_MAX_DELAY_S", 2, 20),
         (sockets, "_MAX_IDLE_S", 5, 60),
-        (ask, "_NOTICE_S", 1, 5),
+        (console, "_PIPE_NOTICE_S", 1, 5),
         (printer, "_NOTICE_S", 5, 20),
     ],
 )

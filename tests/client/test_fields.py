@@ -177,18 +177,29 @@ def test_unknown_field_of_deltas_is_joined_from_its_pieces(values, joined):
     assert parser.reply().raw["choices"] == [{"index": 0, "message": {"other": joined}}]
 
 
+def test_message_has_the_whole_value_of_an_unknown_field_of_its_deltas():
+    """Both if they are equal, and if they are not."""
+    for whole in ("ab", "other"):
+        message = {"choices": [{"message": {"content": "a", "other": whole, "none": None}, "finish_reason": "stop"}]}
+        parser = ResponseParser()
+        for _ in parser.feed(b"".join(map(sse, [payload({"other": "a"}), payload({"other": "b"}), message]))):
+            pass
+        assert parser.reply().raw["choices"] == [{"index": 0, "message": {"other": whole}}]
+
+
 def test_fields_outside_of_deltas_have_their_last_value_that_is_not_null():
     """A list of a choice, such as the ids of its tokens, is that of all payloads."""
     parser = ResponseParser()
     chunks = [
         {"id": "", "model": "", "choices": [], "prompt_filter_results": [1]},
-        {**payload({"content": "a"}, token_ids=[1], state="x"), "cost": 1},
-        {**payload({"content": "b"}, token_ids=[1, 2], state="y"), "cost": None},
+        {**payload({"content": "a"}, token_ids=[1], state="x"), "cost": 1, "time": 1},
+        {**payload({"content": "b"}, token_ids=[1, 2], state="y"), "cost": None, "time": 2},
     ]
     for _ in parser.feed(b"".join(map(sse, chunks))):
         pass
     reply = parser.reply()
     assert (reply.id, reply.model, reply.text) == ("1", "m", "ab")
+    assert (reply.raw["cost"], reply.raw["time"]) == (1, 2)
     assert (reply.raw["cost"], reply.raw["prompt_filter_results"], reply.raw["id"]) == (1, [1], "1")
     assert reply.raw["choices"] == [{"index": 0, "token_ids": [1, 1, 2], "state": "y"}]
 

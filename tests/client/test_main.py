@@ -1,5 +1,6 @@
 """`python -m localchat` as a child process, with a scripted server."""
 
+import contextlib
 import io
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from localchat.__main__ import main
-from localchat.terminal import ask, printer
+from localchat.terminal import console, printer
 from tests.support import documents
 from tests.support.documents import ROOT
 from tests.support.raw_responses import DONE, HELLO, HELLO_EVENTS, OPEN, chunked, chunks, delta, piece, sse, with_length
@@ -49,6 +50,7 @@ def environment(url: str) -> dict[str, str]:
 REASONING = chunked(delta(reasoning_content="hm"), *HELLO_EVENTS)
 THOUGHT = chunked(delta(reasoning_content="h"), delta("length", reasoning_content="m"), DONE)
 CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
+LOOKS = chunked(piece("Let me look."), delta("tool_calls", tool_calls=[CALL]), DONE)
 OTHERS = chunked(delta("stop", 1, reasoning="h", tool_calls=[CALL]), delta("stop", 2, content="no"), *HELLO_EVENTS)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FIELDS = '{"model": "m", "text": "Hello", "finish_reason": "stop", "usage": {"input_tokens": 3, "output_tokens": 2}}'
@@ -74,6 +76,8 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("--show-reasoning hi", REASONING, "Hello\n", "hm\n", 0),
     ("--show-reasoning hi", THOUGHT, "", "hm\nlocalchat: the server cut the answer: length\n", 3),
     ("hi", chunked(delta("tool_calls", tool_calls=[CALL]), DONE), 'f({"q":1})\n', "", 0),
+    ("hi", LOOKS, 'Let me look.\nf({"q":1})\n', "", 0),
+    ("--no-stream hi", LOOKS, 'Let me look.\nf({"q":1})\n', "", 0),
     ("-o n=3 --show-reasoning hi", OTHERS, "Hello\n", "", 0),
     ("hi", with_length(b'{"error": "bad luck"}', "400 Bad"), "", "bad luck", 1),
     ("hi", chunked(piece("Hel"), sse({"error": "bad luck"})), "Hel\n", "bad luck", 1),
@@ -158,6 +162,21 @@ def test_output_that_cannot_be_written_is_reported(arguments, out, words):
     assert done.stderr.startswith(f"localchat: {words}")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
+def test_call_of_main_in_a_program_leaves_its_files_as_they_are(monkeypatch, capsys):
+    """Only the program itself redirects an output that cannot be written."""
+    # The text that could not be written is still there when the file is closed.
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full, always(HELLO) as server:
+        for name, stream in (("stdin", io.StringIO()), ("stdout", full), ("stderr", None)):
+            monkeypatch.setattr(sys, name, stream)
+        encoding, device = full.encoding, os.fstat(full.fileno()).st_rdev
+        assert main(["-b", server.url, "-m", "m", "--usage", "hi"]) == 1
+        assert (full.encoding, os.fstat(full.fileno()).st_rdev) == (encoding, device)
+        assert (sys.stdout, sys.stderr) == (full, None)
+        monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_input_that_is_no_utf8_is_reported(errors):
@@ -170,9 +189,9 @@ def test_input_that_is_no_utf8_is_reported(errors):
 
 def test_long_waits_are_reported(monkeypatch, capsys):
     waited = threading.Event()
-    for module in (ask, printer):
-        monkeypatch.setattr(module, "_NOTICE_S", 0.01)
-    monkeypatch.setattr(ask, "report", lambda text: (print(text), waited.set()))
+    monkeypatch.setattr(console, "_PIPE_NOTICE_S", 0.01)
+    monkeypatch.setattr(printer, "_NOTICE_S", 0.01)
+    monkeypatch.setattr(console, "report", lambda text: (print(text), waited.set()))
 
     class Pipe(io.StringIO):
         def read(self, size: int | None = -1) -> str:

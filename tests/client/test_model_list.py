@@ -44,6 +44,46 @@ def test_several_models_and_none_named():
         assert client.chat("hi", model="second").text == "Hello"
 
 
+NO_LISTS = {
+    "404": with_length(b"{}", "404 Not Found"),
+    "401": with_length(b"{}", "401 Unauthorized"),
+    "500": with_length(b"{}", "500 Bad"),
+    "page": with_length(b"<html>"),
+    "no list": with_length(b"{}"),
+    "error": with_length(b'{"error": "no such thing"}'),
+    "cut": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{",
+    "empty list": listing(),
+}
+
+
+@pytest.mark.parametrize("models", NO_LISTS.values(), ids=NO_LISTS)
+def test_server_without_a_list_of_models_needs_no_name(models, client_class):
+    """Nor is a call that names no model an error because of what the server returns in place of the list."""
+    with always(HELLO, models) as server, client_class(server.url, max_retries=0) as client:
+        assert [client.chat("hi").text for _ in range(2)] == ["Hello", "Hello"]
+        assert [reply.text for reply in client.map(["hi"])] == ["Hello"]
+        assert all("model" not in request.json for request in server.requests if request.method == "POST")
+
+
+@pytest.mark.parametrize("missing", ["404", "page"])
+def test_missing_list_is_requested_once(missing, client_class):
+    with always(HELLO, NO_LISTS[missing]) as server, client_class(server.url, max_retries=0) as client:
+        assert [client.chat("hi").text for _ in range(2)] == ["Hello", "Hello"]
+        assert client.with_options(timeout=5).chat("hi").text == "Hello"
+        assert [request.method for request in server.requests] == ["GET", "POST", "POST", "POST"]
+
+
+@pytest.mark.parametrize(("extra_body", "sent"), [({"model": "b"}, {"model": "b"}), ({"model": None}, {})])
+@pytest.mark.parametrize("method", ["chat", "complete", "map", "run", "embed"])
+def test_model_of_the_body_is_used_as_it_is(method, extra_body, sent, client_class):
+    vectors = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
+    several = listing({"id": "a"}, {"id": "b"})
+    with always(vectors if method == "embed" else HELLO, several) as server, client_class(server.url) as client:
+        getattr(client, method)(["hi"] if method == "map" else "hi", extra_body=extra_body)
+        (request,) = server.requests
+    assert {name: value for name, value in request.json.items() if name == "model"} == sent
+
+
 def test_only_loaded_model_of_several_is_the_one_that_is_used():
     states = [{"id": name, "status": {"value": state}} for name, state in (("a", "unloaded"), ("b", "loaded"))]
     with always(HELLO, listing(*states)) as server, Client(server.url) as client:

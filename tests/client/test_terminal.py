@@ -1,19 +1,27 @@
 """The chat of `python -m localchat` on a pseudo-terminal, and the options of the command line."""
 
+import codecs
+import fcntl
+import io
 import json
 import os
+import random
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localchat import Client
-from localchat.agent.conversation import read_messages
+from localchat.__main__ import main
+from localchat.files import read_messages
 from localchat.terminal.chat import greeting
 from tests.client import test_main
 from tests.client.test_main import PROGRAM, environment
@@ -26,6 +34,7 @@ pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
 CTRL_C = "\x03"
 STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+PARTIAL = re.compile(r"\x1b(?:\[[0-9;?]*)?\Z")
 
 
 class Terminal:
@@ -33,8 +42,10 @@ class Terminal:
 
     def __init__(self, home: Path, url: str, *arguments: str, **others: str) -> None:
         self._shown = ""
-        # All output, with escape sequences.
-        self.raw = b""
+        # Whether the last wait was for a prompt.
+        self._is_at_prompt = False
+        # All output, with escape sequences; and the end of it that may be the beginning of one.
+        self.raw, self._decoder, self._rest = b"", codecs.getincrementaldecoder("utf-8")("replace"), ""
         own = {"XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}", **others}
         self._pid, self._file = pty.fork()
         if self._pid == 0:
@@ -42,11 +53,27 @@ class Terminal:
             os.execve(sys.executable, [*PROGRAM, *arguments], {**os.environ, **environment(url), **own})
 
     def type(self, text: str) -> None:
-        os.write(self._file, text.encode())
+        self.write(text.encode())
+
+    def write(self, data: bytes) -> None:
+        os.write(self._file, data)
+
+    def interrupt(self) -> None:
+        """Send SIGINT, as Ctrl-C does."""
+        os.kill(self._pid, signal.SIGINT)
+
+    def resize(self, n_rows: int, n_columns: int) -> None:
+        """Change the size of the window, of which the program is told by a signal."""
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", n_rows, n_columns, 0, 0))
+
+    def wait_for_prompt(self) -> None:
+        """Wait until the program reads a line, unless the last wait was for that."""
+        if not self._is_at_prompt:
+            self.wait_for("> ")
 
     def enter(self, line: str, shown: str) -> None:
         """Type a line at the prompt, and wait until these words are shown."""
-        self.wait_for("> ")
+        self.wait_for_prompt()
         self.type(f"{line}\r")
         self.wait_for(shown)
 
@@ -55,10 +82,12 @@ class Terminal:
         while words not in self._shown:
             assert self._read(), f"the program ended before {words!r}: {self._shown!r}"
         before, _, self._shown = self._shown.partition(words)
+        self._is_at_prompt = words.endswith("> ")
         return before
 
-    def close(self) -> tuple[int, str]:
+    def close(self, typed: str = "") -> tuple[int, str]:
         """Wait for the end of the program. Return its exit code and the output since the last wait."""
+        self.type(typed)
         while self._read():
             pass
         _, status = os.waitpid(self._pid, 0)
@@ -67,8 +96,8 @@ class Terminal:
 
     def end(self, typed: str = "\x04") -> None:
         """Type Ctrl-D at the prompt; the program must end without an error."""
-        self.type(typed)
-        assert self.close()[0] == 0
+        self.wait_for_prompt()
+        assert self.close(typed)[0] == 0
 
     def _read(self) -> bool:
         """Read output; False if the program has ended."""
@@ -80,7 +109,10 @@ class Terminal:
         except OSError:  # The end of a pseudo-terminal, on Linux.
             return False
         self.raw += data
-        self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+        text = self._rest + self._decoder.decode(data)
+        whole = PARTIAL.split(text)[0]
+        self._rest = text[len(whole) :]
+        self._shown += STYLES.sub("", whole).replace("\r", "")
         return bool(data)
 
 
@@ -241,14 +273,25 @@ ESCAPES: dict[str, tuple[bytes, list[str]]] = {
 }
 
 
+class Screen(io.StringIO):
+    """A stream to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(("raw", "arguments"), ESCAPES.values(), ids=ESCAPES)
-def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path):
+def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path, monkeypatch):
     names = [TITLE, f"{TITLE}2"] if not raw else ["m"]
+    screen = Screen()
+    for name, stream in (("stdin", io.StringIO()), ("stdout", screen), ("stderr", screen)):
+        monkeypatch.setattr(sys, name, stream)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with always(raw, listing(*names)) as server:
-        terminal = Terminal(tmp_path, server.url, *arguments, NO_COLOR="1")
-        terminal.close()
-    assert b"title" in terminal.raw
-    assert not {*terminal.raw} & {*range(9), *range(14, 32), 127, 0x9B}, terminal.raw
+        main(["-b", server.url, *arguments])
+    assert "title" in screen.getvalue()
+    assert not {*map(ord, screen.getvalue())} & {*range(9), *range(11, 32), *range(127, 160)}, screen.getvalue()
 
 
 def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
@@ -284,3 +327,90 @@ def test_typed_lines_are_edited_and_may_be_long(options, tmp_path):
         terminal.end()
         assert len(sent(server)[-1][1]) == 6000
     assert (tmp_path / "localchat").exists() == (not options)
+
+
+def test_several_lines_that_are_pasted_are_one_message(tmp_path):
+    """Also if they begin with a slash. In other terminals, pasted lines come like typed ones."""
+    readline = pytest.importorskip("readline", reason="this Python has no readline")
+    if "libedit" in readline.__doc__:
+        pytest.skip("libedit reads pasted lines like typed ones")
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url)
+        for text in ("one\n日本\n\n  three", "/help\nis no command"):
+            terminal.enter(f"\x1b[200~{text}\n\x1b[201~", f"{text}>")
+            assert sent(server)[-1] == ("user", text)
+        terminal.end()
+
+
+def test_wide_characters_are_edited_and_the_window_may_be_resized(tmp_path):
+    pytest.importorskip("readline", reason="this Python has no readline")
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url, LC_ALL="C.UTF-8")
+        terminal.wait_for("> ")
+        terminal.type("日本語é👍")
+        terminal.wait_for("👍")
+        terminal.resize(10, 20)
+        terminal.type("\x7f\x1b[D\x1b[D\x7f" + "x" * 30 + "\r")  # Backspace, left, left, backspace, a long text.
+        terminal.wait_for("é>")
+        assert sent(server)[-1] == ("user", "日" + "x" * 30 + "語é")
+        terminal.resize(50, 200)
+        terminal.enter("b", "b>")
+        terminal.end()
+
+
+def test_typed_bytes_that_are_no_utf_8_are_an_error_of_their_line(tmp_path):
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url)
+        terminal.wait_for("> ")
+        terminal.write(b"a\xffb\r")
+        terminal.wait_for("the text is not UTF-8")
+        terminal.enter("a", "a>")
+        terminal.end()
+
+
+def test_interrupts_at_any_moment_end_neither_the_chat_nor_show_a_traceback(tmp_path):
+    """At the prompt, before and in a response, at its end, and several within milliseconds."""
+    chance, n_lines = random.Random(3), 25
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url)
+        terminal.wait_for("> ")
+        for i in range(n_lines):
+            terminal.type(f"line {i}\r")
+            for _ in range(chance.randrange(1, 4)):
+                threading.Event().wait(chance.random() * 0.02)
+                terminal.interrupt()
+            terminal.type("\r")
+        for text in ("one more", "and the last"):  # The first one may belong to a line that was interrupted.
+            terminal.type(f"\r{text}\r")
+            terminal.wait_for(f"{text}>")
+        terminal.end("/quit\r")
+    assert b"Traceback" not in terminal.raw
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "405 Not Allowed", "501 No"])
+def test_model_is_chosen_where_the_server_has_no_list(status, tmp_path):
+    none = with_length(b"{}", status)
+    with always(HELLO, none) as server:
+        terminal = Terminal(tmp_path, server.url)
+        terminal.enter("/model", "the server has no list of models; /model NAME names one\n")
+        terminal.enter("/model tiny", "* tiny (the server has no list of models)\n")
+        terminal.enter("hi", "Hello\n")
+        assert server.requests[-1].json["model"] == "tiny"
+        terminal.end()
+    assert b"404" not in terminal.raw
+
+
+def test_files_of_the_chat_may_be_in_the_home_folder_or_impossible(tmp_path):
+    """A tilde is the home folder. A state folder that cannot be made, as in some containers, disturbs no answer."""
+    (tmp_path / "file").touch()
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url, HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "file"))
+        terminal.enter("one", ": one>")
+        terminal.enter("/save ~/talk.json", f"saved 2 messages in {tmp_path}/talk.json")
+        terminal.enter("/load ~/talk.json", "loaded 2 messages from ")
+        terminal.enter("/save nowhere/talk.json", "No such file or directory")
+        terminal.enter("/load nowhere/talk.json", "No such file or directory")
+        terminal.enter("two", ": two>")
+        assert [content for _, content in sent(server)][::2] == ["one", "two"]
+        terminal.end()
+    assert b"file/localchat" not in terminal.raw

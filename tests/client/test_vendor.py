@@ -109,7 +109,7 @@ def test_asynchronous_client_under_every_python(python):
 PROGRAM = {
     "piped": (["and?"], "text", HELLO, (0, "Hello\n", "")),
     "cut": (["hi"], "", chunked(piece("Hel", "length"), DONE), (3, "Hel\n", "localchat: the server cut the answer")),
-    "no prompt": ([], " ", HELLO, (2, "", "usage: python FILE.py")),
+    "no prompt": ([], " ", HELLO, (2, "", "usage: chat_client.py [options] [text ...]\nlocalchat: there is no prompt")),
     "refused": (["hi"], "", with_length(b"no luck", "400 Bad"), (1, "", "localchat: 400 from ")),
 }
 
@@ -158,7 +158,7 @@ def test_files_of_others_are_kept_and_failures_to_write_reported(one_file, tmp_p
 def test_no_two_files_define_a_name_differently():
     """In one file, the second definition would replace the first."""
     seen: dict[str, str] = {}
-    for name in vendor.files("terminal/ask.py"):
+    for name in vendor.files("__main__.py"):
         for node in ast.parse((ROOT / "localchat" / name).read_text(encoding="utf-8")).body:
             code = ast.unparse(node)
             defined = re.match(r"(?:class |def |async def )?(\w+)(?=[(:]| = )", code)
@@ -169,9 +169,12 @@ def test_no_two_files_define_a_name_differently():
 FOLDER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from chat import AsyncClient, Client, Tool, __version__
+from chat import AsyncClient, Client, FakeServer, Tool, __version__
 with Client() as client:
     print(client.conversation().say("hi"), client.map(["hi"])[0], client.chat("hi", images=[b"GIF89a"]))
+with FakeServer() as server, Client(server.url) as client:
+    server.reply("Hello")
+    assert client.chat("hi").text == "Hello"
 """
 
 

@@ -217,13 +217,15 @@ def greedy_request(*tokens: int) -> GenerationRequest:
 @pytest.mark.cpu_only
 def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
     """Other requests follow in between, and the next turns have other tokens than the output."""
-    first = recurrent.tokenize(LONG)
-    turns = [recurrent.tokenize(f"an answer that was not generated; and {word}?") for word in ("then", "why", "how")]
+    first = recurrent.backend.tokenize(LONG)
+    turns = [
+        recurrent.backend.tokenize(f"an answer that was not generated; and {word}?") for word in ("then", "why", "how")
+    ]
     requests = [greedy_request(*first, *turn) for turn in ((), *turns, ())]
     found = []
     for request in requests:
         found.append(read(recurrent, request)[1:])
-        read(recurrent, greedy_request(*recurrent.tokenize(f"{len(found)}: {LONG}")))
+        read(recurrent, greedy_request(*recurrent.backend.tokenize(f"{len(found)}: {LONG}")))
     assert [finish.usage.n_cached for _, finish in found] == [0, *[len(first) - 1] * 4]
     for request, (cached, _) in zip(requests, found):
         recurrent.forget()
@@ -234,5 +236,5 @@ def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
 
 @pytest.mark.cpu_only
 def test_recurrent_streams_together_have_the_text_of_each_alone(recurrent: Engine):
-    requests = [greedy_request(*recurrent.tokenize(LONG + text)) for text in ("one", "two, three", "four")]
+    requests = [greedy_request(*recurrent.backend.tokenize(LONG + text)) for text in ("one", "two, three", "four")]
     assert_as_alone(recurrent, recurrent, requests * 2)

@@ -17,7 +17,7 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import context
 from localchat.serving.engine.llama.library import L, mtmd
 from localchat.serving.engine.media.decoding import decode
-from localchat.serving.engine.values import Cancelled, EngineError, LoadOptions
+from localchat.serving.engine.values import EngineError, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, summary_of
 from tests.serving.engine.test_media_decoding import BAD
@@ -146,7 +146,7 @@ def test_prefix_is_found_by_content(engine: Engine):
     one, two = media_of(engine)
     engine.forget()
     sampling = SamplingParams(seed=1, top_k=1)
-    prompt = engine.tokenize_prompt([("see ", True), one])
+    prompt = engine.inputs.tokenize_prompt([("see ", True), one])
     cells = [i for i, token in enumerate(prompt) if token < 0]
     n_image = cells[-1] + 1
     tokens, _, n_cached = completion(engine, "see ", one, " what?", sampling=sampling)
@@ -181,8 +181,7 @@ def test_cancelled_request_ends(engine: Engine):
     one, _ = media_of(engine)
     generation = ask(engine, "cancelled ", one, "?", max_tokens=900)
     generation.cancel()
-    with pytest.raises(Cancelled):
-        list(generation)
+    assert list(generation) == []
     assert len(completion(engine, one, "?")[0]) == 12
 
 

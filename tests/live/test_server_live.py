@@ -77,7 +77,7 @@ def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
 
 def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: Engine):
     chance = random.Random(5)
-    (end,) = engine.tokenize(engine.facts.eos)
+    (end,) = engine.backend.tokenize(engine.facts.eos)
     threads_before = threading.active_count()
 
     def request() -> bytes:

@@ -75,17 +75,27 @@ def start_with(page: Page, script: str) -> None:
     page.wait(HAS_MODELS)
 
 
-def give(page: Page, files: dict[str, tuple[str, bytes]], field: str = "#attach-file", events: str = "change") -> None:
-    """Give files, each with its media type, to a field, as the dialog ("change"), "paste" or "dragover drop" does."""
+def give(
+    page: Page,
+    files: dict[str, tuple[str, bytes]],
+    field: str = "#attach-file",
+    events: str = "change",
+    text: str = "",
+) -> None:
+    """Give files, each with its media type, to a field, as the dialog ("change"), "paste" or "dragover drop" does.
+
+    A paste may have a text, too. `isTextPasted` says whether the page has left it to the browser.
+    """
     data = json.dumps([(content.decode("latin-1"), name, kind) for name, (kind, content) in files.items()])
     page.eval(
         f"""(() => {{
             const data = new DataTransfer();
             for (const [text, name, type] of {data})
                 data.items.add(new File([Uint8Array.from(text, (c) => c.charCodeAt(0))], name, {{type}}));
+            if ({json.dumps(text)}) data.setData("text/plain", {json.dumps(text)});
             const field = Object.assign($("{field}"), {{files: data.files}});
             const kinds = {{change: Event, paste: ClipboardEvent, dragover: DragEvent, drop: DragEvent}};
-            for (const kind of "{events}".split(" ")) field.dispatchEvent(new kinds[kind](
+            for (const kind of "{events}".split(" ")) window.isTextPasted = field.dispatchEvent(new kinds[kind](
                 kind, {{clipboardData: data, dataTransfer: data, bubbles: true, cancelable: true}}));
         }})()"""
     )
@@ -95,8 +105,8 @@ def import_text(page: Page, text: str) -> None:
     give(page, {"some.json": ("", text.encode())}, "#import-file")
 
 
-def show_imported(page: Page, *messages: dict[str, Any]) -> None:
+def show_imported(page: Page, *messages: dict[str, Any], title: str = "Old") -> None:
     """Import a conversation, and show it."""
-    import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": "Old", "messages": messages}]}))
-    page.wait("$('#list .pick').textContent === 'Old'")
-    page.do("#list [title=Old]")
+    import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": title, "messages": messages}]}))
+    pick = f"#list [title={json.dumps(title)}]"
+    page.do((pick, 1), pick)

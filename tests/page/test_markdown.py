@@ -41,6 +41,9 @@ MATHEMATICS = {
     "\\(\\sum_{i}^n i\\)": "<mrow><munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover><mi>i</mi></mrow>",
     "\\(\\left( x \\right.\\)": "<mrow><mo>(</mo><mi>x</mi><mo></mo></mrow>",
     "\\(\\text{if $x$}\\)": None,
+    "\\(\\frac12\\)": "<mfrac><mn>1</mn><mn>2</mn></mfrac>",
+    "\\(\\overbrace{a}^n\\)": "<mover><mover><mi>a</mi><mo>⏞</mo></mover><mi>n</mi></mover>",
+    "\\(\\sin^2 x\\)": "<mrow><msup><mo>sin</mo><mn>2</mn></msup><mi>x</mi></mrow>",
     "\\(\\mathbb{R}\\alpha\\)": "<mrow><mi>ℝ</mi><mi>α</mi></mrow>",
     "\\[\\begin{matrix} a & b \\\\ c \\end{matrix}\\]": "<mrow><mtable><mtr><mtd><mi>a</mi></mtd><mtd><mi>b</mi></mtd>"
     "</mtr><mtr><mtd><mi>c</mi></mtd></mtr></mtable></mrow>",

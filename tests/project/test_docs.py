@@ -75,6 +75,15 @@ def test_links_have_targets(page: Path):
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md"])
+def test_files_of_the_code_that_are_named_exist(page: str):
+    """Their names are paths from any folder on."""
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("[!.]*/**/*.*")]
+    named = re.findall(r"`([\w./-]+\.(?:py|jinja|html))`", (ROOT / page).read_text(encoding="utf-8"))
+    assert named
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
 def test_sources_contain_the_files_that_the_readme_names():
     lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
     included = {name for line in lines if line.startswith(("graft ", "include ")) for name in line.split()[1:]}

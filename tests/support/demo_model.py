@@ -30,13 +30,13 @@ def read_vocabulary(path: str = DEMO) -> Any:
 
 
 def chat(engine: Engine, text: str) -> tuple[int, ...]:
-    return tuple(engine.tokenize(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"))
+    return tuple(engine.backend.tokenize(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"))
 
 
 def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
     """A long prompt of a kind that the model was trained on."""
     greeting = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I help you?<|im_end|>\n"
-    return (*engine.tokenize(greeting * n_turns), *chat(engine, "What is your name?"))
+    return (*engine.backend.tokenize(greeting * n_turns), *chat(engine, "What is your name?"))
 
 
 def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:

@@ -32,31 +32,31 @@ os.abort()
 
 # A request crashes the library.
 CRASHES_AT_SUBMIT = _program("""
-def crashing(self, id, requests):
+def crashing(self, request, sequences):
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(60)
-program.Calls.submit = crashing
+program.EngineMain.generate = crashing
 """)
 
 # The first request meets an error.
 FAILS_AT_SUBMIT = _program("""
-submit = program.Calls.submit
-def failing(self, id, requests):
-    program.Calls.submit = submit
+generate = program.EngineMain.generate
+def failing(self, request, sequences):
+    program.EngineMain.generate = generate
     raise ERROR
-program.Calls.submit = failing
+program.EngineMain.generate = failing
 """)
 
 # As in a container with a limit of processes: once the model is loaded, no thread can be started.
 WITHOUT_THREADS = _program("""
-send = program.Calls.send
+send = program.EngineMain.send
 def refusing(self):
     raise RuntimeError("can't start new thread")
-def sending(self, *message):
-    if message[:2] == ("result", 0):
+def sending(self, messages):
+    if messages[0][:2] == ("ended", 0):
         threading.Thread.start = refusing
-    send(self, *message)
-program.Calls.send = sending
+    send(self, messages)
+program.EngineMain.send = sending
 """)
 
 # Its engine fails for good at the first request, in such a way that it does not end the request.

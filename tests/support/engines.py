@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from types import SimpleNamespace
@@ -15,10 +16,13 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.generation import GenerationRun, Output, PlainText
 from localchat.serving.core.errors import ApiError
 from localchat.serving.core.events import ContentDelta, Event, OutputEnd, OutputEvent, OutputToken, SampledTokens, Usage
+from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
+from localchat.serving.engine.delivery import Delivery
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.process import AnyEngine
-from localchat.serving.engine.values import Cancelled, GenerationRequest, StepOutput, TokenTexts
+from localchat.serving.engine.engine_client import EngineClient
+from localchat.serving.engine.engine_server import EngineServer
+from localchat.serving.engine.values import End, EngineDied, GenerationRequest, StepOutput, TokenTexts
 from tests.support.fakes import FakeBackend
 
 DEADLINE_S = 60
@@ -54,14 +58,77 @@ def output_of(
 
 def events_of(output: Output, *tokens: int, end: str | None = None) -> list[OutputEvent]:
     """The events of a step with these tokens."""
-    return output.read([StepOutput(0, 0.0, tokens=tokens, end=end)])
+    return output.read([StepOutput(0, 0.0, tokens=tokens, end=None if end is None else End(end))])
 
 
-def run_of(engine: AnyEngine, requests: Sequence[GenerationRequest]) -> GenerationRun:
+class ImmediateDelivery(Delivery):
+    """Sends each output at once."""
+
+    def add(self, id: int, output: StepOutput) -> None:
+        super().add(id, output)
+        self.after_step(True)
+
+    def end(self, id: int, error: Exception | None) -> None:
+        super().end(id, error)
+        self.after_step(True)
+
+
+class LocalEngine(EngineClient):
+    """The client of an engine in this process. The messages between them are those of an engine process."""
+
+    def __init__(self, engine: Engine, max_queue: int = 256) -> None:
+        """If the engine is stepped by hand, its side of a request runs on the calling thread, otherwise on others."""
+
+        def run_on_thread(work: Callable[[], None]) -> None:
+            threading.Thread(target=work).start()
+
+        run = (lambda work: work()) if engine._thread is None else run_on_thread
+        self.engine = engine
+        self.server = EngineServer(lambda messages: self.receive(copied(messages)), run, ImmediateDelivery)
+        self.server.engine = engine
+        super().__init__(self._send_to_engine)
+        self.facts, self.texts = engine.facts, engine.texts
+        self.max_open = engine.facts.n_parallel + max_queue
+
+    def _send_to_engine(self, message: Any) -> None:
+        self.server.receive(*copied(message))
+        if self.engine.failure is not None:  # An engine process would end.
+            self.end(EngineDied(f"the engine has stopped: {self.engine.failure!r}"))
+
+    def stop(self) -> None:
+        self.engine.stop()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class DeadlineMailbox(Mailbox):
+    """A mailbox in which something must arrive."""
+
+    def take(self, timeout_s: float | None = None) -> list[Any]:
+        messages = super().take(DEADLINE_S if timeout_s is None else timeout_s)
+        assert messages or timeout_s is not None, "the deadline passed"
+        return messages
+
+
+def copied(message: Any) -> Any:
+    return pickle.loads(pickle.dumps(message))
+
+
+def client_of(engine: Engine | EngineClient, **options: Any) -> EngineClient:
+    """The client of an engine; its first call may have options of LocalEngine."""
+    if isinstance(engine, EngineClient):
+        return engine
+    client: EngineClient = vars(engine).setdefault("test_client", None) or LocalEngine(engine, **options)
+    vars(engine)["test_client"] = client
+    return client
+
+
+def run_of(engine: Engine | EngineClient, requests: Sequence[GenerationRequest]) -> GenerationRun:
     """A run whose events have the tokens and, beside them, their text."""
     outputs = [Output(request, engine.texts, PlainText()) for request in requests]
-    model = cast(Model, SimpleNamespace(name="m", engine=engine))
-    return GenerationRun(model, outputs, "id-", n_each=len(requests), prompt_field="prompt")
+    model = cast(Model, SimpleNamespace(name="m", engine=client_of(engine)))
+    return GenerationRun(model, outputs, "id-", DeadlineMailbox(), n_each=len(requests), prompt_field="prompt")
 
 
 class Generation:
@@ -99,17 +166,17 @@ class Generation:
             try:
                 events = self.run.take(timeout_s)
                 self._items = [event for _, event in events if not isinstance(event, ContentDelta)]
-            except (ApiError, Cancelled) as error:
+            except ApiError as error:
                 self._items = [error]
             if time.monotonic() >= ends_at:
                 break
         return bool(self._items)
 
     def cancel(self) -> None:
-        self.run.cancel()
+        self.run.drop()
 
 
-def submit(engine: AnyEngine, request: GenerationRequest) -> Generation:
+def submit(engine: Engine | EngineClient, request: GenerationRequest) -> Generation:
     return Generation(run_of(engine, [request]))
 
 
@@ -147,9 +214,10 @@ class CheckedEngine(Engine):
 
 
 @contextmanager
-def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+def stepped(backend: FakeBackend, max_queue: int = 256, **options: Any) -> Iterator[Engine]:
     """An engine that is stepped by hand. At the end it must have released everything."""
     with CheckedEngine(backend, **options) as engine:
+        client_of(engine, max_queue=max_queue)
         yield engine
         stats = engine.stats()
         is_idle = not engine._open and engine.failure is None
@@ -158,9 +226,10 @@ def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
     assert backend.is_closed
 
 
-def started(backend: FakeBackend, **options: Any) -> Engine:
+def started(backend: FakeBackend, max_queue: int = 256, **options: Any) -> Engine:
     """An engine with its thread."""
     engine, has_started = CheckedEngine(backend, **options), threading.Event()
     threading.Thread(target=engine.run, args=(has_started.set,), name="localchat-engine").start()
     assert has_started.wait(DEADLINE_S)
+    client_of(engine, max_queue=max_queue)
     return engine

@@ -340,8 +340,8 @@ class FakeBackend(FakeCells):
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         return [array("f", [sum(tokens), len(tokens)]) for tokens in inputs]
 
-    def pair_tokens(self, query: str, document: str) -> list[int]:
-        return [*query.encode(), *document.encode()]
+    def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:
+        return lambda document: [*query.encode(), *document.encode()]
 
     def prepare_constraints(self) -> None: ...
 

@@ -27,7 +27,7 @@ from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 from tests.support import exchanges
-from tests.support.engines import started
+from tests.support.engines import client_of, started
 from tests.support.exchanges import events_of, read
 from tests.support.fakes import END, FakeBackend, echo
 from tests.support.raw_server import CERTIFICATE
@@ -47,6 +47,7 @@ class Serving:
 
     def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
         self.server, self.engine, self.backend, self.thread = server, engine, backend, thread
+        self.engine_client = client_of(engine)
         # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
         # With `is_ready=False`: a load of the model waits for this.
@@ -92,14 +93,14 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
 
     def load(file: ModelFile, others: OtherModels, on_progress: Any) -> Model:
         assert running.may_load.wait(DEADLINE_S), "the test never let the model load"
-        return Model("Fake", engine)
+        return Model("Fake", client_of(engine))
 
     service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
     options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
     with started(backend, **options) as engine, served(service, settings) as (server, thread):
         running = Serving(server, engine, backend, thread)
         if is_ready:
-            make_ready(service.default, Model("Fake", engine))
+            make_ready(service.default, Model("Fake", client_of(engine)))
         try:
             yield running
         finally:
@@ -125,7 +126,7 @@ def serving_demo(engine: Engine, **options: Any) -> Iterator[int]:
     """Serve an engine that has the built-in model; yields the port."""
     service = Service(ModelFile(DEMO_PATH, DEMO), load=no_load)
     with served(service, Options(port=0, **options)) as (server, _):
-        make_ready(server.service.default, Model(DEMO, engine))
+        make_ready(server.service.default, Model(DEMO, client_of(engine)))
         yield server.server_port
 
 

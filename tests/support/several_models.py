@@ -22,7 +22,7 @@ from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.chat_requests import HI
-from tests.support.engines import started
+from tests.support.engines import client_of, started
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend
 from tests.support.serving import LAST_MESSAGE, served, wait_for
@@ -57,7 +57,7 @@ class Loads:
         backend.facts = replace(backend.facts, n_bytes=10**9)
         engine = self.engines[name] = started(backend)
         self.most_at_once = max(self.most_at_once, self.n_open)
-        return Model(name, engine)
+        return Model(name, client_of(engine))
 
     @property
     def n_open(self) -> int:

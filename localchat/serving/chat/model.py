@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..core import errors
-from ..core.params import MAX_LISTED_TOKENS, GenerationParams
-from ..engine.process import AnyEngine
+from ..core.params import GenerationParams
+from ..engine.engine_client import EngineClient
 from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
 from .prompt.jinja import TemplateError
 from .prompt.template import CHATML, ChatTemplate
@@ -20,14 +20,12 @@ log = logging.getLogger("localchat.server")
 
 MAX_TEMPLATES = 8  # Cached templates of requests (`chat_template`). Compiling and testing one takes milliseconds.
 
-Check = Callable[[], None]  # Called at times while the engine works for a request. May raise an error to end it.
-
 
 class Model:
     def __init__(
         self,
         name: str,
-        engine: AnyEngine,
+        engine: EngineClient,
         *,
         max_tokens: int | None = None,
         defaults: Mapping[str, Any] | None = None,
@@ -68,15 +66,15 @@ class Model:
                 return model
         return self
 
-    def _checked(self, given: Iterable[tuple[int, float]], field: str) -> Adapters:
-        """A set of adapters. Raises BadRequest if the model does not have them or they could not be loaded."""
+    def _checked(self, scales: Iterable[tuple[int, float]], field: str) -> Adapters:
+        """A set of adapters, by their ids and scales. Raises BadRequest if they are not there or cannot be used."""
         adapters = self.engine.facts.adapters
-        for id, _ in given:
+        for id, _ in scales:
             if id >= len(adapters):
                 raise errors.field_error(field, f"has the id {id}, and the model has {len(adapters)} adapters")
             if problem := adapters[id].problem:
                 raise errors.UnusableAdapter(f"the adapter {adapters[id].name!r} cannot be used: {problem}", field)
-        return tuple(sorted((id, scale) for id, scale in given if scale))
+        return tuple(sorted((id, scale) for id, scale in scales if scale))
 
     def check_queue(self, n_sequences: int, field: str) -> None:
         """Refuse a request for so many sequences, which `field` asks for, if the engine would refuse it now."""
@@ -112,8 +110,10 @@ class Model:
     def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> GenerationRequest:
         """A sequence for the engine, with defaults for the values that the request does not set, and with `options` as
         other fields. Raises BadRequest for token ids that are not in the vocabulary."""
-        check_listed(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
-        sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
+        n_vocab = self.engine.facts.n_vocab
+        check_listed(params.stop_token_ids, n_vocab, "stop_token_ids")
+        check_listed((key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, "logit_bias")
+        sampling = replace(self.sampling, **{**params.sampling, "logit_bias": params.logit_bias})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
         options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
         return GenerationRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
@@ -137,19 +137,6 @@ class Model:
             tokenize=self.engine.tokenize,
             is_trusted=is_trusted,
         )
-
-    def _biases(self, params: GenerationParams) -> dict[int, float]:
-        """The biases by token id. The bias of a text applies to each token of the text."""
-        biases: dict[int, float] = {}
-        for token, bias in params.logit_bias:
-            tokens = self.engine.tokenize(token) if isinstance(token, str) else [token]
-            check_listed(tokens, self.engine.facts.n_vocab, "logit_bias")
-            for id in tokens:
-                biases[id] = biases.get(id, 0.0) + bias
-        if len(biases) > MAX_LISTED_TOKENS:
-            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_LISTED_TOKENS}"
-            raise errors.BadRequest(message, "logit_bias")
-        return biases
 
 
 def check_listed(tokens: Iterable[int], n_vocab: int, name: str) -> None:

@@ -3,6 +3,12 @@
 A reader is a generator that yields when it needs more text, emits the texts that it reads, and returns a result. So a
 reader is written as if all text were there. Readers hold back text only if it may be the beginning of a marker, or
 white space before a marker. All other text is emitted at once.
+
+    cursor = Cursor()
+    reader = cursor.read_until("</think>")
+    for text in pieces:
+        cursor.feed(text)
+        next(reader, None)  # Runs to the next yield, or to the end.
 """
 
 from __future__ import annotations
@@ -27,6 +33,8 @@ class Mismatch(Exception):
 
 
 class Markers:
+    """Texts to find in a text that is still being generated."""
+
     def __init__(self, *literals: str) -> None:
         self.literals = tuple(filter(None, literals))
         self._longest = max(map(len, literals), default=0)
@@ -37,7 +45,10 @@ class Markers:
         return _compiled(self.literals)
 
     def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
-        """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
+        """The index of the first marker and the marker; None if there is none.
+
+        Unless the text has `ended`, also None if more text may make the marker a longer one.
+        """
         match = self._pattern.search(text, at)
         if match is None:
             return None
@@ -58,8 +69,11 @@ class Markers:
 
 @functools.lru_cache(maxsize=512)
 def _compiled(literals: tuple[str, ...]) -> Pattern[str]:
-    """Cached, since each output has the markers of its dialect, and each text in quotes those of its value. Stop texts,
-    which may be long, are searched without a pattern."""
+    """The pattern of these texts.
+
+    Cached, since each output has the markers of its dialect, and each text in quotes those of its value. Stop texts,
+    which may be long, are searched without a pattern.
+    """
     return re.compile(pattern_of(literals))
 
 
@@ -145,51 +159,54 @@ class Cursor:
             if not undecided or self.ended:
                 break
             yield
-        found = max((text for text in literals if rest.startswith(text)), key=len, default=None)
-        self.take(len(found or ""))
-        return found
+        literal = max((text for text in literals if rest.startswith(text)), key=len, default=None)
+        self.take(len(literal or ""))
+        return literal
 
     def read_whole(self, *literals: str) -> Reader[str | None]:
         """Read white space and one of these literals. Returns None and reads nothing if another text is next."""
         self.begin()
         yield from self.read_run()
-        found = yield from self.read_one_of(*filter(None, literals))
-        if found:
+        literal = yield from self.read_one_of(*filter(None, literals))
+        if literal:
             self.end_record()
         else:
             self.put_back()
-        return found
+        return literal
 
     def expect(self, *literals: str) -> Reader[str]:
         """Read the longest of these literals that the next text begins with. Raises Mismatch if there is none."""
-        found = yield from self.read_one_of(*literals)
-        if found is None:
+        literal = yield from self.read_one_of(*literals)
+        if literal is None:
             raise Mismatch
-        return found
+        return literal
 
     def read_end(self, *literals: str) -> Reader[str | None]:
         """Read white space and one of these literals, or None. The end of the output may cut a literal."""
         yield from self.read_run()
-        found = yield from self.read_one_of(*literals)
+        literal = yield from self.read_one_of(*literals)
         rest = self.text[self.at :]
-        if found is None and self.ended and any(text.startswith(rest) for text in literals):
+        if literal is None and self.ended and any(text.startswith(rest) for text in literals):
             return self.take(len(rest))
-        return found
+        return literal
 
     def emit_until(self, markers: Markers, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
-        """Emit the text before a marker as it is generated, and return the marker, which stays unread; None at the end
-        of the output. With `holds_space`, white space before the marker stays unread: it belongs to the format."""
+        """Emit the text before a marker as it is generated. Returns the marker, which stays unread.
+
+        Returns None at the end of the output. With `holds_space`, white space before the marker stays unread, since it
+        belongs to the format.
+        """
         while True:
-            hit = markers.find(self.text, self.at, ended=self.ended)
-            end = hit[0] if hit else markers.safe_end(self.text, self.at)
-            if self.ended and not hit:
+            place_and_marker = markers.find(self.text, self.at, ended=self.ended)
+            end = place_and_marker[0] if place_and_marker else markers.safe_end(self.text, self.at)
+            if self.ended and not place_and_marker:
                 end = len(self.text)
             elif holds_space and markers.literals:
                 end = self.at + len(self.text[self.at : end].rstrip())
             if end > self.at:
                 emit(self.take(end - self.at))
-            if hit:
-                return hit[1]
+            if place_and_marker:
+                return place_and_marker[1]
             if self.ended:
                 return None
             yield

@@ -71,7 +71,7 @@ def _load(
         from .media.encoder import MediaEncoder
 
         encoder = MediaEncoder(backend.projector)
-    engine = Engine(backend, max_queue=options.max_queue, encoder=encoder, after_step=after_step)
+    engine = Engine(backend, encoder=encoder, after_step=after_step)
     if not facts.is_non_causal:
         n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
         engine.warm_up(

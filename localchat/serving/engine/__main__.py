@@ -1,7 +1,8 @@
 """`python -m localchat.serving.engine NUMBER`: an engine process, which the server starts; see process.py.
 
-NUMBER is that of the inherited connection to the server. Calls run on their own threads, and the engine on another one,
-which sends the output of each step. The process ends with the connection, when the server ends.
+NUMBER is that of the inherited connection to the server. The main thread receives messages; it never sends one. Each
+request runs on a thread of its own until its sequences are queued, and the engine thread sends the output of steps. The
+process ends with the connection, when the server ends.
 """
 
 from __future__ import annotations
@@ -15,120 +16,73 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from . import load
-from .delivery import Delivery
-from .engine import Engine
-from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, Submitted, TokenTexts
+from .engine_server import EngineServer, Message, ServedRequest
+from .values import EngineError, LoadOptions
 
-# A thread for each connection of the server. Only as many threads start as there are calls at once.
+# A thread for each connection of the server. Only as many threads start as there are requests at once.
 _MAX_THREADS = 512
-# The interval at which Python switches between threads: with the default of 5 ms, a thread that runs a call would delay
+# The interval at which Python switches between threads: with the default of 5 ms, a thread that tokenizes would delay
 # the engine by more than a step.
 _SWITCH_INTERVAL_S = 0.001
 log = logging.getLogger("localchat.engine")
 
 
-class Calls:
-    """Receives calls from the server, runs each on a thread, and sends the results. The server may call the methods of
-    `Engine`, and those of this class that get the id of the call."""
+class EngineMain(EngineServer):
+    """The engine of this process, and its connection to the server."""
 
     def __init__(self, connection: Connection) -> None:
-        self.engine: Engine
+        super().__init__(self.send, self._run_on_thread)
         self._connection = connection
-        # Held while a message is sent. It waits only while the server has a full buffer of others to read.
+        # Held while a message is sent, which waits while the server has a full buffer of others to read.
         self._sending = threading.Lock()
-        # The ids of calls of `embed` that are to end.
-        self._dropped: set[int] = set()
-        self._delivery = Delivery(partial(self.send, "step"))
+        self._threads = ThreadPoolExecutor(_MAX_THREADS)
 
-    def serve(self) -> None:
-        """Run calls until the server ends."""
-        threads = ThreadPoolExecutor(_MAX_THREADS)
+    def receive_all(self) -> None:
+        """Take messages until the server ends."""
         while True:
             try:
-                call = self._connection.recv()
+                message = self._connection.recv()
             except (EOFError, OSError):
                 return
-            if call[0] is None:
-                self.answer(*call)
-                continue
-            engine = getattr(self, "engine", None)
-            if engine is not None and engine.failure is not None:
-                continue  # The process is about to end, and has not taken this call: another process runs it.
-            self.send("received", call[0])
-            try:
-                threads.submit(self.answer, *call)
-            except RuntimeError as error:
-                # The call stays in the queue of the pool, so a thread that becomes free runs it. The call "load" has
-                # started one at least.
-                if call[1] == "load":
-                    raise
-                log.warning("a call waits for another one: %s", out_of_resources(error) or error)
+            self.receive(*message)
 
-    def answer(self, id: int | None, method: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Call a method, and send its result or its error, unless the call has no id."""
+    def _run_on_thread(self, work: Callable[[], None]) -> None:
         try:
-            if method in ("load", "submit", "embed", "drop"):
-                value = getattr(self, method)(id, *arguments, **options)
-            else:
-                value = getattr(self.engine, method)(*arguments, **options)
-            answer = "result", id, value
-        except BaseException as error:  # A panic of a library in Rust is no Exception.
-            known = error if isinstance(error, ApiError) else out_of_resources(error)
-            if known is None:
-                log.error("the call %s failed", method, exc_info=True)
-            # Errors of other classes may not exist in the server's process.
-            text = str(error) or type(error).__name__ if method == "load" else INTERNAL_ERROR
-            answer = "error", id, known or EngineError(text)
-        if id is not None:
-            self.send(*answer)
+            self._threads.submit(work)
+        except RuntimeError:
+            # No thread can be started. The work stays in the queue of the pool, so a thread that becomes free does it.
+            if not hasattr(self, "engine"):
+                raise  # There is no thread yet.
 
-    def load(
-        self, id: int, path: str, options: LoadOptions, log_levels: Mapping[str, int]
-    ) -> tuple[ModelFacts, TokenTexts]:
+    def load(self, request: ServedRequest, path: str, options: LoadOptions, log_levels: Mapping[str, int]) -> None:
+        """The outputs are the progress, 0.0 to 1.0, then the facts and the texts of the tokens."""
         logging.getLogger("localchat").handlers = [QueueHandler(self)]  # type: ignore[arg-type]  # as a queue
         threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
         for name, level in log_levels.items():
             logging.getLogger(name).setLevel(level)
-        self.engine = load(path, options, partial(self.send, "progress"), self._delivery.after_step)
+        engine = load(path, options, lambda share: self._output(request, float(share)), self.delivery.after_step)
+        self.engine = engine
         threading.Thread(target=self._end_with_engine, daemon=True).start()
         # The existing objects live as long as the process. A collection of all of them would delay a step.
         gc.freeze()
-        return self.engine.facts, self.engine.texts
+        self._output(request, (engine.facts, engine.texts))
 
-    def submit(self, id: int, requests: Sequence[GenerationRequest]) -> Submitted:
-        return self.engine.submit(requests, partial(self._delivery.add, id))
-
-    def embed(self, id: int, inputs: Sequence[Any], **options: Any) -> Any:
-        def check() -> None:
-            if id in self._dropped:
-                raise EngineError("the request was cancelled")
-
+    def send(self, messages: Sequence[Message]) -> None:
         try:
-            return self.engine.embed(inputs, check=check, **options)
-        finally:
-            self._dropped.discard(id)
-
-    def drop(self, id: None, call: int) -> None:
-        """End a call of `embed`, whose result nobody needs."""
-        self._dropped.add(call)
-
-    def send(self, *message: Any) -> None:
-        try:
-            data = pickle.dumps(message)
+            data = pickle.dumps(messages)
         except BaseException:
             log.exception("a message cannot be sent")
-            if message[0] not in ("result", "error"):
+            ends = [(kind, id) for kind, id, *_ in messages if kind in ("output", "ended")]
+            if not ends:
                 return
-            data = pickle.dumps(("error", message[1], EngineError("its result cannot be sent")))
+            data = pickle.dumps([("ended", id, EngineError("its result cannot be sent")) for _, id in ends])
         with self._sending:
             try:
                 self._connection.send_bytes(data)
@@ -137,7 +91,7 @@ class Calls:
 
     def put_nowait(self, record: logging.LogRecord) -> None:
         """Send a record of the log to the server's process, which has its format."""
-        self.send("log", record)
+        self.send([("log", record)])
 
     def _end_with_engine(self) -> None:
         """End this process when its engine has failed: the server then starts another one."""
@@ -166,12 +120,12 @@ def main(number: int) -> None:
         connection: Any = PipeConnection(number)
     else:
         connection = Connection(number)
-    calls = Calls(connection)
+    process = EngineMain(connection)
     try:
-        calls.serve()
+        process.receive_all()
     except BaseException:
         traceback.print_exc()
-        calls.fail()
+        process.fail()
     # The system frees the memory of the model at once, and nothing is left to be saved.
     os._exit(0)
 

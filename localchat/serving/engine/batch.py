@@ -86,7 +86,7 @@ class Sequence:
         self.request = request or GenerationRequest(())
         self.adapters = self.request.adapters
         self.sampler = sampler
-        self._index = index
+        self.index = index
         self._deliver = deliver
         self.is_new = True  # Whether no step has computed tokens of it.
         self.submitted_at = time.perf_counter()
@@ -172,7 +172,7 @@ class Sequence:
 
     def deliver(self, **fields: Any) -> None:
         """Delivers a StepOutput with these fields."""
-        self._deliver(StepOutput(self._index, time.perf_counter(), **fields))
+        self._deliver(StepOutput(self.index, time.perf_counter(), **fields))
 
     def end_at(self, token: int, n_new: int, texts: TokenTexts) -> str | None:
         """The finish reason, if `token` ends the sequence, the last of `n_new` tokens that were sampled in this step;

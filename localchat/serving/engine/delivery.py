@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .values import StepOutput
@@ -18,18 +18,20 @@ _MAX_EVENTS_PER_S = 2000
 class Delivery:
     """The output that is to be sent. Belongs to the engine thread."""
 
-    def __init__(self, send: Callable[[list[tuple[Any, ...]]], None]) -> None:
+    def __init__(self, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> None:
         self._send = send
-        # The id of the call that started the sequence, and the output. Those without progress are joined; their places
-        # are by call and sequence.
+        # The id of the request and the output. Successive outputs of a sequence are joined unless they have progress;
+        # `_places` has the index of the output to join, by request and sequence.
         self._outputs: list[tuple[int, StepOutput]] = []
         self._places: dict[tuple[int, int], int] = {}
+        self._ends: list[tuple[str, int, Exception | None]] = []
         self._is_urgent = False
         # When the last message was sent, and when the last step ended.
         self._sent_at = self._stepped_at = 0.0
 
-    def add(self, call: int, output: StepOutput) -> None:
-        place = self._places.get((call, output.sequence))
+    def add(self, id: int, output: StepOutput) -> None:
+        """Take the output of a sequence of the request `id`."""
+        place = self._places.get((id, output.sequence))
         if place is not None and output.progress is None:
             earlier = self._outputs[place][1]
             output = output._replace(
@@ -37,12 +39,17 @@ class Delivery:
                 n_drafted=earlier.n_drafted + output.n_drafted,
                 n_draft_accepted=earlier.n_draft_accepted + output.n_draft_accepted,
             )
-            self._outputs[place] = call, output
+            self._outputs[place] = id, output
         else:
             if output.tokens and not output.is_urgent:
-                self._places[call, output.sequence] = len(self._outputs)
-            self._outputs.append((call, output))
+                self._places[id, output.sequence] = len(self._outputs)
+            self._outputs.append((id, output))
         self._is_urgent = self._is_urgent or output.is_urgent
+
+    def end(self, id: int, error: Exception | None) -> None:
+        """Take the end of the request `id`, which is sent after all of its outputs."""
+        self._ends.append(("ended", id, error))
+        self._is_urgent = True
 
     def after_step(self, is_due: bool) -> None:
         """Send the output, at once if it is due or urgent, otherwise from time to time."""
@@ -50,9 +57,12 @@ class Delivery:
         step_s, self._stepped_at = now - self._stepped_at, now
         interval_s = max(_MIN_INTERVAL_S, len(self._places) / _MAX_EVENTS_PER_S)
         # The output also waits for the end of the next step, which takes as long as this one.
-        if self._outputs and (is_due or self._is_urgent or now + step_s > self._sent_at + interval_s):
+        is_time = is_due or self._is_urgent or now + step_s > self._sent_at + interval_s
+        if is_time and (self._outputs or self._ends):
             # Plain tuples, since a class takes ten times as long to send.
-            self._send([(call, *output) for call, output in self._outputs])
+            steps = ("steps", [(id, *output) for id, output in self._outputs])
+            self._send([steps, *self._ends])
             self._outputs.clear()
             self._places.clear()
+            self._ends.clear()
             self._is_urgent, self._sent_at = False, now

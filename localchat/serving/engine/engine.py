@@ -25,7 +25,6 @@ from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
 from .values import (
-    Cancelled,
     End,
     EngineDied,
     EngineError,
@@ -33,9 +32,8 @@ from .values import (
     EngineStats,
     EngineStopped,
     GenerationRequest,
+    Prompts,
     StepOutput,
-    Submitted,
-    check_queue,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +46,18 @@ log = logging.getLogger("localchat.engine")
 _SHORT_STEP_ROWS = 16
 
 
+class Generation:
+    """The sequences of one request. They are queued together, and if one of them fails, all end."""
+
+    def __init__(self, sequences: Many[Sequence], prompts: Prompts, end: Callable[[Exception | None], None]) -> None:
+        self.prompts = prompts
+        self.sequences = sequences  # By their indexes in the request.
+        # The indexes of the sequences that have not ended. Only the engine thread changes it.
+        self.open = set(range(len(sequences)))
+        # Called on the engine thread with the error of the request, or with None when all sequences have ended.
+        self.end = end
+
+
 class Engine:
     """Runs requests on a backend. `run` makes the calling thread the engine thread; a test may call `step` instead."""
 
@@ -55,34 +65,27 @@ class Engine:
         self,
         backend: Backend,
         *,
-        max_queue: int = 256,
         encoder: MediaEncoder | None = None,
         after_step: Callable[[bool], None] = lambda is_due: None,
     ):
-        """The engine owns the backend and the encoder of images and sounds, and closes them. More than `max_queue`
-        waiting sequences get QueueFull. `after_step` is called on the engine thread when the output of a step has been
+        """The engine owns the backend and the encoder of images and sounds, and closes them.
+
+        `after_step` is called on the engine thread when the output of a step has been
         delivered, before the next step is decoded, which waits for it. It passes the output on, or keeps it until it is
         called with True: before a step that takes long, and when nothing runs."""
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self.tokenize = backend.tokenize
-        self._inputs = Inputs(backend, encoder)
-        self.tokenize_prompt, self.embed = self._inputs.tokenize_prompt, self._inputs.embed
-        self.media_errors = self._inputs.media_errors
-        # Whether its process has ended: never, since this is the process.
-        self.has_died = False
+        self.inputs = Inputs(backend, encoder)
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
-        # The limit of open sequences: those that run or wait.
-        self.max_open = self.facts.n_parallel + max_queue
         self._after_step = after_step
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._is_closed = False
         # Guards what submitting threads and the engine thread share: the next three.
         self._lock = threading.Lock()
-        self._open: dict[int, Sequence] = {}
+        self._open: dict[int, Generation] = {}  # The requests of the sequences that run or wait, by sequence ids.
         self._last_id = 0
         # The error of further requests, when the engine thread has ended.
         self._stopped: EngineDied | EngineStopped | None = None
@@ -98,11 +101,6 @@ class Engine:
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
-
-    @property
-    def n_open(self) -> int:
-        """The sequences that run or wait."""
-        return len(self._open)
 
     def __enter__(self) -> Engine:
         return self
@@ -121,7 +119,7 @@ class Engine:
     def warm_up(self, requests: Many[GenerationRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels. They leave
         no prefixes and are not counted."""
-        self.submit(requests, lambda output: None)
+        self.start(self.prepare(requests, lambda output: None, lambda error: None))
         while self.step():
             pass
         self.forget()
@@ -151,54 +149,74 @@ class Engine:
             self._encoder.close()
         self.backend.close()
 
-    def submit(
+    def prepare(
         self,
         requests: Many[GenerationRequest],
         deliver: Callable[[StepOutput], None],
+        end: Callable[[Exception | None], None],
         check: Callable[[], None] = lambda: None,
-    ) -> Submitted:
-        """Queues the sequences of one request, all or none. `deliver` is called on the engine thread with what a step
-        produced for one of the sequences, also before this returns. `check` is for an EngineProcess, which calls it
-        several times a second while it waits for this; it may raise an error to stop waiting. Raises
-        ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an empty prompt,
-        a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model makes embeddings
-        only; QueueFull; EngineStopped if the engine is closed; EngineGone if it has failed."""
-        check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
-        # Sequences with the same prompt share the same tuple.
+    ) -> Generation:
+        """Makes the sequences of one request: tokenizes the prompts and parses the grammars, on the calling thread.
+
+        On the engine thread, `deliver` gets what a step produced for one of the sequences, and `end` the error of the
+        request, or None at the end of its last sequence. `check` is called between two sequences, and may raise an
+        error. Raises ContextLengthExceeded for a prompt that leaves no space for one token of output; BadRequest for an
+        empty prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model
+        makes embeddings only.
+        """
+        # Sequences with the same prompt share the same tuple, and those of one request the same biases.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
+        biases: dict[int, tuple[tuple[int, float], ...]] = {}
         sequences: list[Sequence] = []
-        for index, given in enumerate(requests):
-            if id(given.prompt) not in prompts:
-                prompts[id(given.prompt)] = self._inputs.prompt_of(given)
-            prompt, chunks = prompts[id(given.prompt)]
-            request = replace(given, prompt=tuple(prompt))
-            max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
-            # Even with a limit of 0 one token is sampled, so that the prompt is computed.
-            limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
-            # On this thread, since parsing a large grammar would delay the engine thread.
-            sampler = self.backend.new_sampler(request)
+        for index, request in enumerate(requests):
+            check()
+            if id(request.prompt) not in prompts:
+                prompts[id(request.prompt)] = self.inputs.prompt_of(request)
+            logit_bias = request.sampling.logit_bias
+            if id(logit_bias) not in biases:
+                biases[id(logit_bias)] = self.inputs.biases_of(logit_bias)
             sequences.append(
-                Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+                self._sequence(index, request, *prompts[id(request.prompt)], biases[id(logit_bias)], deliver)
             )
+        tokens = [prompts[id(request.prompt)][0] for request in requests]
+        # Media have no token ids.
+        shown = [[max(id, -1) for id in ids] if request.returns_ids else () for request, ids in zip(requests, tokens)]
+        return Generation(sequences, Prompts(list(map(len, tokens)), shown), end)
+
+    def _sequence(
+        self,
+        index: int,
+        request: GenerationRequest,
+        prompt: list[int],
+        chunks: list[MediaChunk],
+        biases: tuple[tuple[int, float], ...],
+        deliver: Callable[[StepOutput], None],
+    ) -> Sequence:
+        sampling = replace(request.sampling, logit_bias=biases)
+        request = replace(request, prompt=tuple(prompt), sampling=sampling)
+        max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
+        # Even with a limit of 0 one token is sampled, so that the prompt is computed.
+        limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
+        # On this thread, since parsing a large grammar would delay the engine thread.
+        sampler = self.backend.new_sampler(request)
+        return Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+
+    def start(self, generation: Generation) -> None:
+        """Queues the sequences of a request. Raises EngineStopped if the engine is closed, EngineGone if it failed."""
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
-            check_queue(len(sequences), self.n_open, self.max_open)
             # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
-            for sequence in sequences:
+            for sequence in generation.sequences:
                 self._last_id += 1
                 sequence.id = self._last_id
-                self._open[sequence.id] = sequence
+                self._open[sequence.id] = generation
             # One command, so that the choices of a request always start in the same step.
-            self.post(partial(self._scheduler.add, *sequences))
-        tokens = [prompts[id(request.prompt)][0] for request in requests]
-        # Media have no token ids.
-        returned = [[max(id, -1) for id in own] if one.returns_ids else () for one, own in zip(requests, tokens)]
-        return Submitted([sequence.id for sequence in sequences], list(map(len, tokens)), returned)
+            self.post(partial(self._scheduler.add, *generation.sequences))
 
-    def cancel(self, id: int) -> None:
-        """Ends a sequence before the next step, with Cancelled, if it still runs."""
-        self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
+    def drop(self, generation: Generation, index: int | None = None) -> None:
+        """Ends one sequence of a request, or all of them, before the next step. Their tokens stay cached."""
+        self.post(partial(self._drop, generation, index))
 
     def stop(self) -> None:
         """Ends the engine before the next step, all sequences with EngineStopped. Does not wait."""
@@ -266,7 +284,7 @@ class Engine:
                 self._compute(batch.without_drafts())
             elif (only := self._scheduler.refuse()) is not None:
                 text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
-                self._end(only.id, EngineError(text))
+                self._fail(only, EngineError(text))
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
@@ -278,13 +296,13 @@ class Engine:
         for chunk in batch.chunks:
             single = Batch((chunk,)).without_drafts()
             if chunk.sequence.span is not None:  # Its earlier rows may be gone.
-                self._end(chunk.sequence.id, EngineError(f"the model could not compute an image: {error}"), keep=False)
+                self._fail(chunk.sequence, EngineError(f"the model could not compute an image: {error}"), keep=False)
                 continue
             try:
                 self._cache.decode(single)
             except (NoFreeCells, DecodeFailed) as own_error:
                 text = f"the model could not compute this request: {own_error}"
-                self._end(chunk.sequence.id, EngineError(text), keep=False)
+                self._fail(chunk.sequence, EngineError(text), keep=False)
             else:
                 self._sample_and_deliver(single)
 
@@ -310,35 +328,64 @@ class Engine:
             stats.first_token_s.add(sequence.first_at - sequence.submitted_at)
             progress = sequence.progress
         last = None
-        if run.end == "stop":
+        if run.reason == "stop":
             *tokens, last = tokens
-        elif run.end == "length" and sequence.request.params.max_tokens == 0:
+        elif run.reason == "length" and sequence.request.params.max_tokens == 0:
             tokens = []  # One token was sampled to compute the prompt.
-        deliver: Callable[..., None] = sequence.deliver if run.end is None else partial(self._end, sequence.id, run.end)
-        deliver(tokens=tokens, last=last, progress=progress, n_drafted=len(chunk.draft), n_draft_accepted=n_accepted)
-
-    def _end(self, id: int, end: End, *, keep: bool = True, **output: Any) -> None:
-        """Ends a sequence, unless it has ended. With `keep` its tokens stay cached for other requests. `output` has
-        other fields of its last StepOutput."""
-        sequence = self._open.get(id)
-        if sequence is None:
+        output = {"tokens": tokens, "progress": progress, "n_drafted": len(chunk.draft), "n_draft_accepted": n_accepted}
+        if run.reason is not None:
+            self._finish(sequence, End(run.reason, last), **output)
             return
-        self._scheduler.remove(sequence, keep=keep)
-        with self._lock:
-            del self._open[id]
+        sequence.deliver(**output)
+        if run.error is not None:
+            self._fail(sequence, run.error)
+
+    def _finish(self, sequence: Sequence, end: End, **output: Any) -> None:
+        """Ends a sequence with a finish reason, unless it has ended. `output` has the rest of its last StepOutput."""
+        generation = self._open.get(sequence.id)
+        if generation is None:
+            return
+        self._remove(generation, sequence, keep=True)
         sequence.deliver(end=end, **output)
+        if not generation.open:
+            generation.end(None)
+
+    def _fail(self, sequence: Sequence, error: Exception, *, keep: bool = True) -> None:
+        """Ends a sequence and the others of its request with an error. With `keep` the tokens of the sequence stay
+        cached for other requests."""
+        generation = self._open.get(sequence.id)
+        if generation is None:
+            return
+        self._remove(generation, sequence, keep=keep)
+        for index in list(generation.open):
+            self._remove(generation, generation.sequences[index], keep=True)
+        generation.end(error)
+
+    def _drop(self, generation: Generation, index: int | None) -> None:
+        indexes = [i for i in generation.open if index in (i, None)]
+        for i in indexes:
+            self._remove(generation, generation.sequences[i], keep=True)
+        if indexes and not generation.open:
+            generation.end(None)
+
+    def _remove(self, generation: Generation, sequence: Sequence, *, keep: bool) -> None:
+        self._scheduler.remove(sequence, keep=keep)
+        generation.open.remove(sequence.index)
+        with self._lock:
+            del self._open[sequence.id]
 
     def _wants(self, medium: PreparedMedia) -> bool:
         """Whether an open sequence has this image or sound. Any thread may call this."""
         with self._lock:
-            sequences = list(self._open.values())
+            generations = set(self._open.values())
+        sequences = (generation.sequences[index] for generation in generations for index in list(generation.open))
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
     def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
         """Ends the sequences that wait for an image or a sound that could not be encoded."""
         if error is not None:
-            for sequence in [one for one in self._scheduler.waiting if medium in one.missing_media(0)]:
-                self._end(sequence.id, error)
+            for sequence in [s for s in self._scheduler.waiting if medium in s.missing_media(0)]:
+                self._fail(sequence, error)
 
     def _stop(self, error: BaseException) -> None:
         """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of
@@ -350,11 +397,11 @@ class Engine:
             self.failure = error
         with self._lock:
             self._stopped = end
-            sequences = list(self._open.values())
+            generations = set(self._open.values())
             self._open.clear()
         try:
-            for sequence in sequences:
-                sequence.deliver(end=end)
+            for generation in generations:
+                generation.end(end)
             self._after_step(True)
         except BaseException:
             log.exception("the engine was not cleaned up after its failure")

@@ -5,14 +5,14 @@ The methods run on any thread: tokenizing a long text would delay the engine thr
 
 from __future__ import annotations
 
-import itertools
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from typing import TYPE_CHECKING
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
 from ..core.media import MediaFile
+from ..core.params import MAX_LISTED_TOKENS, Bias
 from .batch import MediaChunk
 from .protocols import Backend
 from .values import GenerationRequest, PromptPart, check_tokens
@@ -63,7 +63,7 @@ class Inputs:
         return tokens, chunks
 
     def media_errors(self, media: Iterable[MediaFile]) -> list[ApiError | None]:
-        """Why each image or sound cannot be used; None for those that can. `submit` finds these prepared."""
+        """Why each image or sound cannot be used; None for those that can. A request finds these prepared."""
         errors: list[ApiError | None] = []
         for file in media:
             try:
@@ -80,7 +80,7 @@ class Inputs:
 
     def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
-        `submit` raises for them."""
+        `Engine.prepare` raises for them."""
         facts, n_kept = self._backend.facts, request.params.n_prompt_kept
         if facts.is_non_causal:
             message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
@@ -103,6 +103,17 @@ class Inputs:
             raise
         return tokens, chunks
 
+    def biases_of(self, logit_bias: Iterable[Bias]) -> tuple[tuple[int, float], ...]:
+        """The biases by token ids. The bias of a text applies to each token of the text. Raises BadRequest."""
+        biases: dict[int, float] = {}
+        for key, bias in logit_bias:
+            for token in self._backend.tokenize(key) if isinstance(key, str) else [key]:
+                biases[token] = biases.get(token, 0.0) + bias
+        if len(biases) > MAX_LISTED_TOKENS:
+            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_LISTED_TOKENS}"
+            raise BadRequest(message, "logit_bias")
+        return tuple(biases.items())
+
     def embed(
         self,
         inputs: Many[str | Many[int]],
@@ -112,41 +123,69 @@ class Inputs:
         truncates: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> tuple[list[array[float]], int]:
-        """The vector of each input, not normalised, and the number of their tokens. The inputs are texts or token ids;
-        with `query`, the documents that are compared with it. `field` is the field of the request that has them, for
-        errors. With `truncates`, an input that is longer than the context is cut. `check` is called between two groups
-        of inputs, and may raise an error to end the call. Raises BadRequest for an input that is empty, too long, or
-        has a token that the vocabulary does not have."""
-        # The context for embeddings is created with the first request. It is never larger than this limit.
-        limit = max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
-        tokens: list[Many[int]] = []
-        for i, given in enumerate(inputs):
-            try:
-                if not isinstance(given, str):
-                    check_tokens(given, self._backend.facts.n_vocab)
-                    tokens.append(given)
-                elif query is None:
-                    tokens.append(self._backend.tokenize(given, add_bos=True, parse_special=False, limit=limit))
-                else:
-                    tokens.append(self._backend.pair_tokens(query, given))
-            except BadRequest as error:
-                error.param = error.param or item_path(field, inputs, i)
-                raise
+        """The vector of each input, not normalised, and the number of their tokens.
+
+        The inputs are texts or token ids; with `query`, the documents that are compared with it. `field` is the field
+        of the request that has them, for errors. With `truncates`, an input that is longer than the context is cut.
+        `check` is called between two groups of inputs, and may raise an error to end the call. Raises BadRequest for an
+        input that is empty, too long, or has a token that the vocabulary does not have.
+        """
+        if query is None:
+            # All inputs are checked before the first one is computed.
+            tokenized: Iterable[Many[int]] = [self._input(inputs, i, field) for i in range(len(inputs))]
+        else:
+            # Pairs are made when they are computed: together they may be as large as the query times the documents.
+            tokenized = self._pairs(query, inputs, field)
         vectors: list[array[float]] = []
-        while len(vectors) < len(inputs):
+        n_tokens = 0
+        limit: int | None = None  # The context for embeddings, once an input did not fit into it.
+        for group in _groups(tokenized):
             check()
-            left = tokens[len(vectors) :]
-            n_group = 1 + sum(n < _GROUP_TOKENS for n in itertools.accumulate(map(len, left)))
+            cut = group if limit is None else [self._cut(tokens, limit) for tokens in group]
             try:
-                vectors += self._backend.embed(left[:n_group])
+                vectors += self._backend.embed(cut)
             except ContextLengthExceeded as error:
-                if truncates and error.n_ctx:
-                    tokens, truncates = [self._cut(own, error.n_ctx) for own in tokens], False
-                    continue
-                i = next(i for i, own in enumerate(tokens) if len(own) > error.n_ctx)
-                error.param = error.param or item_path(field, inputs, i)
+                if not (truncates and error.n_ctx) or limit is not None:
+                    i = len(vectors) + next(i for i, tokens in enumerate(cut) if len(tokens) > error.n_ctx)
+                    error.param = error.param or item_path(field, inputs, i)
+                    raise
+                limit = error.n_ctx
+                cut = [self._cut(tokens, limit) for tokens in group]
+                vectors += self._backend.embed(cut)
+            n_tokens += sum(map(len, cut))
+        return vectors, n_tokens
+
+    def _input(self, inputs: Many[str | Many[int]], i: int, field: str) -> Many[int]:
+        """The tokens of one input."""
+        text = inputs[i]
+        try:
+            if isinstance(text, str):
+                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=self._max_input)
+            check_tokens(text, self._backend.facts.n_vocab)
+            return text
+        except BadRequest as error:
+            error.param = error.param or item_path(field, inputs, i)
+            raise
+
+    def _pairs(self, query: str, documents: Many[str | Many[int]], field: str) -> Iterator[Many[int]]:
+        """The tokens of the query with each document."""
+        try:
+            pair = self._backend.pair_tokenizer(query, self._max_input)
+        except BadRequest as error:
+            error.param = error.param or "query"
+            raise
+        for i, document in enumerate(documents):
+            assert isinstance(document, str), "documents are texts"
+            try:
+                yield pair(document)
+            except BadRequest as error:
+                error.param = error.param or item_path(field, documents, i)
                 raise
-        return vectors, sum(map(len, tokens))
+
+    @property
+    def _max_input(self) -> int:
+        """The limit of tokens of an input. The context for embeddings, which the first request makes, is not larger."""
+        return max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
 
     def _cut(self, tokens: Many[int], n: int) -> Many[int]:
         """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
@@ -154,6 +193,20 @@ class Inputs:
         if len(tokens) <= n or tokens[-1] not in ends[-1:]:
             return tokens[:n]
         return [*tokens[: n - 1], tokens[-1]]
+
+
+def _groups(inputs: Iterable[Many[int]]) -> Iterator[list[Many[int]]]:
+    """The inputs in groups of about `_GROUP_TOKENS` tokens, in their order."""
+    group: list[Many[int]] = []
+    n_tokens = 0
+    for tokens in inputs:
+        group.append(tokens)
+        n_tokens += len(tokens)
+        if n_tokens >= _GROUP_TOKENS:
+            yield group
+            group, n_tokens = [], 0
+    if group:
+        yield group
 
 
 def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:

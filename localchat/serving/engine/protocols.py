@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .batch import Batch, CacheLimits
@@ -78,7 +78,8 @@ class Backend(CacheBackend, Protocol):
         ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one that is
         empty, or has a token that the vocabulary does not have."""
 
-    def pair_tokens(self, query: str, document: str) -> list[int]:
-        """The tokens of a query with a document, for a model with `rank` pooling; any thread."""
+    def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:
+        """A function that makes the tokens of the query with a document, for a model with `rank` pooling; any thread.
+        Raises ContextLengthExceeded for a query of more than `limit` tokens."""
 
     def close(self) -> None: ...

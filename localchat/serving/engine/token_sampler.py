@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..core.errors import ApiError
 from .batch import MAX_FORCED, BatchChunk
 from .protocols import Backend
-from .values import End, EngineError, Sampled, TokenTexts
+from .values import EngineError, Sampled, TokenTexts
 
 log = logging.getLogger("localchat.engine")
 
@@ -23,10 +23,11 @@ _MIN_PARALLEL_VOCAB = 16_384
 
 
 class TokenRun(NamedTuple):
-    """The tokens sampled for one sequence in a step, and its end if the last one ends it or sampling failed."""
+    """The tokens sampled for one sequence in a step."""
 
     items: list[Sampled]
-    end: End | None = None
+    reason: str | None = None  # The finish reason, if the last token ends the sequence.
+    error: ApiError | None = None  # Why no further token could be sampled.
 
     def tokens(self) -> list[int]:
         return list(map(_token_of, self.items))
@@ -75,14 +76,14 @@ class TokenSampler:
             # In a loop, since the tokens before an error are kept.
             for item in self._sampled_and_forced(chunk):
                 items.append(item)
-                end = chunk.sequence.end_at(_token_of(item), len(items), self._texts)
-                if end is not None:
-                    return TokenRun(items, end)
+                reason = chunk.sequence.end_at(_token_of(item), len(items), self._texts)
+                if reason is not None:
+                    return TokenRun(items, reason)
         except ApiError as error:
-            return TokenRun(items, error)
+            return TokenRun(items, error=error)
         except Exception as error:
             log.exception("sampling a token failed")
-            return TokenRun(items, EngineError(f"sampling a token failed: {error}"))
+            return TokenRun(items, error=EngineError(f"sampling a token failed: {error}"))
         return TokenRun(items)
 
     def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:

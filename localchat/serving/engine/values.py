@@ -71,22 +71,27 @@ class GenerationRequest:
     adapters: Adapters = ()  # The adapters with which all of its tokens are computed.
     add_bos: bool = False  # Whether the first text begins with the tokens that the tokenizer adds, such as BOS.
     prompt_field: str = "prompt"  # The field of the request that has the prompt, for errors.
-    returns_ids: bool = False  # Whether the response has token ids, and `Submitted` those of the prompt.
+    returns_ids: bool = False  # Whether the response has token ids, and `Prompts` those of the prompt.
     reports_progress: bool = False  # Whether the reader of the output gets the progress while the prompt is computed.
 
 
-class Submitted(NamedTuple):
-    """The sequences of a request, which the engine has queued."""
+class Prompts(NamedTuple):
+    """The tokenized prompts of a request, by its sequences."""
 
-    ids: Sequence[int]
-    n_prompts: Sequence[int]  # The number of prompt tokens of each sequence.
-    prompts: Sequence[Sequence[int]]  # The prompt tokens of each sequence; empty without `returns_ids`.
+    n_tokens: Sequence[int]
+    tokens: Sequence[Sequence[int]]  # The token ids; empty without `returns_ids`. Those of media are -1.
 
 
 Sampled = Union[int, tuple[int, float, list[tuple[int, float]]]]
 """A sampled token; or, with log probabilities, the token, its own, and the likeliest tokens with theirs."""
-End = Union[str, Exception]
-"""The end of a sequence: the finish reason, "stop" or "length", or its error, an ApiError or Cancelled."""
+
+
+class End(NamedTuple):
+    """The end of a sequence that has not failed."""
+
+    reason: str  # The finish reason, "stop" or "length".
+    # The token that ended it, an end-of-generation token or one of `stop_token_ids`. It is not in `StepOutput.tokens`.
+    last: Sampled | None = None
 
 
 class StepOutput(NamedTuple):
@@ -96,8 +101,6 @@ class StepOutput(NamedTuple):
     at: float  # The time by `time.perf_counter`, whose clock all processes share.
     tokens: Sequence[Sampled] = ()
     end: End | None = None
-    # The token that ended the sequence, an end-of-generation token or one of `stop_token_ids`; not in `tokens`.
-    last: Sampled | None = None
     progress: PromptProgress | None = None
     n_drafted: int = 0
     n_draft_accepted: int = 0
@@ -277,10 +280,6 @@ class EngineGone(EngineDied):
 
 class EngineStopped(ShuttingDown):
     """The engine has been closed."""
-
-
-class Cancelled(Exception):
-    """The request was cancelled before its end."""
 
 
 def check_queue(n_new: int, n_open: int, n_max: int) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
-import selectors
 import socket
 import ssl
 import threading
@@ -17,8 +15,6 @@ from ..loading.options import Options
 
 # The number of connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
-# Linux reports that the peer has closed its end, also behind unread bytes and the encryption of TLS.
-_PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
 def listening(options: Options) -> contextlib.AbstractContextManager[socket.socket]:
@@ -80,7 +76,8 @@ class Connections:
         self.limit = limit
         # Guards the attributes below, and is notified when they change. Reentrant. Sockets are checked without it.
         self._changed = threading.Condition()
-        # Each connection is "busy", "idle" (it waits for a request or its end) or "ending" (being refused or closed).
+        # Each connection is "busy" (it has a request), "idle" (it waits for the head of a request, or for its end) or
+        # "ending" (being refused or closed). One whose TLS handshake has not ended is idle.
         # Of the idle ones, the one that has been idle for longest is first.
         self._states: dict[socket.socket, str] = {}
 
@@ -94,7 +91,7 @@ class Connections:
             if len(self._states) >= 2 * self.limit:
                 return False
             is_full = len(self._states) - self.n("ending") >= self.limit and not self.close_idle()
-            self._states[sock] = "ending" if is_full else "busy"
+            self._states[sock] = "ending" if is_full else "idle"
             return True
 
     def remove(self, sock: socket.socket) -> None:
@@ -130,25 +127,6 @@ class Connections:
                     _shut_down(sock, how)
                 if self._changed.wait_for(lambda: not self._states, timeout_s):
                     return
-
-
-def has_disconnected(sock: socket.socket) -> bool:
-    """Whether the client has closed its end, or only its writing side. Does not wait. False for a socket that this
-    process has closed, and without `POLLRDHUP` as long as there are unread bytes, which TLS has at the end too."""
-    try:
-        if _PEER_CLOSED:
-            poll = select.poll()
-            poll.register(sock, _PEER_CLOSED)
-            return bool(poll.poll(0))
-        # These need no file descriptor, of which none may be left.
-        with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
-            selector.register(sock, selectors.EVENT_READ)
-            # The method of the base class, since SSLSocket's `recv` takes no flags.
-            return bool(selector.select(0)) and not socket.socket.recv(sock, 1, socket.MSG_PEEK)
-    except ValueError:
-        return False
-    except OSError:
-        return True
 
 
 def _shut_down(sock: socket.socket, how: int) -> None:

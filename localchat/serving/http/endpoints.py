@@ -28,14 +28,15 @@ from ..chat.runs.vectors import embed_inputs, score_documents
 from ..core import errors
 from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
+from ..core.mailbox import Mailbox
 from ..core.request import TextRequest
 from ..core.text import printable
 from ..engine.values import EngineGone
 from ..loading.options import Options
 from ..loading.service import Service
 from .access import METHODS, Access
-from .connections import has_disconnected
-from .exchange import MAX_LOGGED_CHARS, ClientGoneError, Exchange
+from .clients import ClientMailbox, Clients
+from .exchange import MAX_LOGGED_CHARS, Exchange
 from .metrics import TYPE, Metrics
 from .model_pages import ModelEndpoints
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_output
@@ -63,10 +64,11 @@ _PAGE = Path(__file__).with_name("page.html")
 class Endpoints:
     """The handlers of the endpoints, by path, with or without /v1 before it. "/" at its end means all paths below."""
 
-    def __init__(self, service: Service, options: Options) -> None:
+    def __init__(self, service: Service, options: Options, clients: Clients) -> None:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
+        self._clients = clients
         self.is_draining = False  # Set when new requests are refused, while those in flight go on.
         self.n_in_flight = 0
         self._counting = threading.Lock()
@@ -79,7 +81,9 @@ class Endpoints:
         )
         parse_responses = partial(responses.parse_response, self._store)
         parse_count = messages.parse_count_tokens
-        count_tokens = value(parse_count, lambda model, chat, _: {"input_tokens": prompt_length(model, chat)})
+        count_tokens = value(
+            parse_count, lambda model, chat, mailbox: {"input_tokens": prompt_length(model, chat, mailbox)}
+        )
         rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
@@ -102,7 +106,9 @@ class Endpoints:
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": value(embeddings.parse_tokenize, _tokenized)},
             "/detokenize": {"POST": value(embeddings.parse_detokenize, _detokenized)},
-            "/apply-template": {"POST": value(parse_chat, lambda model, chat, _: {"prompt": prompt_text(model, chat)})},
+            "/apply-template": {
+                "POST": value(parse_chat, lambda model, chat, mailbox: {"prompt": prompt_text(model, chat, mailbox)})
+            },
             "/responses": {"POST": text(parse_responses, responses.ResponseEncoder, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
             "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, _MESSAGES)},
@@ -190,50 +196,54 @@ class Endpoints:
             request: TextRequest = self._parsed(exchange, parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
-            if not ollama.asks_for_text(request):
-                self._load_or_unload(exchange, request, encoder_type, stream)
-                return
-            start: Any = start_text if isinstance(request, completions.CompletionRequest) else start_chat
-            wait = partial(self._wait, exchange, stream)
-            start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, check=wait)
-            run: GenerationRun = self._used(exchange, request, start_for, stream)
-            exchange.id = run.head.id
-            try:
-                with run:
-                    encoder = encoder_type(run.head, request, run.usage)
-                    send_output(exchange, run, encoder, stream, partial(self._check, exchange))
-            finally:
-                exchange.summary = run.summary
+            with self._clients.mailbox(exchange, stream) as mailbox:
+                if not ollama.asks_for_text(request):
+                    self._load_or_unload(exchange, request, encoder_type, stream, mailbox)
+                    return
+                start: Any = start_text if isinstance(request, completions.CompletionRequest) else start_chat
+                start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, mailbox=mailbox)
+                run: GenerationRun = self._used(exchange, request, start_for, mailbox)
+                exchange.id = run.head.id
+                try:
+                    with run:
+                        encoder = encoder_type(run.head, request, run.usage)
+                        send_output(exchange, run, encoder, stream)
+                finally:
+                    exchange.summary = run.summary
 
         return handle
 
-    def _used(self, exchange: Exchange, request: Any, use: Callable[[Model], Any], stream: Stream | None = None) -> Any:
-        """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
-        `stream` gets pings while it loads. If its process ends before a call of `use` arrives, it is loaded again."""
-        wait = partial(self._wait, exchange, stream)
+    def _used(self, exchange: Exchange, request: Any, use: Callable[[Model], Any], mailbox: ClientMailbox) -> Any:
+        """What `use` returns for the model that a request names, which is loaded until the end of the exchange. If its
+        process ends before it accepts what `use` sends, the model is loaded again."""
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_USES)):
-            with contextlib.ExitStack() as held:
-                model = held.enter_context(self._service.using(served, keep_alive_s, wait))
+            with contextlib.ExitStack() as stack:
+                model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox.check))
                 try:
                     result = use(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.engine.has_died:
                         raise
                     continue
-                exchange.closing.push(held.pop_all())
+                exchange.closing.push(stack.pop_all())
                 return result
         raise AssertionError("the last use returns or raises")
 
     def _load_or_unload(
-        self, exchange: Exchange, request: TextRequest, encoder_type: type[Encoder[Any]], stream: Stream | None
+        self,
+        exchange: Exchange,
+        request: TextRequest,
+        encoder_type: type[Encoder[Any]],
+        stream: Stream | None,
+        mailbox: ClientMailbox,
     ) -> None:
         """Carry out a request that asks for no text. Unloading concerns no other model, and loads none."""
         served = self._service.find(request.model)
         if request.keep_alive_s == 0:
             self._service.unload(served)
         else:
-            self._used(exchange, request, lambda model: model, stream)
+            self._used(exchange, request, lambda model: model, mailbox)
         encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)
         if stream is None:
             exchange.send_json(200, encoder.body())
@@ -241,39 +251,32 @@ class Endpoints:
             stream.encoder = encoder
             stream.send(has_events=True, is_last=True)
 
-    def _wait(self, exchange: Exchange, stream: Stream | None) -> None:
-        self._check(exchange)
-        if stream is not None:
-            stream.ping()
-
-    def _check(self, exchange: Exchange) -> None:
-        """Raise an error if the client has disconnected or the server stops."""
-        if self._service.is_stopped:
-            raise errors.ShuttingDown
-        if has_disconnected(exchange.socket):
-            raise ClientGoneError
-
     def _vectors(
         self,
         parse: Callable[[Fields], Any],
-        compute: Callable[[Model, Any, Callable[[], None]], tuple[Sequence[Any], int]],
+        compute: Callable[[Model, Any, Mailbox], tuple[Sequence[Any], int]],
         body: Callable[[str, Any, Any, int], Any],
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
 
-        def computed(model: Model, request: Any, exchange: Exchange) -> Any:
-            results, n_tokens = compute(model, request, partial(self._check, exchange))
-            exchange.summary = f"{len(results)} results of {n_tokens} tokens"
-            return body(model.name, request, results, n_tokens)
+        def handle(exchange: Exchange) -> None:
+            def computed(model: Model, request: Any, mailbox: Mailbox) -> Any:
+                results, n_tokens = compute(model, request, mailbox)
+                exchange.summary = f"{len(results)} results of {n_tokens} tokens"
+                return body(model.name, request, results, n_tokens)
 
-        return self._value(parse, computed)
+            self._value(parse, computed)(exchange)
 
-    def _value(self, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Exchange], Any]) -> Handler:
+        return handle
+
+    def _value(self, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Mailbox], Any]) -> Handler:
         """The handler of an endpoint that computes one JSON value."""
 
         def handle(exchange: Exchange) -> None:
             request = self._parsed(exchange, parse)
-            exchange.send_json(200, self._used(exchange, request, lambda model: compute(model, request, exchange)))
+            with self._clients.mailbox(exchange) as mailbox:
+                value = self._used(exchange, request, lambda model: compute(model, request, mailbox), mailbox)
+            exchange.send_json(200, value)
 
         return handle
 
@@ -354,13 +357,14 @@ class Endpoints:
         exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
 
 
-def _tokenized(model: Model, request: Any, _: Exchange) -> Any:
+def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
+    options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
     with wire_errors("content"):
-        ids = model.engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
+        ids = model.engine.tokenize(request.text, mailbox, **options)
     return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
 
 
-def _detokenized(model: Model, request: Any, _: Exchange) -> Any:
+def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:
     check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}

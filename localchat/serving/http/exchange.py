@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import socket
 import time
@@ -35,8 +34,6 @@ _TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)\??(?P
 MAX_LOGGED_CHARS = 200  # Limit of each part of a log line that a client chooses.
 CLIENT_GONE = 499  # Logged as the status if the client did not get a whole response (nginx uses this number).
 
-# Whether `os.write` writes to sockets. It does not wait, since sockets with a timeout do not block.
-_CAN_WRITE = os.name == "posix"
 SEND_BYTES = 64 * 1024  # Bytes of one `send`, to which the timeout of the socket applies.
 
 
@@ -65,7 +62,6 @@ class Exchange:
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id, self.summary = "-", ""
         self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
-        self.unsent = b""  # The rest of the last part, to be sent before the next one.
         # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.
@@ -121,19 +117,15 @@ class Exchange:
 
     def send_part(self, payload: bytes, *, is_last: bool = False) -> None:
         """Send a part of a stream. The last one ends the stream."""
-        self._send(self._framed(payload) + (b"0\r\n\r\n" if is_last and self._is_chunked else b""))
+        if self._is_chunked:
+            payload = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
+            payload += b"0\r\n\r\n" if is_last else b""
+        self._send(payload)
 
-    def send_now(self, payload: bytes) -> bool:
-        """Send a part of a stream, as far as possible without waiting. False: some bytes are `unsent`, or the
-        connection has failed, which `send_part` reports."""
-        self.unsent = self._framed(payload)
-        if _CAN_WRITE and type(self.socket) is socket.socket:  # not one of TLS
-            with contextlib.suppress(OSError):
-                self.unsent = self.unsent[os.write(self.socket.fileno(), self.unsent) :]
-        return not self.unsent
-
-    def _framed(self, payload: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(payload), payload) if payload and self._is_chunked else payload
+    def send_continue(self) -> None:
+        """Send the interim response 100, which clients ignore while they wait for the response (RFC 9110, 15.2)."""
+        if self.version >= "HTTP/1.1":  # HTTP/1.0 has no interim responses.
+            self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
@@ -152,7 +144,7 @@ class Exchange:
         self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def _send(self, payload: bytes) -> None:
-        unsent, self.unsent = memoryview(self.unsent + payload), b""
+        unsent = memoryview(payload)
         try:
             while unsent:
                 unsent = unsent[self.socket.send(unsent[:SEND_BYTES]) :]

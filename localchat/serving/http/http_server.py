@@ -20,6 +20,7 @@ from typing import Any
 from ..core import errors
 from ..loading.options import Options
 from ..loading.service import Service
+from .clients import Clients
 from .connections import Connections
 from .endpoints import Endpoints
 from .exchange import Exchange
@@ -134,7 +135,8 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.service = service
         self.options = options
         self.connections = Connections(options.max_connections)
-        self.endpoints = Endpoints(service, options)
+        self.clients = Clients()
+        self.endpoints = Endpoints(service, options, self.clients)
         # The time at which a draining server ends the remaining requests; None: the server is not draining.
         self._drained_by: float | None = None
 
@@ -163,6 +165,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.server_close()
         self.service.stop()
         self.connections.close(CLOSE_TIMEOUT_S)
+        self.clients.close()
         self.service.close()  # Close the model last: responses that end need its vocabulary.
 
     def get_request(self) -> Any:

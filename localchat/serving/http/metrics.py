@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..core.text import printable
-from ..engine.process import AnyEngine
+from ..engine.engine_client import EngineClient
 from ..engine.values import EngineError, EngineStats, Histogram, ModelFacts
 from ..loading.service import Service
 
@@ -49,7 +49,7 @@ class Metrics:
         return "\n".join([*lines, *_of_engines(engines), ""])
 
 
-def _of_engines(engines: Mapping[str, AnyEngine]) -> Iterator[str]:
+def _of_engines(engines: Mapping[str, EngineClient]) -> Iterator[str]:
     """The metrics of the engines that respond in time, with the names of their models as labels."""
     stats: dict[str, EngineStats] = {}
     figures = []

@@ -170,8 +170,11 @@ def state_of(served: ServedModel) -> str:
     return _STATES[served.state]
 
 
-def _status(served: ServedModel) -> Mapping[str, str]:
+def _status(served: ServedModel) -> Mapping[str, Any]:
+    """The state, with the share of a model that is loaded so far, and with the error of one that failed."""
     value, failure = state_of(served), served.failure
+    if value == "loading":
+        return {"value": value, "progress": round(served.progress, 3)}
     if value != "failed" or failure is None:
         return {"value": value}
     return {"value": value, "error": failure.error.message}

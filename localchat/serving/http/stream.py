@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..api.encoder import Encoder
-from ..chat.runs.generation import Events, GenerationRun
+from ..chat.runs.generation import GenerationRun
 from ..core import errors
 from ..core.text import to_json
 from .exchange import Exchange
-
-# Seconds between two checks whether the response is still needed. Without them, the thread of a request notices a
-# disconnect when a write fails: late in a stream, and after all tokens of a whole body. A check takes microseconds.
-CHECK_S = 0.25
 
 
 def encode(chunk: str) -> bytes:
@@ -60,27 +57,24 @@ class Stream:
         self.encoder: Encoder[Any] | None = None  # None: the output has not begun.
         exchange.fail_stream = self._fail
 
+    @property
+    def next_ping_at(self) -> float:
+        """When a ping is due, by `time.monotonic`, if nothing is sent before."""
+        return self._sent_at + self._ping_s if self._ping_s else math.inf
+
     def send(self, *, has_events: bool, is_last: bool) -> None:
-        """Send the new chunks of the encoder, or a ping if it is time for one. The first events begin the response."""
+        """Send the new chunks of the encoder. The first events begin the response."""
         assert self.encoder is not None
         if is_last:
             self.encoder.finish()
         chunks = self.encoder.take()
-        if chunks or is_last or self._exchange.unsent or (has_events and self._exchange.status is None):
+        if chunks or is_last or (has_events and self._exchange.status is None):
             self._send(chunks, is_last=is_last)
-        else:
+        elif time.monotonic() >= self.next_ping_at:
             self.ping()
 
-    def send_now(self) -> bool:
-        """Send the new chunks without waiting; False: `send` must send the rest. The response has begun."""
-        assert self.encoder is not None
-        chunks = self.encoder.take()
-        if chunks:
-            self._sent_at = time.monotonic()
-        return not chunks or self._exchange.send_now(b"".join(map(self._format.encode, chunks)))
-
     def ping(self) -> None:
-        if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
+        if self._format.ping:
             self._write(self._format.ping)
 
     def _fail(self, error: errors.ApiError) -> None:
@@ -104,27 +98,15 @@ class Stream:
         self._sent_at = time.monotonic()
 
 
-def send_output(
-    exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], stream: Stream | None, check: Callable[[], None]
-) -> None:
-    """Generate, and send the response: a stream, or one body. `check` is called every `CHECK_S` seconds."""
+def send_output(exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], stream: Stream | None) -> None:
+    """Generate, and send the response: a stream, or one body."""
     if stream is not None:
         stream.encoder = encoder
-
-    def write(events: Events) -> bool:
-        for index, event in events:
-            encoder.add(index, event)
-        return stream is None or stream.send_now()
-
-    checked_at = time.monotonic()
     while run.is_running:
-        events = run.take(CHECK_S, write if stream is None or exchange.status is not None else None)
+        events = run.take()
         for index, event in events:
             encoder.add(index, event)
         if stream is not None:
             stream.send(has_events=bool(events), is_last=not run.is_running)
-        if time.monotonic() - checked_at >= CHECK_S:
-            check()
-            checked_at = time.monotonic()
     if stream is None:
         exchange.send_json(200, encoder.body())

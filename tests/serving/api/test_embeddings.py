@@ -1,5 +1,6 @@
 """Embeddings and rerank: the groups of inputs, request parsing, and the encoding of results."""
 
+import threading
 from array import array
 from dataclasses import replace
 from typing import Any
@@ -10,28 +11,41 @@ from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rer
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.vectors import embed_inputs
 from localchat.serving.core.errors import ContextLengthExceeded, ShuttingDown
-from localchat.serving.engine.engine import Engine
+from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.engine.values import ModelFacts
 from tests.support.chat_requests import read
+from tests.support.engines import client_of, started
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend
-from tests.support.serving import serving
+from tests.support.serving import DEADLINE_S, serving, wait_for
 
 LONG = "a cat " * 500
 
 
 def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPatch):
-    calls = []
+    calls, may_go_on = [], threading.Event()
 
-    def check() -> None:
-        if calls:
+    class Leaving(Mailbox):
+        """The mailbox of a client that leaves after the first group."""
+
+        def take(self, timeout_s: float | None = None) -> list[Any]:
+            wait_for(lambda: calls)
             raise ShuttingDown("")
 
-    with Engine(FakeBackend(n_ctx=9000)) as engine:
+    with started(FakeBackend(n_ctx=9000)) as engine:
         compute = engine.backend.embed
-        monkeypatch.setattr(engine.backend, "embed", lambda inputs: calls.append(inputs) or compute(inputs))
+
+        def embed(inputs):
+            calls.append(inputs)
+            assert may_go_on.wait(DEADLINE_S)
+            return compute(inputs)
+
+        monkeypatch.setattr(engine.backend, "embed", embed)
+        client = client_of(engine)
         with pytest.raises(ShuttingDown):
-            embed_inputs(Model("m", engine), read(parse_embeddings, {"input": [[1] * 3000] * 10}), check)
+            embed_inputs(Model("m", client), read(parse_embeddings, {"input": [[1] * 3000] * 10}), Leaving())
+        may_go_on.set()
+        wait_for(lambda: not client.server._requests)
     assert len(calls) == 1
 
 

@@ -1,12 +1,9 @@
 """The output of one sequence, up to its end or a stop text, and runs with several sequences."""
 
-import contextlib
 import json
 import random
 import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,17 +12,28 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.runs.generation import Events
+from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.chat.runs.start import start_chat
 from localchat.serving.core import scan
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
-from localchat.serving.engine.values import Cancelled, EngineError, StepOutput
+from localchat.serving.core.mailbox import Mailbox
+from localchat.serving.engine.values import End, EngineError, StepOutput
 from tests.support import engines
 from tests.support.dialect_outputs import cuts, text_of
-from tests.support.engines import events_of, output_of, request, request_for, run_of, step_until_idle, stepped
+from tests.support.engines import (
+    LocalEngine,
+    client_of,
+    events_of,
+    output_of,
+    request,
+    request_for,
+    run_of,
+    step_until_idle,
+    stepped,
+)
 from tests.support.fakes import FakeBackend, echo, endless
-from tests.support.serving import BIG, TOOLS, generating, serving, wait_for
+from tests.support.serving import BIG, TOOLS, generating, serving
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 
@@ -58,7 +66,7 @@ def test_echo_comes_before_the_first_token_and_after_progress():
     older, newer = PromptProgress(1, 3, 0, 0.5), PromptProgress(2, 3, 0, 0.5)
     steps = [StepOutput(0, 1.0, progress=older), StepOutput(0, 2.0, progress=newer)]
     assert output.read(steps) == [newer]
-    assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, end="stop", last=1)]) == [
+    assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, end=End("stop", 1))]) == [
         ContentDelta("Once"),
         SampledTokens((a,)),
         ContentDelta("a"),
@@ -203,23 +211,22 @@ def test_events_of_all_sequences_come_in_order_with_their_index():
 def test_all_sequences_are_queued_or_none():
     with stepped(FakeBackend(n_parallel=1), max_queue=2) as engine:
         with pytest.raises(BadRequest):
-            engine.submit([request("ab"), request_for((999,))], print)
+            run_of(engine, [request("ab"), request_for((999,))])
         with pytest.raises(QueueFull):
-            engine.submit([request("ab")] * 4, print)
+            run_of(engine, [request("ab")] * 4)
         assert not engine.step()
-        engine.submit([request("ab")] * 3, lambda output: None)
-        step_until_idle(engine)
+        run_of(engine, [request("ab")] * 3)
+        assert step_until_idle(engine)
 
 
 def test_nothing_is_made_for_a_request_beyond_the_queue(monkeypatch: pytest.MonkeyPatch):
     with stepped(FakeBackend(n_parallel=1, chat_template="{{ messages }}"), max_queue=0) as engine:
-        engine.submit([request("ab")], print)
-        monkeypatch.setattr(engine.backend, "new_sampler", None)
+        run_of(engine, [request("ab")])
+        model = Model("m", client_of(engine))
+        monkeypatch.setattr(LocalEngine, "_start", None)
+        monkeypatch.setattr(ChatTemplate, "render", None)
         with pytest.raises(QueueFull):
-            engine.submit([request("ab")], print)
-        monkeypatch.setattr(engine, "tokenize_prompt", None)
-        with pytest.raises(QueueFull):
-            start_chat(Model("m", engine), ChatRequest(messages=({"role": "user", "content": "a"},)), "")
+            start_chat(model, ChatRequest(messages=({"role": "user", "content": "a"},)), "", Mailbox())
 
 
 def test_one_sequence_can_end_at_a_stop_text_and_the_others_continue():
@@ -228,7 +235,7 @@ def test_one_sequence_can_end_at_a_stop_text_and_the_others_continue():
         for _ in range(3):
             engine.step()
         first = [event for index, event in run.take() if index == 0]
-        # The step after the stop text has no events, nor has the end of the sequence.
+        # Nothing comes after the stop text.
         assert first[1:] == [ContentDelta("a"), OutputEnd("stop", "b")]
         step_until_idle(engine)
         assert engine.stats().n_sampled == 3 + 4
@@ -239,40 +246,6 @@ def test_one_sequence_can_end_at_a_stop_text_and_the_others_continue():
         assert not run.is_running
 
 
-@pytest.mark.parametrize(
-    ("stop", "result", "written", "rest"),
-    [((), True, "bc", "d"), ((), False, "b", "cd"), ((), KeyError("x"), "b", ""), (("c",), True, "b", "")],
-    ids=["at once", "not all at once", "error", "stop text"],
-)
-def test_tokens_are_written_while_take_waits(stop: tuple[str, ...], result: bool | Exception, written: str, rest: str):
-    """The thread of the request gets the end, an error, and all further tokens once one is not written at once."""
-    events: list[Any] = []
-
-    def write(new: Events) -> bool:
-        events.extend(event for _, event in new)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    with stepped(FakeBackend(endless)) as engine, run_of(engine, [request(max_tokens=4, stop=stop)]) as run:
-        engine.step()
-        run.take(0)
-        with ThreadPoolExecutor(1) as pool:
-            taking = pool.submit(run.take, engines.DEADLINE_S, write)
-            wait_for(lambda: run._write is not None)
-            step_until_idle(engine)
-            with pytest.raises(KeyError) if isinstance(result, Exception) else contextlib.nullcontext():
-                taken = [*taking.result()]
-                while run.is_running:
-                    taken += run.take(0)
-                assert _content(event for _, event in taken) == rest
-        assert (_content(events), run.is_running) == (written, False)
-
-
-def _content(events: Iterable[Any]) -> str:
-    return "".join(event.text for event in events if isinstance(event, ContentDelta))
-
-
 def test_long_stop_texts_are_not_compiled():
     """A pattern of them would take seconds, and would stay in memory after the request."""
     before = scan._compiled.cache_info().currsize
@@ -281,18 +254,14 @@ def test_long_stop_texts_are_not_compiled():
 
 
 @pytest.mark.parametrize("n_steps", [0, 3])
-def test_cancel_of_all_raises_after_the_events_before_it(n_steps: int):
-    with stepped(FakeBackend(endless)) as engine, run_of(engine, [request(), request()]) as run:
-        for _ in range(n_steps):
-            engine.step()
-        run.cancel()
-        step_until_idle(engine)
-        events = run.take() if n_steps else []
-        assert [event.text for _, event in events if isinstance(event, ContentDelta)] == ["abc"] * (2 if n_steps else 0)
-        assert run.is_running
-        with pytest.raises(Cancelled):
-            run.take()
+def test_run_that_is_dropped_ends_all_of_its_sequences(n_steps: int):
+    with stepped(FakeBackend(endless)) as engine:
+        with run_of(engine, [request(), request()]) as run:
+            for _ in range(n_steps):
+                engine.step()
         assert not run.is_running
+        assert not engine.step()
+        assert client_of(engine).n_open == client_of(engine).n_requests == 0
 
 
 def test_failure_of_one_sequence_ends_the_run():

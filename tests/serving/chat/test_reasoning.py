@@ -14,7 +14,7 @@ from localchat.serving.core.events import ReasoningDelta
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.reasoning import ReasoningTracker
 from tests.support.dialect_outputs import GOLDEN, TOOLS, parse, parser, text_of
-from tests.support.engines import events_of, output_of
+from tests.support.engines import client_of, events_of, output_of
 from tests.support.fakes import FakeBackend, echo
 
 # The tokens that a budget forces: a message, then the end tag of the family.
@@ -123,7 +123,7 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
 )
 def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: Any, closing: str | None):
     with Engine(FakeBackend(echo)) as engine:
-        model = Model("m", engine, reasoning_budget=defaults[0], reasoning_message=defaults[1])
+        model = Model("m", client_of(engine), reasoning_budget=defaults[0], reasoning_message=defaults[1])
         request = ChatRequest(messages=({"role": "user", "content": "hi"},), **fields)
         budget = reasoning_budget(model, request, DIALECTS["hermes"], "open")
     if closing is None:

@@ -1,6 +1,7 @@
 """When an engine process sends what its steps produce, and how the outputs of several steps are read."""
 
 import itertools
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from localchat.serving.api.chat import ChatEncoder, ChatRequest
 from localchat.serving.core.events import ContentDelta, PromptProgress, ResponseHead, SampledTokens, Usage
 from localchat.serving.engine import delivery
-from localchat.serving.engine.values import StepOutput
+from localchat.serving.engine.values import End, StepOutput
 from tests.support.engines import events_of, output_of
 
 PROGRESS = PromptProgress(1, 1, 0, 0.0)
@@ -19,7 +20,7 @@ class Process:
     """An engine process whose steps take a given time, and the messages that it sends."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sent: list[list[tuple[Any, ...]]] = []
+        self.sent: list[Sequence[tuple[Any, ...]]] = []
         self.now = 100.0
         self.delivery = delivery.Delivery(self.sent.append)
         monkeypatch.setattr(delivery, "time", SimpleNamespace(perf_counter=lambda: self.now))
@@ -31,6 +32,12 @@ class Process:
             self.delivery.add(7, output)
         self.delivery.after_step(is_due)
         return len(self.sent)
+
+    def outputs(self) -> Any:
+        """The outputs of the second message."""
+        ((kind, outputs),) = self.sent[1]
+        assert kind == "steps"
+        return outputs
 
 
 def token(id: int, sequence: int = 0, **fields: Any) -> StepOutput:
@@ -52,22 +59,28 @@ def test_output_of_slow_steps_is_sent_at_once(process: Process):
 def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(process: Process):
     counts = [process.step(0.003, token(i), token(i, 1)) for i in range(1, 5)]
     assert counts == [1, 2, 2, 3]  # A third step would end 9 ms after the last message.
-    assert [(*output[:2], output[3]) for output in process.sent[1]] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
+    assert [(*output[:2], output[3]) for output in process.outputs()] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
 
 
 @pytest.mark.parametrize(
     "urgent",
-    [token(1, progress=PROGRESS), StepOutput(0, 0.0, end="stop", last=2), StepOutput(0, 0.0, progress=PROGRESS)],
+    [token(1, progress=PROGRESS), StepOutput(0, 0.0, end=End("stop", 2)), StepOutput(0, 0.0, progress=PROGRESS)],
 )
 def test_what_a_client_waits_for_is_sent_at_once(urgent: StepOutput, process: Process):
     assert process.step(0.001, token(3, 1)) == 1
     assert process.step(0.001, urgent) == 2
-    assert [output[1] for output in process.sent[1]] == [1, 0]
+    assert [output[1] for output in process.outputs()] == [1, 0]
 
 
 def test_what_is_held_is_sent_before_a_long_step_and_when_nothing_runs(process: Process):
     assert process.step(0.001, token(1)) == 1
     assert [process.step(0.0, is_due=True) for _ in range(2)] == [2, 2]
+
+
+def test_end_of_a_request_is_sent_at_once_after_all_of_its_outputs(process: Process):
+    process.delivery.end(7, None)
+    assert process.step(0.001, token(1)) == 2
+    assert [message[0] for message in process.sent[1]] == ["steps", "ended"]
 
 
 def test_interval_grows_with_the_sequences(process: Process):

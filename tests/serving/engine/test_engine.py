@@ -11,10 +11,22 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.events import PromptProgress
+from localchat.serving.core.mailbox import Mailbox
+from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.drafts import looked_up
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import Cancelled, EngineError, GenerationRequest
-from tests.support.engines import read, request, request_for, step_until_idle, stepped, submit, text_of, tokens_of
+from localchat.serving.engine.values import EngineError, GenerationRequest
+from tests.support.engines import (
+    LocalEngine,
+    read,
+    request,
+    request_for,
+    step_until_idle,
+    stepped,
+    submit,
+    text_of,
+    tokens_of,
+)
 from tests.support.fakes import END, FakeBackend, echo, endless
 
 
@@ -98,9 +110,6 @@ def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
         engine.forget()
         assert not engine.step()
         assert backend.n_cells_used() == 0
-        next(generation)
-        with pytest.raises(Cancelled):
-            next(generation)
         assert list(generation) == []
 
 
@@ -161,7 +170,8 @@ def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[st
 
 @pytest.mark.parametrize("seed", range(6))
 def test_sequences_with_several_sets_of_adapters_have_the_tokens_of_each_alone(seed: int):
-    """The backend checks with which adapters each cell was computed, also where prefixes and slots move."""
+    """The backend checks with which adapters each cell was computed, also where prefixes and slots move, and where
+    memory is too short for that."""
     random_ = random.Random(seed)
     is_unified = seed % 2 == 0
     backend = FakeBackend(
@@ -172,7 +182,10 @@ def test_sequences_with_several_sets_of_adapters_have_the_tokens_of_each_alone(s
         for i in range(60):
             texts.append(random_.choice(["", "a" * 80, "b" * 150]) + "xyz"[i % 3] * random_.randint(1, 40))
             adapters = random_.choice([(), ((0, 1.0),), ((0, 0.5), (1, 1.0))])
-            generations.append(submit(engine, request(texts[-1], adapters=adapters)))
+            sampling = SamplingParams(seed=random_.choice([None, 1]))
+            options = {"adapters": adapters, "sampling": sampling, "cache_prompt": random_.random() < 0.9}
+            generations.append(submit(engine, request(texts[-1], **options)))
+            backend.failing = random_.choice([set(), set(), {"state"}, {"set_state"}])
             for _ in range(random_.randint(0, 30)):
                 engine.step()
         step_until_idle(engine)
@@ -206,7 +219,7 @@ def test_prompt_of_any_length_is_cut_to_the_tokens_that_are_kept(n_kept: int):
         completed(request_for(((text, True),)), n_ctx=32)
 
 
-class MeetingEngine(Engine):
+class MeetingClient(LocalEngine):
     """Two threads that count the open sequences at once both go on with the same number."""
 
     meeting = threading.Barrier(2)
@@ -220,9 +233,10 @@ class MeetingEngine(Engine):
 
 
 def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
-    with MeetingEngine(FakeBackend(n_parallel=1), max_queue=0) as engine, ThreadPoolExecutor(2) as pool:
-        submitting = [pool.submit(engine.submit, [request("hello")], lambda output: None) for _ in range(2)]
-        errors = [submitted.exception(20) for submitted in submitting]
+    with Engine(FakeBackend(n_parallel=1)) as engine, ThreadPoolExecutor(2) as pool:
+        client = MeetingClient(engine, max_queue=0)
+        starting = [pool.submit(client.generate, [request("hello")], Mailbox()) for _ in range(2)]
+        errors = [started.exception(20) for started in starting]
         assert sorted(type(error).__name__ for error in errors) == ["NoneType", "QueueFull"]
 
 

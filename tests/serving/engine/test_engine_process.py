@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +23,11 @@ from unittest import mock
 import pytest
 
 from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import process, values
 from localchat.serving.engine.process import EngineProcess
-from localchat.serving.engine.values import GenerationRequest, LoadOptions, StepOutput
+from localchat.serving.engine.values import GenerationRequest, LoadOptions
 from localchat.serving.loading import load_log
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import Loader
@@ -342,17 +342,13 @@ def test_request_after_a_failure_of_the_engine_is_served(change: str, cause: str
 
 
 def test_close_waits_until_the_process_has_ended():
-    """A large process takes seconds to free its memory, as the reader of the output does here."""
-    has_ended_late = threading.Event()
-
-    def deliver(output: StepOutput) -> None:
-        if output.end is not None:
-            threading.Timer(0.5, has_ended_late.set).start()
-            has_ended_late.wait(DEADLINE_S)
-
-    with contextlib.closing(EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
-        engine.wait_until_loaded().submit([GenerationRequest((1,), GenerationParams(ignore_eos=True))], deliver)
-    assert has_ended_late.is_set()
+    engine = EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).wait_until_loaded()
+    request = engine.generate([GenerationRequest((1,), GenerationParams(ignore_eos=True))], Mailbox())
+    assert request.take(DEADLINE_S)
+    engine.close()
+    assert engine._process.returncode is not None
+    with pytest.raises(values.EngineStopped):
+        list(iter(lambda: request.take(0), []))
 
 
 def test_loader_that_closes_ends_a_process_that_starts(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
@@ -467,7 +463,7 @@ def test_end_of_a_process_names_the_worker_that_is_missing():
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     engine = EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)))
     with pytest.raises(values.EngineError):
-        engine._loaded.result(20)
+        list(iter(engine._loading.take, []))
     engine._process.kill()
     engine._join(20)
     reason = f"the worker {endpoint} of --rpc cannot be reached"

@@ -99,7 +99,7 @@ def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine
 @pytest.mark.cpu_only
 def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     """Six conversations without a common prefix need more than 768 cells, so some are preempted."""
-    prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
+    prompts = [(*engine.backend.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
     requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768
     monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)  # The cache then takes as much memory as the weights.
@@ -116,7 +116,7 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
     with contextlib.suppress(EngineStopped):
         assert list(generation)
     assert engine.texts.piece(300)
-    assert engine.tokenize("still there")
+    assert engine.backend.tokenize("still there")
 
 
 # --- drafts by prompt lookup ---
@@ -236,5 +236,5 @@ def test_experts_in_the_memory_of_the_machine_need_none_of_the_gpu():
 def test_options_of_memory_load_a_model_that_generates(options):
     with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=1, **options)) as engine:
         assert engine.facts.n_ctx == 512
-        _, _, end = read(engine, request_for(tuple(engine.tokenize("Hello")), max_tokens=5, ignore_eos=True))
+        _, _, end = read(engine, request_for(tuple(engine.backend.tokenize("Hello")), max_tokens=5, ignore_eos=True))
         assert end.usage.n_completion == 5

@@ -113,7 +113,7 @@ def test_min_tokens_forbids_the_end_token_before_them_and_not_after(engine: Engi
 @pytest.mark.parametrize("constraint", [None, gbnf("root ::= [a-z ]+")], ids=["free", "grammar"])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
 def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(engine, sampling, constraint, min_tokens):
-    (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
+    (stop,), (end,) = engine.backend.tokenize("a"), engine.backend.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
     limits = {"stop_token_ids": (stop,), "min_tokens": min_tokens, "max_tokens": 20, "ignore_eos": True}
     request = request_for(chat(engine, "Hello!"), sampling=wanted, constraint=constraint, **limits)
@@ -181,7 +181,7 @@ def test_grammar_that_cannot_be_used_is_refused_before_the_prompt_is_computed(en
     for _ in range(2):  # The compiled grammar is not cached.
         constraint = Constraint(grammar, "regex")
         with pytest.raises(BadRequest, match="'regex' cannot be enforced: ") as refused:
-            engine.submit([request_for((1, 2, 3), constraint=constraint)], lambda output: None)
+            submit(engine, request_for((1, 2, 3), constraint=constraint))
         assert refused.value.param == "regex"
     assert engine.stats().n_computed == n_computed
 
@@ -193,7 +193,7 @@ WITH_MARKER = gbnf(f'root ::= "{MARKER}" [a-c]')
 @pytest.mark.parametrize("temperature", [0, 1, 2])
 def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float):
     """The control token has the text of the marker too, but its text is not in the output."""
-    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARKER)
+    prompt, (control,) = chat(engine, "Hello!"), engine.backend.tokenize(MARKER)
     # The control token is by far the likeliest.
     sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
     request = request_for(prompt, max_tokens=30, constraint=WITH_MARKER, sampling=sampling)

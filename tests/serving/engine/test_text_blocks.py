@@ -11,7 +11,7 @@ import pytest
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.text import pattern_of
 from localchat.serving.engine.llama import text_blocks, vocabulary
-from localchat.serving.engine.llama.embed import pair_tokens
+from localchat.serving.engine.llama.embed import pair_tokenizer
 from localchat.serving.engine.llama.text_blocks import TextBlocks
 from localchat.serving.engine.llama.vocabulary import Vocabulary
 from localchat.serving.models.model_file import DEMO_PATH
@@ -88,7 +88,7 @@ def test_many_special_tokens_are_tokenized_in_blocks_until_the_limit(text: str, 
 def test_pair_of_more_than_two_million_tokens_is_refused_with_both_numbers(tmp_path: Path):
     write_bert(tmp_path / "model.gguf", gguf.PoolingType.RANK)
     with pytest.raises(ContextLengthExceeded, match="at least 2100000 tokens, the limit is 2000000"):
-        pair_tokens(read_vocabulary(str(tmp_path / "model.gguf")), "a", "a " * 2_100_000, "")
+        pair_tokenizer(read_vocabulary(str(tmp_path / "model.gguf")), "a", "", 100)("a " * 2_100_000)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,13 @@ def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
 OURS = ["localhost:8080", "[::1]:8080", "[0:0:0:0:0:0:0:1]", "localhost.:8080", "a.foo.localhost.:80"]
 # The first one is a name that was made to resolve to this machine (DNS rebinding).
 OTHERS = ["evil.example", "localhost.evil.example", "evil@localhost", "127.0.0.999", "["]
-OUR_PAGES = ["http://localhost:3000", "HTTP://LOCALHOST:3000", "http://wails.localhost:34115", "vscode-webview://x"]
+OUR_PAGES = [
+    "http://localhost:3000",
+    "HTTP://LOCALHOST:3000",
+    "http://wails.localhost:34115",
+    "vscode-webview://x",
+    "file://",
+]
 OTHER_PAGES = ["https://evil.example", "http://localhost@evil.example", "null"]
 
 

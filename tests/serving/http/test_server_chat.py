@@ -2,10 +2,8 @@
 
 import json
 import logging
-import os
 import re
 import select
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +17,10 @@ from tests.support.fakes import endless
 from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, chat_request, generating, read_until, serving
 
 
-@pytest.mark.parametrize("n_taken", [1000, 7, 0])
+@pytest.mark.parametrize("n_taken", [1000, 7, 1])
 def test_stream_byte_for_byte(n_taken: int, monkeypatch: pytest.MonkeyPatch):
-    """Nothing is sent before the first token, and each token at once, also if the socket takes only its first bytes."""
-    write = SimpleNamespace(write=lambda number, data: os.write(number, data[:n_taken]))
-    monkeypatch.setattr(exchanges, "os", write)
+    """Nothing is sent before the first token, and each token at once, also if the socket takes only a few bytes."""
+    monkeypatch.setattr(exchanges, "SEND_BYTES", n_taken)
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
         support.wait_for(lambda: running.engine.stats().n_running == 1)
@@ -150,14 +147,14 @@ def test_requests_with_tools_have_the_template_for_tools_of_the_model():
             assert running.chat(content="hi", **fields)[0] == 200
             assert running.last_prompt == prompt
         assert "tools" in running.request("POST", "/api/show", {"model": "Fake"})[1]["capabilities"]
-        assert Model("Fake", running.engine, chat_template="a").template_for(None, has_tools=True).source == "a"
+        assert Model("Fake", running.engine_client, chat_template="a").template_for(None, has_tools=True).source == "a"
 
 
 def test_none_hides_the_tools_from_the_template_unless_an_option_shows_them():
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     with serving(generating(call), chat_template="{{ tools }}{{ messages[0].content }}", **BIG) as running:
         for keep_tools in (False, True):
-            running.server.service.default.model = Model("Fake", running.engine, keep_tools=keep_tools)
+            running.server.service.default.model = Model("Fake", running.engine_client, keep_tools=keep_tools)
             _, body = running.chat(tools=TOOLS, tool_choice="none")
             assert ("look" in running.last_prompt) == keep_tools
             assert body["choices"][0]["message"] == {"role": "assistant", "content": call}

@@ -250,6 +250,30 @@ def test_bar_is_cleared_before_other_lines(monkeypatch: pytest.MonkeyPatch):
     assert terminal.getvalue() == f"{bars[0]}\r\x1b[K{bars[1]}"
 
 
+def test_first_model_that_fails_ends_the_server_and_a_later_one_is_a_line_of_the_log(monkeypatch, caplog):
+    ended: list[bool] = []
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    file, start_log = ModelFile(DEMO_PATH, "demo"), StartLog(Options())
+    start_log.open("http://localhost", lambda: ended.append(True))
+    for _ in range(2):
+        start_log.begun()
+        start_log.progress(file, 0.5)
+        start_log.failed(file, EngineError("it is broken"))
+    assert (ended, start_log.has_failed) == ([True], True)
+    assert sys.stderr.getvalue().count("\rloading demo [") == 1
+    reason = f"cannot load {DEMO_PATH}: it is broken"
+    assert caplog.messages == [f"localchat.server: {reason}", reason]
+
+
+def test_invalid_mapping_file_ends_the_start_also_beside_a_model(tmp_path: Path):
+    (tmp_path / "models.json").write_text("{bad")
+    command = [sys.executable, "-m", "localchat.server", "-m", "demo", "--models-dir", tmp_path]
+    done = run(command, HOME=str(tmp_path))
+    assert (done.returncode, str(tmp_path / "models.json") in done.stderr) == (1, True)
+
+
 def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: Path):
     (tmp_path / "m\xfcller.gguf").touch()
     command = [sys.executable, "-m", "localchat.server", "--list", "--models-dir", tmp_path]

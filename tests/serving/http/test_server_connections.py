@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import logging
+import select
 import socket
 import stat
 import sys
@@ -11,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from localchat.serving.http import clients
 from localchat.serving.http.connections import Connections, listen_at
 from localchat.serving.loading.options import Options
 from tests.support import serving as support
@@ -102,6 +104,7 @@ def test_connection_that_is_being_closed_takes_no_place():
         assert [connections.is_ending(sock) for sock in (first, second)] == [True, False]
         connections.remove(second)
         assert connections.add(third)
+        connections.mark(third, "busy")
         assert not connections.is_ending(third)
         connections.remove(first)
         assert connections.add(fourth)
@@ -245,7 +248,7 @@ def connected(running) -> socket.socket:
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("leave", [close_cleanly, support.reset, half_close])
+@pytest.mark.parametrize("leave", [close_cleanly, support.reset])
 def test_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
     caplog.set_level(logging.INFO)
     running = long[kind]
@@ -258,6 +261,38 @@ def test_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
     wait_for(lambda: " 499 POST" in caplog.text)
     # The disconnect ended the generation, long before it filled the context.
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("probe_after_s", [0.0, DEADLINE_S])
+def test_client_that_sends_no_more_gets_its_whole_response(kind, stream, probe_after_s, monkeypatch, caplog):
+    """Half-closing is legal. Before the response, the client may get an interim response, which it ignores."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(clients, "PROBE_AFTER_S", probe_after_s)
+    settings = support.TLS if kind == "TLS" else support.ANY_PORT
+    with serving(is_gated=True, settings=settings) as running, connected(running) as sock:
+        sock.sendall(raw_request(support.chat_body(stream=stream), "Connection: close"))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        half_close(sock)
+        if probe_after_s == 0 and kind == "plain":  # With TLS, the server has sent something already.
+            wait_for(lambda: select.select([sock], [], [], 0)[0])
+        running.gate.release(1000)
+        received = support.read_all(sock)
+        wait_for(lambda: " 200 POST" in caplog.text)
+    if kind == "plain":
+        assert received.count(b"100 Continue") == (probe_after_s == 0 and not stream)
+    assert received.endswith(b"0\r\n\r\n" if stream else b"}")
+
+
+def test_client_that_closes_after_its_response_has_got_all_of_it(caplog):
+    caplog.set_level(logging.INFO)
+    with serving() as running:
+        for _ in range(20):
+            with running.connect(chat_request(stream=True)) as sock:
+                support.read_until(sock, b"[DONE]\n\n\r\n")
+        wait_for(lambda: caplog.text.count(" POST ") == 20)
+    assert " 499 " not in caplog.text
 
 
 @linux
@@ -399,14 +434,14 @@ def test_request_that_is_being_prepared_runs_to_its_end_when_the_server_drains()
     """Compiling its constraint, and starting an engine process, take long."""
     has_begun, may_go_on = threading.Event(), threading.Event()
     with serving() as running, contextlib.closing(running.client()) as client:
-        submit = running.engine.submit
+        prepare = running.engine.prepare
 
-        def submit_later(*arguments):
+        def prepare_later(*arguments):
             has_begun.set()
             assert may_go_on.wait(DEADLINE_S)
-            return submit(*arguments)
+            return prepare(*arguments)
 
-        running.engine.submit = submit_later
+        running.engine.prepare = prepare_later
         client.request("POST", "/v1/chat/completions", GOOD)
         assert has_begun.wait(DEADLINE_S)
         running.server.drain(DEADLINE_S)

@@ -149,10 +149,10 @@ def test_request_then_command_line_then_model_then_built_in():
     """An explicit zero counts at every level."""
     with serving() as running:
         recommended = SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
-        running.engine.facts = dataclasses.replace(running.engine.facts, sampling=recommended)
+        running.engine_client.facts = dataclasses.replace(running.engine.facts, sampling=recommended)
         options = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
         defaults = {name: value for option in options for name, value in parse_default(option).items()}
-        running.server.service.default.model = Model("Fake", running.engine, defaults=defaults)
+        running.server.service.default.model = Model("Fake", running.engine_client, defaults=defaults)
         running.chat(top_k=0)
         running.chat(seed=-1)
         sampling = running.requests[0].sampling

@@ -81,7 +81,7 @@ def test_metrics_are_prometheus_text():
 def test_name_of_a_model_is_one_text_in_the_metrics():
     """It splits no line, and its letters stay: Prometheus knows no escapes such as \\u00fc."""
     with serving() as running:
-        running.server.service.default.model = Model('Mü\u2028"\x1cb', running.engine)
+        running.server.service.default.model = Model('Mü\u2028"\x1cb', running.engine_client)
         lines = running.request("GET", "/metrics")[1].splitlines()
     assert r'localchat_slots{model="Mü\\u2028\"\\x1cb"} 4' in lines
 

@@ -168,6 +168,7 @@ def test_idle_model_is_ended_for_a_larger_context_and_one_at_work_is_not(server)
     assert (server.statuses("two"), server.states("one")) == ([200], ["unloaded"])
     with server.service.using(server.service.find("two")):
         assert (server.statuses("one"), server.states("two")) == ([200], ["loaded"])
+    wait_for(lambda: not server.service.find("one").n_users)
     assert (server.statuses("three"), server.states()) == ([200], ["unloaded", "unloaded", "loaded"])
 
 

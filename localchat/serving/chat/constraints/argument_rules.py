@@ -91,12 +91,14 @@ class _Arguments:
         options: list[str] = []
         covered: frozenset[str] = frozenset()
         for value in self.format.values:
-            own = types & (value.types | ({"integer"} if "number" in value.types else set()))
-            if own:
-                of_own = schema if own == types else {**({} if is_free(schema) else schema), "type": sorted(own)}
+            value_types = types & (value.types | ({"integer"} if "number" in value.types else set()))
+            if value_types:
+                value_schema = schema
+                if value_types != types:
+                    value_schema = {**({} if is_free(schema) else schema), "type": sorted(value_types)}
                 with contextlib.suppress(NotExact):
-                    options.append(self._value(value, of_own, own, name))
-                    covered |= own
+                    options.append(self._value(value, value_schema, value_types, name))
+                    covered |= value_types
         if not options or covered != types:
             raise NotExact
         return f"({' | '.join(options)})"
@@ -178,7 +180,7 @@ def _listed_values(schema: Mapping[str, Any]) -> list[Any] | None:
     if not restrictions(schema) <= {"enum", "const", "type"}:
         raise NotExact
     values = [schema["const"]] if "const" in schema else schema["enum"]
-    found = [value for value in values if types_at({"const": value}) & types_at(schema)]
-    if not found or any(isinstance(value, (dict, list)) for value in found):
+    allowed = [value for value in values if types_at({"const": value}) & types_at(schema)]
+    if not allowed or any(isinstance(value, (dict, list)) for value in allowed):
         raise NotExact
-    return found
+    return allowed

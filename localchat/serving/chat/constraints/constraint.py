@@ -113,11 +113,7 @@ class _Grammar:
     _rules: Rules = field(default_factory=Rules, compare=False)
 
     def __post_init__(self) -> None:
-        form = self.response_format and (
-            self.response_format.kind,
-            self.response_format.value,
-            self.response_format.param,
-        )
+        form = vars(self.response_format) if self.response_format else None
         object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
     def text(self) -> str:
@@ -189,13 +185,13 @@ class _Grammar:
 
     def _parts(self, formats: Sequence[CallFormat]) -> str:
         """An output in parts with headers. The first token shows whether a part is a call."""
-        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start[0])
+        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start.first)
         text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
-        more = self._literal(self.dialect.part_mark, after=text)
+        text_and_mark = self._literal(self.dialect.part_mark, after=text)
         calls = " | ".join(map(self._calls, formats))
-        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (more, text))
+        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (text_and_mark, text))
         part = self._rules.rule(f"{middle}* ({calls} | {end})")
-        return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
+        return f"{text} | {text_and_mark} {part}" if self.has_prefill else f"{part} | {mark} {part}"
 
     def _calls(self, format: CallFormat, *, before: str = "", after_text: str = "") -> str:
         """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
@@ -226,8 +222,8 @@ class _Grammar:
         # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
         text = self._rules.free_text(map(regex_literal, dialect.reasoning_ends))
         ends = {dialect.reasoning.end: after}
-        if dialect.text_start[0] in dialect.section_markers and after_marker is not None:
-            ends[dialect.text_start[0]] = after_marker
+        if dialect.text_start.first in dialect.section_markers and after_marker is not None:
+            ends[dialect.text_start.first] = after_marker
         options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
         for format in dialect.calls if self.functions and not self.has_prefill else ():
             if format.opener:

@@ -54,8 +54,9 @@ class Rules:
 
     def free_text(self, markers: Iterable[str], *also: str) -> str:
         """Any text that contains none of the markers, which are regular expressions, and is in all sets of `also`."""
-        found = "|".join(dict.fromkeys(markers))
-        return self.terminal(" & ".join([f"/{ANY}/", *also, *([f"~/{ANY}({found}){ANY}/"] if found else [])]))
+        alternatives = "|".join(dict.fromkeys(markers))
+        without_markers = [f"~/{ANY}({alternatives}){ANY}/"] if alternatives else []
+        return self.terminal(" & ".join([f"/{ANY}/", *also, *without_markers]))
 
     def render(self, start: str) -> str:
         return "\n".join([f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items()), ""])

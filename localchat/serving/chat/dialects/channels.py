@@ -38,10 +38,10 @@ class ChannelParser(OutputParser):
                 yield from self._message(header)
                 continue
             # Text without a header is content, or a call that is the whole output.
-            self._content(cursor.end_record())
+            self._emit(cursor.end_record())
             yield from self._sole_call()
-            self._content((yield from cursor.read_one_of(START)) or "")
-            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._content, holds_space=False)
+            self._emit((yield from cursor.read_one_of(START)) or "")
+            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit, holds_space=False)
             yield from cursor.read_one_of(*self._dialect.also_dropped)
 
     def _header(self) -> Reader[str | None]:
@@ -69,26 +69,26 @@ class ChannelParser(OutputParser):
         # The header is text if the recipient is a tool that is not offered, or if no call follows.
         shows_header = name != "user" and not is_reasoning
         if shows_header:
-            self._content(raw)
+            self._emit(raw)
         markers = Markers(*self._dialect.dropped)
         end: str | None
         if name != "user" or is_reasoning:
             end = yield from self._part(markers, is_reasoning=is_reasoning, holds_space=False)
         elif self._is_constrained:
             # Text of a response format extends to the end of the output, and may contain the texts of markers.
-            end = yield from self._cursor.emit_until(Markers(), self._content)
+            end = yield from self._cursor.emit_until(Markers(), self._emit)
         else:
             # Calls have recipients of their own. In a text for the user, only its beginning can be a call.
             yield from self._sole_call()
             if self._openers:
                 yield from self._any_call(None)
-            end = yield from self._cursor.emit_until(markers, self._content, holds_space=False)
+            end = yield from self._cursor.emit_until(markers, self._emit, holds_space=False)
         if end in self._openers:
             yield from self._cursor.read_end(*ends)
         elif end and end in ends:
             self._cursor.take(len(end))
             if shows_header:
-                self._content(end)
+                self._emit(end)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from .call_format import CallFormat
@@ -26,7 +27,15 @@ class ReasoningTags(NamedTuple):
     end: str
 
 
+class TextStart(NamedTuple):
+    """The texts that precede content."""
+
+    first: str = ""  # At the start of an output.
+    after_reasoning: str = "\n\n"
+
+
 THINK = ReasoningTags("<think>", "</think>")
+_PLAIN_TEXT = TextStart()
 
 
 @dataclass(frozen=True)
@@ -48,27 +57,27 @@ class Dialect:
     # Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped.
     reasons_anywhere: bool = False
     no_reasoning: str = ""  # The marker that begins an output without reasoning. "": there is no such marker.
-    # Two texts: the first precedes content at the start of an output, the second precedes content after reasoning.
-    text_start: tuple[str, str] = ("", "\n\n")
+    text_start: TextStart = _PLAIN_TEXT
     text_end: str = ""  # The marker between text and calls.
     calls_start: str = "\n\n"  # The text between reasoning and calls.
     # The text before the name of a recipient, as in Functionary's `>>>name`, which separates text and calls.
     part_mark: str = ""
     parser: type[OutputParser] = OutputParser
 
-    @property
+    @cached_property
     def formats(self) -> tuple[CallFormat, ...]:
         """All call formats that the parser accepts, in the order in which it tries them."""
         return (*self.also_read, *self.calls)
 
-    @property
+    @cached_property
     def openers(self) -> tuple[str, ...]:
         """The markers that begin calls. None of them begins like another one."""
         openers = {format.opener for format in self.formats} - {""}
         return tuple(sorted(text for text in openers if not any(text.startswith(other) for other in openers - {text})))
 
-    @property
+    @cached_property
     def dropped(self) -> tuple[str, ...]:
+        """The markers that are dropped from the output."""
         return (*self.section_markers, *self.also_dropped)
 
     @property
@@ -84,6 +93,7 @@ class Dialect:
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:
+        """Whether a chat template belongs to this family."""
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .call_format import BREAK, ArgumentFormat, CallFormat, ObjectKeys
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
-from .dialect import THINK, Dialect, ReasoningTags
+from .dialect import THINK, Dialect, ReasoningTags, TextStart
 
 _NAME_AND_ARGUMENTS = ObjectKeys("name", "arguments")
 
@@ -181,7 +181,7 @@ _FAMILIES = (
         detected_by=((">>>all",), (">>>", "all\\n")),
         also_read=(CallFormat(before_name=">>>", before_arguments="\n"),),
         section_markers=(">>>all\n",),
-        text_start=("all\n", "all\n"),
+        text_start=TextStart("all\n", "all\n"),
         text_end=">>>",
         part_mark=">>>",
     ),
@@ -229,7 +229,7 @@ _FAMILIES = (
         detected_by=((START, CHANNEL, MESSAGE),),
         reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
         also_dropped=("<|end|>", "<|call|>", "<|return|>"),
-        text_start=(_FINAL, START + "assistant" + _FINAL),
+        text_start=TextStart(_FINAL, START + "assistant" + _FINAL),
         text_end=f"<|end|>{START}assistant",
     ),
     # Hermes 2 and 3, Qwen 2.5 and 3, QwQ, Granite 4, Reka, and localchat's built-in model: a JSON object in a tag. This
@@ -376,7 +376,7 @@ _FAMILIES = (
         also_read=_sections(_KIMI_K3),
         section_markers=("<|open|>response<|sep|>",),
         also_dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
-        text_start=("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
+        text_start=TextStart("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
         reasoning=ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ),
     # <|tool_call_start|>[f(a=1, b="text"), g()]<|tool_call_end|>
@@ -473,7 +473,7 @@ _FAMILIES = (
         ),
         reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
         also_dropped=("<|eom|>", "<|eot|>"),
-        text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
+        text_start=TextStart(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
         text_end=f"<|eom|>{START}assistant",
     ),
     # Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5: function tags in <tool_call>.
@@ -522,7 +522,7 @@ _FAMILIES = (
         calls_start="<|begin|>assistant",
         section_markers=("<|begin|>assistant", "<|content|>"),
         also_dropped=("<|end|>", "<|calls|>"),
-        text_start=("<|content|>", "<|begin|>assistant<|content|>"),
+        text_start=TextStart("<|content|>", "<|begin|>assistant<|content|>"),
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
     ),
     # <function=f>{"a": 1}</function>

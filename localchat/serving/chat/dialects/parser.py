@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
-from .call_reader import CallFound, Calls, new_call_id, read_calls, read_sole_call
+from .call_reader import read_calls, read_sole_call
+from .calls import CallFound, Calls, new_call_id
 
 if TYPE_CHECKING:
     from .dialect import Dialect, PromptEnd
@@ -26,8 +27,11 @@ class FormatText(ReasoningDelta):
 
 
 class OutputParser:
-    """Splits one choice's output into reasoning, content and tool calls. `OutputParser(dialect)` is an object of the
-    class that the dialect declares. The methods from `_read` on are readers (see scan.py) of the text at the cursor."""
+    """Splits one choice's output into reasoning, content and tool calls.
+
+    `OutputParser(dialect)` is an object of the class that the dialect declares. The methods from `_read` on are readers
+    (see core/scan.py) of the text at the cursor.
+    """
 
     def __new__(cls, dialect: Dialect, **options: Any) -> OutputParser:
         return object.__new__(dialect.parser)
@@ -67,7 +71,7 @@ class OutputParser:
 
     @property
     def has_tool_calls(self) -> bool:
-        return self._calls.made > 0
+        return self._calls.n_begun > 0
 
     @property
     def inside_tool_call(self) -> bool:
@@ -90,13 +94,13 @@ class OutputParser:
         self._events.clear()
         return events
 
-    def _content(self, text: str, kind: type[ContentDelta] | type[ReasoningDelta] = ContentDelta) -> None:
-        """Emit text that was just read."""
+    def _emit(self, text: str, *, is_reasoning: bool = False) -> None:
+        """Emit text that was just read, as content or reasoning."""
         if text:
             self._emit_format(self._cursor.at - len(text))
-            self._events.append(kind(text))
+            self._events.append(ReasoningDelta(text) if is_reasoning else ContentDelta(text))
             self._cursor.shown = self._cursor.at
-            self._may_be_sole_call = self._may_be_sole_call and kind is ReasoningDelta
+            self._may_be_sole_call = self._may_be_sole_call and is_reasoning
 
     def _emit_format(self, end: int) -> None:
         """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
@@ -112,7 +116,8 @@ class OutputParser:
         if not self.has_tool_calls:
             if self._is_constrained and end in dialect.section_markers:
                 yield from cursor.read_run()
-            start = dialect.text_start[end == dialect.reasoning.end]
+            starts = dialect.text_start
+            start = starts.after_reasoning if end == dialect.reasoning.end else starts.first
             # White space belongs to the format only if the constraint requires it.
             if self._is_constrained or not start.isspace():
                 yield from cursor.read_one_of(start)
@@ -120,13 +125,16 @@ class OutputParser:
             opener, skipped = (None, dialect.dropped) if self._is_constrained else ("", ())
             is_call = yield from self._any_call(opener, *skipped)
             if self._is_constrained and not is_call:
-                yield from cursor.emit_until(Markers(), self._content)
+                yield from cursor.emit_until(Markers(), self._emit)
         yield from self._sole_call()
         yield from self._text_and_calls()
 
     def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
         """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
-        `opener` is the marker of the formats to try. "": those without; None: all. `skipped` may precede the call."""
+
+        `opener` is the marker of the formats to try; "": those without; None: all. The markers `skipped` may precede
+        the call.
+        """
         for format in self._dialect.formats if self._calls.schemas else ():
             if opener is not None and not (format.opener.startswith(opener) if opener else not format.opener):
                 continue
@@ -154,13 +162,13 @@ class OutputParser:
     def _text_of_call(self, n_before: int = 0) -> Iterator[None]:
         """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before."""
         self._emit_format(self._cursor.at - n_before)
-        n_calls, was_in_call = self._calls.made, self._is_in_call
+        n_calls, was_in_call = self._calls.n_begun, self._is_in_call
         self._is_in_call = True
         try:
             yield
         finally:
             self._is_in_call = was_in_call
-            if self._calls.made > n_calls:
+            if self._calls.n_begun > n_calls:
                 self._cursor.shown = self._cursor.at
 
     def _sole_call(self) -> Reader[None]:
@@ -170,10 +178,12 @@ class OutputParser:
             yield from self._is_call(read_sole_call(self._cursor, self._calls, *around), *around)
 
     def _part(self, ends: Markers, *, is_reasoning: bool = False, holds_space: bool = True) -> Reader[str]:
-        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread. Returns the
-        opener of the call, which was read, or the marker; "" at the end of the output. Text that begins like a call and
-        is not one belongs to the part, and so does a call inside closed reasoning."""
-        emit: Emit = partial(self._content, kind=ReasoningDelta) if is_reasoning else self._content
+        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread.
+
+        Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
+        like a call and is not one belongs to the part, and so does a call inside reasoning that is closed later.
+        """
+        emit: Emit = partial(self._emit, is_reasoning=is_reasoning)
         markers = Markers(*ends.literals, *self._openers)
         while True:
             # At the end of the output, reasoning stays open.
@@ -204,7 +214,7 @@ class OutputParser:
                 continue
             space = yield from cursor.read_run()
             # The white space around reasoning is content. An end tag without reasoning is dropped.
-            self._content(space if marker in in_text else "")
+            self._emit(space if marker in in_text else "")
             cursor.take(len(marker))
             if marker not in in_text:
                 yield from cursor.read_run()
@@ -224,8 +234,10 @@ class OutputParser:
         return (yield from self._reasoning())
 
     def _reasoning(self) -> Reader[str]:
-        """Read open reasoning and its end tag. Returns the marker that ends it; "" at the end of the output. Other
-        markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned."""
+        """Read open reasoning and its end tag. Returns the marker that ends it; "" at the end of the output.
+
+        Other markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned.
+        """
         self.reasoning_is_open, dialect = True, self._dialect
         yield from self._cursor.read_run()
         marker = yield from self._part(Markers(dialect.reasoning.end, *dialect.section_markers), is_reasoning=True)
@@ -241,8 +253,10 @@ class OutputParser:
             yield from self._cursor.read_run()
 
     def _is_closed_later(self, opener: str, ends: Markers) -> Reader[bool]:
-        """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning. Otherwise
-        read nothing. Waits for the end of the reasoning or of the output."""
+        """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning.
+
+        Otherwise read nothing. Waits for the end of the reasoning or of the output.
+        """
         cursor, n_searched = self._cursor, 0
         self._calls.is_trial = True
         try:
@@ -252,12 +266,12 @@ class OutputParser:
             cursor.put_back()
         finally:
             self._calls.is_trial = False
-        while (hit := ends.find(cursor.text, cursor.at + n_searched)) is None:
+        while (end := ends.find(cursor.text, cursor.at + n_searched)) is None:
             if cursor.ended:
                 return False
             n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
             yield
-        self._content(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())), ReasoningDelta)
+        self._emit(cursor.take(len(cursor.text[cursor.at : end[0]].rstrip())), is_reasoning=True)
         return True
 
 

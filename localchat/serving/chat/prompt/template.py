@@ -97,11 +97,11 @@ class ChatTemplate:
         marked_reasoning: str = self.marked(reasoning)
         marked_text: str = self.marked(text or "")
         if text is not None and not reasoning and not is_open:
-            return prompt + dialect.text_start[0] + marked_text
+            return prompt + dialect.text_start.first + marked_text
         prompt += ("" if is_open else dialect.reasoning.start + "\n") + marked_reasoning
         if text is None:
             return prompt
-        return prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + marked_text
+        return prompt + "\n" + dialect.reasoning.end + dialect.text_start.after_reasoning + marked_text
 
     def marked(self, value: Any) -> Any:
         """A copy of a JSON value of a request, whose strings yield no control tokens in a rendered prompt."""

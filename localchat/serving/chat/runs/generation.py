@@ -1,4 +1,4 @@
-"""A request for text in flight: submits its sequences to the engine, and makes output events of what they generate.
+"""A request for text in flight: starts its sequences in the engine, and makes output events of what they generate.
 
 `GenerationRun` is the request, `Output` the output of one sequence. Errors of the engine and of chat templates get the
 field of the request here.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from ...core import errors
 from ...core.events import (
@@ -27,8 +26,9 @@ from ...core.events import (
     SampledTokens,
     Usage,
 )
+from ...core.mailbox import Mailbox
 from ...core.scan import Markers
-from ...engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts
+from ...engine.values import End, GenerationRequest, Sampled, StepOutput, TokenTexts
 from ..dialects.parser import FormatText, OutputParser, merged
 from ..model import Model
 
@@ -88,7 +88,7 @@ class Output:
 
     def read(self, steps: Sequence[StepOutput]) -> list[OutputEvent]:
         """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd. After an
-        OutputEnd, the caller must drop all later steps. An error that ended the sequence has no event."""
+        OutputEnd, the caller must drop all later steps."""
         events: list[OutputEvent] = []
         sampled: list[Sampled] = []
         for step in steps:
@@ -96,9 +96,8 @@ class Output:
             sampled += step.tokens
             if step.progress is not None and self.request.reports_progress:
                 events = [step.progress]
-        newest = steps[-1]
-        reason = newest.end if isinstance(newest.end, str) else None
-        if not (sampled or reason):
+        end = steps[-1].end
+        if not sampled and end is None:
             return events
         is_first, self._has_begun = not self._has_begun, True
         if is_first:
@@ -109,8 +108,8 @@ class Output:
             shown = sampled[:n_read] if self._shows_tokens else ()
             events.append(SampledTokens(tuple(map(self._token, shown))))
         events += self._shown(made)
-        if self._found is not None or reason is not None:
-            events += self._finish(reason or "stop", newest.last)
+        if self._found is not None or end is not None:
+            events += self._finish(end or End("stop"))
         return events
 
     def _parsed(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
@@ -154,7 +153,7 @@ class Output:
         if step.progress is not None:
             self._started_at = self._started_at or step.at
             self._n_cached = step.progress.n_cached
-        if step.tokens or step.last is not None:
+        if step.tokens or (step.end is not None and step.end.last is not None):
             self._first_at = self._first_at or step.at
             self._last_at = step.at
 
@@ -168,8 +167,8 @@ class Output:
         likeliest = tuple(OutputToken(id, self._piece(id), p) for id, p in top)
         return OutputToken(token, self._piece(token), logprob, likeliest)
 
-    def _finish(self, reason: str, last: Sampled | None) -> list[OutputEvent]:
-        """The last events, after a stop text or at the end of the sequence, which has perhaps a last token."""
+    def _finish(self, end: End) -> list[OutputEvent]:
+        """The last events, after a stop text or at the end of the sequence."""
         events: list[OutputEvent] = []
         if self._found is None:
             made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
@@ -179,13 +178,13 @@ class Output:
                 shown.append(ContentDelta(self._held))
             events += self._shown(shown)
         stop: str | int | None = self._found
-        token = self._token(last) if last is not None and stop is None else None
+        token = self._token(end.last) if end.last is not None and stop is None else None
         if token is not None:
             self._n_completion += 1
             stop = None if self._texts.is_end(token.id) else token.id
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
         is_call = self._parser.has_tool_calls and not self._parser.inside_tool_call
-        self.finish_reason = "tool_calls" if is_call else "stop" if self._found else reason
+        self.finish_reason = "tool_calls" if is_call else "stop" if self._found else end.reason
         return [*events, OutputEnd(self.finish_reason, stop, token)]
 
     def _count_reasoning(self, events: Iterable[Event], was_open: bool) -> None:
@@ -244,117 +243,86 @@ Events = list[tuple[int, OutputEvent]]
 
 class GenerationRun:
     """A request in flight: makes output events of what the engine produces for its sequences.
-    Leaving the `with` block cancels the sequences that are still running."""
+    Leaving the `with` block ends the sequences that are still running."""
 
     def __init__(
         self,
         model: Model,
         outputs: Sequence[Output],
         id_prefix: str,
-        check: Callable[[], None] = lambda: None,
+        mailbox: Mailbox,
         *,
         n_each: int,
         prompt_field: str,
     ) -> None:
-        """Submit all sequences or none: `n_each` for each prompt, those of the first one first. `check`: see
-        `Engine.submit`. `prompt_field` is the field of the request that has the prompt, for errors. Raises ApiError."""
+        """Start all sequences or none: `n_each` for each prompt, those of the first one first.
+
+        The output comes through `mailbox`, which belongs to the calling thread. `prompt_field` is the field of the
+        request that has the prompt, for errors. Raises ApiError, and what the mailbox raises.
+        """
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
-        # What the engine produces for all sequences, in order.
-        self._queue: SimpleQueue[StepOutput] = SimpleQueue()
-        # The `write` of a call of `take` that waits, and the lock of the thread that uses it or the outputs meanwhile.
-        self._write: Callable[[Events], bool] | None = None
-        self._writing = threading.Lock()
         self._running = set(range(len(outputs)))  # The indexes of the outputs that have not ended.
-        self._error: Exception | None = None  # That of the sequence that failed first.
         sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):
-            submitted = model.engine.submit(sequences, self._deliver, check)
-        self._engine, (self._ids, n_prompts, prompts) = model.engine, submitted
-        for output, n_prompt in zip(outputs, n_prompts):
-            output.n_prompt = n_prompt
+            self._request = model.engine.generate(sequences, mailbox)
+            try:
+                prompts, *self._steps = self._request.take()
+            except BaseException:
+                self._request.drop()
+                raise
+        for output, n_tokens in zip(outputs, prompts.n_tokens):
+            output.n_prompt = n_tokens
         id = id_prefix + uuid.uuid4().hex
-        ids = tuple(map(tuple, prompts[::n_each]))
+        ids = tuple(map(tuple, prompts.tokens[::n_each]))
         self.head = ResponseHead(id, int(time.time()), model.name, ids, sequences[0].sampling)
 
     def __enter__(self) -> GenerationRun:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.cancel()
+        self.drop()
 
     @property
     def is_running(self) -> bool:
         """Whether `take` may still return or raise something."""
         return bool(self._running)
 
-    def take(self, timeout_s: float | None = None, write: Callable[[Events], bool] | None = None) -> Events:
+    def take(self, timeout_s: float | None = None) -> Events:
         """Wait for output, then return all events of it, each with the index of its sequence; none after `timeout_s`.
-        Meanwhile `write` gets the events of tokens on the thread that receives them, so that they wake no other one;
-        it must not wait. `take` returns when `write` returns false. Raises ApiError after the last events if a
-        sequence failed, which ends the others too; Cancelled."""
+
+        If a sequence fails, all end: the error, an ApiError, is raised after the last events. The events may be empty,
+        as those of a token that may begin a stop text.
+        """
+        steps, self._steps = self._steps, list[Any]()
+        if not steps:
+            try:
+                with wire_errors(self._prompt_field):
+                    steps = self._request.take(timeout_s)
+            except BaseException:
+                self.drop()
+                raise
+        by_sequence: dict[int, list[StepOutput]] = {}
+        for step in steps:
+            by_sequence.setdefault(step.sequence, []).append(step)
         events: Events = []
-        taken = self._taken(timeout_s, write) if self._error is None else {}
-        if self._error is not None:  # Perhaps `write` has failed meanwhile: what came after that is not read.
-            taken = {}
-        for index, steps in taken.items():
-            if index not in self._running:
+        for index, new in by_sequence.items():
+            if index not in self._running:  # It ended at a stop text.
                 continue
-            output, end = self.outputs[index], steps[-1].end
-            if output.finish_reason is None:
-                events += ((index, event) for event in output.read(steps))
+            output = self.outputs[index]
+            events += ((index, event) for event in output.read(new))
             if output.finish_reason is not None:
                 self._running.remove(index)
-                if end is None:  # The output has ended before the sequence.
-                    self._cancel(index)
-            elif isinstance(end, Exception):
-                self._error = self._error or end
-        if self._error is not None and not events:
-            self.cancel()
-            self._running.clear()
-            with wire_errors(self._prompt_field):
-                raise self._error
+                if new[-1].end is None:  # The output has ended before the sequence.
+                    self._request.drop(index)
         return events
 
-    def _taken(self, timeout_s: float | None, write: Callable[[Events], bool] | None) -> dict[int, list[StepOutput]]:
-        """What the engine has produced since the last call, except what `write` got, by the index of the sequence."""
-        taken: dict[int, list[StepOutput]] = {}
-        with self._writing:
-            self._write = write if self._queue.empty() else None
-        try:
-            new = self._queue.get(timeout=timeout_s)
-            while True:
-                taken.setdefault(new.sequence, []).append(new)
-                new = self._queue.get_nowait()
-        except Empty:
-            return taken
-        finally:
-            with self._writing:
-                self._write = None
-
-    def _deliver(self, step: StepOutput) -> None:
-        """Runs on the thread that receives the output of all requests: write it, or leave it to `take`."""
-        with self._writing:
-            output = self.outputs[step.sequence]
-            if self._write is not None and not step.is_urgent and output.finish_reason is None:
-                try:
-                    events = [(step.sequence, event) for event in output.read([step])]
-                    if self._write(events) and output.finish_reason is None:
-                        return
-                except Exception as error:
-                    self._error = error
-                step = StepOutput(step.sequence, step.at)
-            self._write = None
-            self._queue.put(step)
-
-    def cancel(self) -> None:
-        """End all sequences within one step of the engine."""
-        for index in self._running:
-            self._cancel(index)
-
-    def _cancel(self, index: int) -> None:
-        self._engine.cancel(self._ids[index])
+    def drop(self) -> None:
+        """End all sequences. They produce nothing more."""
+        if self._running:
+            self._running.clear()
+            self._request.drop()
 
     def usage(self, index: int | None = None) -> Usage:
         """The usage so far of one sequence; None: over all sequences."""

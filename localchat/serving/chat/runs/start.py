@@ -14,24 +14,25 @@ from ...api.completions import CompletionRequest
 from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
+from ...core.mailbox import Mailbox
 from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, read_attachment
 from ...core.request import Input
-from ...engine.process import AnyEngine
+from ...engine.engine_client import EngineClient
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.dialect import ReasoningStart
 from ..dialects.parser import OutputParser
-from ..model import Check, Model
+from ..model import Model
 from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
 from .generation import GenerationRun, Output, PlainText, wire_errors
 
 
-def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check = lambda: None) -> GenerationRun:
-    """Submit the `n` sequences of a prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
+def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
+    """Start the `n` sequences of a prompt. Raises ApiError if they cannot run, and what the mailbox raises."""
     model.check_queue(request.n_choices, "n")
-    request, media = _with_media(model, request)
+    request, media = _with_media(model, request, mailbox)
     prompt, template, prefill = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
@@ -68,7 +69,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, check: Check 
     reasoning, text = request.prefill if request.splits_reasoning else ("", prefill)
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
     outputs = [Output(own, model.engine.texts, new_parser(), echo) for own in _copies(sequence, n)]
-    return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="messages")
+    return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="messages")
 
 
 def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
@@ -79,21 +80,21 @@ def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
     return [sequence, *(replace(sequence, sampling=own, reports_progress=False) for own in samplings)]
 
 
-def prompt_text(model: Model, request: ChatRequest) -> str:
+def prompt_text(model: Model, request: ChatRequest, mailbox: Mailbox) -> str:
     """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
-    request, _ = _with_media(model, request)
+    request, _ = _with_media(model, request, mailbox)
     return MARKER.sub("<__media__>", without_markers(_rendered(model, request)[0]))
 
 
-def prompt_length(model: Model, request: ChatRequest) -> int:
+def prompt_length(model: Model, request: ChatRequest, mailbox: Mailbox) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
-    request, media = _with_media(model, request)
+    request, media = _with_media(model, request, mailbox)
     prompt, template, _ = _rendered(model, request)
     with wire_errors("messages"):
-        return len(model.engine.tokenize_prompt(_parts(prompt, template, media)))
+        return model.engine.count_tokens(_parts(prompt, template, media), mailbox)
 
 
-def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Mapping[int, MediaFile]]:
+def _with_media(model: Model, request: ChatRequest, mailbox: Mailbox) -> tuple[ChatRequest, Mapping[int, MediaFile]]:
     """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
 
     Notes replace the markers of the others in replayed messages.
@@ -125,7 +126,8 @@ def _with_media(model: Model, request: ChatRequest) -> tuple[ChatRequest, Mappin
         if len(media) > MAX_MEDIA:
             text = f"the request has more than {MAX_MEDIA} images and sounds: '{attachment.path}' is number {i + 1}"
             raise errors.BadRequest(text, attachment.path)
-    for i, problem in zip(list(media), model.engine.media_errors(media.values()) if media else ()):
+    problems = model.engine.media_errors(media.values(), mailbox) if media else ()
+    for i, problem in zip(list(media), problems):
         if problem is not None:
             leave_out(i, problem)
             del media[i]
@@ -189,8 +191,8 @@ def reasoning_budget(
     )
 
 
-def start_text(model: Model, request: CompletionRequest, id_prefix: str, check: Check = lambda: None) -> GenerationRun:
-    """Submit `n` sequences for each prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
+def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
+    """Start `n` sequences for each prompt. Raises ApiError if they cannot run, and what the mailbox raises."""
     model.check_queue(request.n_choices, "prompt" if len(request.prompts) > 1 else "n")
     n, params = request.params.n, request.params
     options = {
@@ -202,17 +204,17 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str, check: 
     with wire_errors("prompt"):
         of_prompts = [
             model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompts, i), **options)
-            for i, prompt in enumerate(_prompt(model.engine, request, given) for given in request.prompts)
+            for i, prompt in enumerate(_prompt(model.engine, request, given, mailbox) for given in request.prompts)
         ]
     outputs = [
         Output(sequence, model.engine.texts, PlainText(), _echo(request, given, model.engine.texts))
         for of_prompt, given in zip(of_prompts, request.prompts)
         for sequence in _copies(of_prompt, n)
     ]
-    return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="prompt")
+    return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="prompt")
 
 
-def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prompt:
+def _prompt(engine: EngineClient, request: CompletionRequest, given: Input, mailbox: Mailbox) -> Prompt:
     """The prompt of a completion. With a suffix, it has the FIM tokens of the model."""
     if not isinstance(given, str):
         return given
@@ -228,9 +230,9 @@ def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prom
     files: Sequence[int] = ()
     if request.files:
         # Of the other files, only the end that fits is used.
-        n_gap = len(engine.tokenize_prompt((*first, *gap), add_bos=request.adds_special))
+        n_gap = engine.count_tokens((*first, *gap), mailbox, add_bos=request.adds_special)
         n_left = facts.n_ctx - n_gap - max(request.params.max_tokens or 0, 1)
-        files = engine.tokenize_prompt(_file_parts(facts, request.files))[-n_left:] if n_left > 0 else ()
+        files = engine.tokenize_prompt(_file_parts(facts, request.files), mailbox)[-n_left:] if n_left > 0 else ()
     return (*first, *files, *gap)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ...api.embeddings import EmbeddingsRequest, RerankRequest, Vectors
 from ...core import errors
-from ..model import Check, Model
+from ...core.mailbox import Mailbox
+from ..model import Model
 
 
 def _refuse_adapters(model: Model) -> None:
@@ -16,25 +17,25 @@ def _refuse_adapters(model: Model) -> None:
         raise errors.NotSupported(f"the adapter {model.name!r} makes no vectors: name its base", "model")
 
 
-def embed_inputs(model: Model, request: EmbeddingsRequest, check: Check = lambda: None) -> tuple[Vectors, int]:
-    """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError, as `check` may."""
+def embed_inputs(model: Model, request: EmbeddingsRequest, mailbox: Mailbox) -> tuple[Vectors, int]:
+    """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError and what the mailbox raises."""
     _refuse_adapters(model)
     if model.engine.facts.pooling == "rank":
         raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
-    vectors, n_tokens = model.engine.embed(request.inputs, field="input", truncates=request.truncates, check=check)
+    vectors, n_tokens = model.engine.embed(request.inputs, mailbox, field="input", truncates=request.truncates)
     width = len(vectors[0])
     if request.dimensions is not None and request.dimensions > width:
         raise errors.field_error("dimensions", f"is {request.dimensions}, and this model's vectors have {width}")
     return [normalised(vector[: request.dimensions]) for vector in vectors], n_tokens
 
 
-def score_documents(model: Model, request: RerankRequest, check: Check = lambda: None) -> tuple[list[float], int]:
+def score_documents(model: Model, request: RerankRequest, mailbox: Mailbox) -> tuple[list[float], int]:
     """The relevance of each document to the query, in the order of the documents. Raises as `embed_inputs` does."""
     _refuse_adapters(model)
     if model.engine.facts.pooling != "rank":
         text = "this model is not a reranker: start the server with a model of pooling type rank"
         raise errors.NotSupported(text, "model")
-    vectors, n_tokens = model.engine.embed(request.documents, field="documents", query=request.query, check=check)
+    vectors, n_tokens = model.engine.embed(request.documents, mailbox, field="documents", query=request.query)
     return [vector[0] for vector in vectors], n_tokens
 
 

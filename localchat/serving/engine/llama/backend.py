@@ -16,7 +16,7 @@ from ..batch import Batch, BatchChunk, CacheLimits, Span
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
 from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .context import CacheMemory
-from .embed import LlamaEmbedding, pair_tokens
+from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .rpc import Limit
 from .sampler import Sampler
@@ -213,9 +213,9 @@ class LlamaBackend:
                 self._embedding = LlamaEmbedding(self._model, self.facts, n_threads, self._limit, self._vector_memories)
             return self._embedding.embed(inputs)
 
-    def pair_tokens(self, query: str, document: str) -> list[int]:
+    def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
-        return pair_tokens(self.vocabulary, query, document, template)
+        return pair_tokenizer(self.vocabulary, query, template, limit)
 
     def close(self) -> None:
         with self._embedding_lock:

@@ -186,10 +186,12 @@ def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[P
         yield step
 
 
-def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str) -> list[int]:
-    """The tokens of a query and a document for a model that scores pairs: by its template, or with its separators."""
+def pair_tokenizer(vocabulary: Vocabulary, query: str, template: str, limit: int) -> Callable[[str], list[int]]:
+    """A function that makes the tokens of a query with a document, for a model that scores pairs: by its template, or
+    with its separators. Raises ContextLengthExceeded for a query of more than `limit` tokens."""
+    first = vocabulary.tokenize(query, parse_special=False, limit=limit)
     if template:
-        return _filled(vocabulary, template, {"{query}": query, "{document}": document})
+        return lambda document: _filled(vocabulary, template, {"{query}": query, "{document}": document})
     pointer = vocabulary.pointer
     end, separator = L.llama_vocab_eos(pointer), L.llama_vocab_sep(pointer)
     begins = [L.llama_vocab_bos(pointer)] if vocabulary.add_bos else []
@@ -198,8 +200,12 @@ def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str
         ends, between = [end if end >= 0 else separator], separators
     else:
         ends, between = separators, []  # Both texts end with the separator, as in BERT.
-    first, second = (vocabulary.tokenize(text, parse_special=False) for text in (query, document))
-    return [token for token in (*begins, *first, *ends, *between, *second, *ends) if token >= 0]
+
+    def pair(document: str) -> list[int]:
+        second = vocabulary.tokenize(document, parse_special=False)
+        return [token for token in (*begins, *first, *ends, *between, *second, *ends) if token >= 0]
+
+    return pair
 
 
 def _filled(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> list[int]:

@@ -1,0 +1,119 @@
+"""Reads a call that is a JSON object, whose name and arguments come in either order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.scan import Cursor, Mismatch, Reader
+from .call_format import CallFormat, ObjectKeys
+from .calls import Calls, emit_broken_arguments
+from .values import Value, decode, read_value
+
+
+@dataclass
+class ObjectReader:
+    """Reads one call.
+
+    The call begins at its name. If it breaks afterwards, the rest of its text is emitted as arguments. Fields other
+    than the name, arguments and id are skipped.
+    """
+
+    format: CallFormat
+    keys: ObjectKeys
+    cursor: Cursor
+    calls: Calls
+    _values: dict[str, str] = field(default_factory=dict)  # The JSON of fields that may be needed later, by their keys.
+    _has_begun: bool = False
+    _has_arguments: bool = False
+
+    def read(self) -> Reader[None]:
+        """Read the object. Raises Mismatch, without an event, if it is not a call."""
+        cursor, calls = self.cursor, self.calls
+        yield from cursor.expect("{")
+        try:
+            while (mark := (yield from cursor.read_end(",", "}"))) != "}":
+                if not mark:
+                    yield from self._field()
+        except Mismatch:
+            if not self._has_begun:
+                raise
+            calls.arguments(cursor.end_record())
+            calls.release()
+            yield from emit_broken_arguments(cursor, calls, *self.format.ends)
+            return
+        if not self._has_begun:
+            raise Mismatch
+        cursor.end_record()
+        if not self._has_arguments:
+            calls.arguments("{}")
+        calls.release(self._id)
+        calls.is_open = False
+
+    @property
+    def _id_key(self) -> str:
+        return self.keys.id or "id"
+
+    @property
+    def _id(self) -> Any:
+        return decode(self._values.get(self._id_key, ""))
+
+    @property
+    def _argument_keys(self) -> tuple[str, ...]:
+        """The keys that may have the arguments: some models use those of other families."""
+        return (self.keys.arguments, "arguments", "parameters")
+
+    def _field(self) -> Reader[None]:
+        if self._has_begun:
+            self.cursor.begin()
+        key = yield from self._key()
+        # Without an opener, the object may be JSON content, which must be streamed without delay.
+        if not self.format.opener and key not in (self.keys.name, *self._argument_keys, self._id_key, "type"):
+            raise Mismatch
+        if not self._has_begun and not self.keys.name:
+            self._begin(key)
+            yield from self._arguments()
+        elif not self._has_begun and key == self.keys.name:
+            self._begin(decode((yield from read_value(self.cursor))))
+        elif self._has_begun and key in self._argument_keys and not self._has_arguments:
+            yield from self._arguments()
+        else:
+            self._values.setdefault(key, (yield from read_value(self.cursor)))
+
+    def _key(self) -> Reader[str]:
+        """Read the key of a field, and its colon."""
+        key = decode((yield from read_value(self.cursor)))
+        yield from self.cursor.read_run()
+        if not isinstance(key, str):
+            raise Mismatch
+        yield from self.cursor.expect(":")
+        yield from self.cursor.read_run()
+        return key
+
+    def _begin(self, name: object) -> None:
+        """Begin the call, with the arguments if they came before the name."""
+        if not isinstance(name, str) or name not in self.calls.schemas:
+            raise Mismatch
+        self.calls.start(name, self._id, id_is_last=self.format.id_is_last)
+        self.cursor.end_record()
+        self._has_begun = True
+        earlier = [self._values[key] for key in self._argument_keys if key in self._values]
+        if earlier:
+            self.calls.arguments(_object_text(earlier[0]))
+            self._has_arguments = True
+
+    def _arguments(self) -> Reader[None]:
+        """Emit the arguments, which are next."""
+        self._has_arguments = True
+        if (yield from self.cursor.is_next('"')):
+            self.cursor.begin()
+            self.calls.arguments(_object_text((yield from read_value(self.cursor))))
+        else:
+            self.cursor.end_record()
+            yield from Value(self.cursor, self.calls.arguments).read()
+
+
+def _object_text(raw: str) -> str:
+    """The JSON of arguments. Some models write them as JSON within a JSON string."""
+    text = decode(raw)
+    return (text if text.strip() else "{}") if isinstance(text, str) else raw

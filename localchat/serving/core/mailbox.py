@@ -1,0 +1,30 @@
+"""Messages for the thread of a request."""
+
+from __future__ import annotations
+
+import contextlib
+from queue import Empty, SimpleQueue
+from typing import Any
+
+
+class Mailbox:
+    """Messages that other threads put here for one thread, which takes them."""
+
+    def __init__(self) -> None:
+        self._messages: SimpleQueue[Any] = SimpleQueue()
+
+    def put(self, message: Any) -> None:
+        """Add a message. Any thread may call this; it never waits."""
+        self._messages.put(message)
+
+    def take(self, timeout_s: float | None = None) -> list[Any]:
+        """Wait for a message, then return all that have arrived, in their order; none after `timeout_s`.
+
+        A subclass may raise an error that ends the waiting, such as that of a client that has disconnected.
+        """
+        messages: list[Any] = []
+        with contextlib.suppress(Empty):
+            messages.append(self._messages.get(timeout=timeout_s))
+            while True:
+                messages.append(self._messages.get_nowait())
+        return messages

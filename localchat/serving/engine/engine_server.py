@@ -1,0 +1,139 @@
+"""The engine's side of the messages that engine_client.py lists: runs each request, and sends what it produces."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
+from ..core.media import MediaFile
+from .delivery import Delivery
+from .engine import Engine, Generation
+from .values import EngineError, EngineStats, GenerationRequest, PromptPart, StepOutput
+
+log = logging.getLogger("localchat.engine")
+
+Message = tuple[Any, ...]
+
+
+class _Dropped(Exception):
+    """The request was dropped while it ran, so it has no result."""
+
+
+class ServedRequest:
+    """A request of the server that has not ended."""
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.is_dropped = False
+        self.generation: Generation | None = None  # Its sequences, once they are queued.
+
+    def check(self) -> None:
+        if self.is_dropped:
+            raise _Dropped
+
+
+class EngineServer:
+    """Runs the requests of one server on an engine."""
+
+    engine: Engine
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Message]], None],
+        run: Callable[[Callable[[], None]], None],
+        delivery: type[Delivery] = Delivery,
+    ) -> None:
+        """`send` sends messages; any thread calls it, except the one that calls `receive`. `run` runs a function on
+        another thread, some time later."""
+        self._send = send
+        self._run = run
+        self._requests: dict[int, ServedRequest] = {}
+        self.delivery = delivery(send)
+
+    def receive(self, kind: str, id: int, *values: Any) -> None:
+        """Take a message. Runs on the thread that receives them: it sends nothing and waits for nothing."""
+        if kind == "drop":
+            self._drop(id, *values)
+            return
+        engine = getattr(self, "engine", None)
+        if engine is not None and engine.failure is not None:
+            return  # The process is about to end. The request is not accepted, so another process runs it.
+        request = self._requests[id] = ServedRequest(id)
+        self._run(partial(self._serve, request, *values))
+
+    def _drop(self, id: int, index: int | None) -> None:
+        request = self._requests.get(id)
+        if request is None:
+            return
+        if index is None:
+            request.is_dropped = True
+        if request.generation is not None:
+            self.engine.drop(request.generation, index)
+
+    def _serve(self, request: ServedRequest, method: str, arguments: Sequence[Any]) -> None:
+        """Run a request to its end; one for sequences, until they are queued."""
+        error: Exception | None = None
+        self._send([("accepted", request.id)])
+        try:
+            request.check()
+            getattr(self, method)(request, *arguments)
+        except _Dropped:
+            self._requests.pop(request.id, None)
+            return
+        except BaseException as failure:  # A panic of a library in Rust is no Exception.
+            known = failure if isinstance(failure, ApiError) else out_of_resources(failure)
+            if known is None:
+                log.error("the request %s failed", method, exc_info=True)
+            # Errors of other classes may not exist in the server's process.
+            text = str(failure) or type(failure).__name__ if method == "load" else INTERNAL_ERROR
+            error = known or EngineError(text)
+        if error is not None or request.generation is None:
+            self._end(request, error)
+
+    def _end(self, request: ServedRequest, error: Exception | None) -> None:
+        self._requests.pop(request.id, None)
+        self._send([("ended", request.id, error)])
+
+    def _output(self, request: ServedRequest, value: Any) -> None:
+        self._send([("output", request.id, value)])
+
+    # --- the methods of requests ---
+
+    def generate(self, request: ServedRequest, sequences: Sequence[GenerationRequest]) -> None:
+        def deliver(output: StepOutput) -> None:
+            self.delivery.add(request.id, output)
+
+        def end(error: Exception | None) -> None:
+            self._requests.pop(request.id, None)
+            self.delivery.end(request.id, error)
+
+        generation = self.engine.prepare(sequences, deliver, end, request.check)
+        self._output(request, generation.prompts)
+        request.generation = generation
+        self.engine.start(generation)
+        if request.is_dropped:  # Since `prepare`, when it had no sequences that could be dropped.
+            self.engine.drop(generation)
+
+    def tokenize(self, request: ServedRequest, text: str, options: Mapping[str, bool]) -> None:
+        self._output(request, self.engine.backend.tokenize(text, **options))
+
+    def tokenize_prompt(self, request: ServedRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
+        self._output(request, self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos))
+
+    def count_tokens(self, request: ServedRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
+        self._output(request, len(self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos)))
+
+    def media_errors(self, request: ServedRequest, media: Sequence[MediaFile]) -> None:
+        self._output(request, self.engine.inputs.media_errors(media))
+
+    def embed(self, request: ServedRequest, inputs: Sequence[str | Sequence[int]], options: Mapping[str, Any]) -> None:
+        vectors: tuple[list[array[float]], int] = self.engine.inputs.embed(inputs, check=request.check, **options)
+        self._output(request, vectors)
+
+    def stats(self, request: ServedRequest) -> None:
+        stats: EngineStats = self.engine.stats()
+        self._output(request, stats)

@@ -1,0 +1,92 @@
+"""The fake server that programs use in their tests, with both clients."""
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from localchat import (
+    BadRequestError,
+    Client,
+    FakeServer,
+    IncompleteReply,
+    IncompleteStream,
+    RateLimitError,
+)
+from tests.client.test_tools import add
+
+
+@pytest.fixture
+def server() -> Any:
+    with FakeServer() as server:
+        yield server
+
+
+def test_replies_come_in_order_and_requests_are_kept(server: FakeServer, client_class: Any):
+    server.reply("Hello, world!", reasoning="Be polite.")
+    server.reply("")
+    with client_class(server.url, api_key="k") as client:
+        pieces = [event.delta for event in client.stream("hi") if event.type == "content_delta"]
+        assert pieces == ["Hello,", " world!"]
+        assert client.chat("more", temperature=0).text == ""
+    first, second = server.requests
+    assert (first.path, first.headers["authorization"]) == ("/v1/chat/completions", "Bearer k")
+    assert (first.json["model"], first.json["messages"]) == ("fake", [{"role": "user", "content": "hi"}])
+    assert second.json["temperature"] == 0
+
+
+def test_reply_has_reasoning_usage_and_its_finish_reason(server: FakeServer, client_class: Any):
+    server.reply("Hi", reasoning="Be brief.", finish_reason="length")
+    with client_class(server.url) as client:
+        reply = client.chat("hi", max_tokens=1)
+    assert (reply.text, reply.reasoning, reply.finish_reason) == ("Hi", "Be brief.", "length")
+    assert reply.usage.total_tokens == 2
+
+
+def test_calls_are_run_with_their_arguments(server: FakeServer, client_class: Any):
+    server.reply("Let me see.", calls=[("add", {"a": 1, "b": 2}), ("add", {"a": 3, "b": 4})])
+    server.reply("3 and 7")
+    with client_class(server.url) as client:
+        assert client.run("1+2, 3+4?", tools=[add]).text == "3 and 7"
+    results = [message["content"] for message in server.requests[1].json["messages"] if message["role"] == "tool"]
+    assert results == ["3", "7"]
+
+
+def test_errors_cuts_and_a_missing_response(server: FakeServer, client_class: Any):
+    server.error(429, "busy", {"Retry-After": "7"})
+    server.reply("half of", finish_reason=None)
+    server.reply("all of", finish_reason="length")
+    with client_class(server.url, max_retries=0) as client:
+        with pytest.raises(RateLimitError, match="busy") as busy:
+            client.chat("hi")
+        with pytest.raises(IncompleteStream) as cut:
+            client.chat("hi")
+        with pytest.raises(IncompleteReply):
+            client.chat("hi")
+        with pytest.raises(BadRequestError, match=r"no response for request 4: add one with reply\(\)"):
+            client.chat("hi")
+    assert (busy.value.retry_after, cut.value.partial.text) == (7.0, "half of")
+
+
+def test_other_requests_and_other_clients(server: FakeServer, client_class: Any):
+    server.json({"data": [{"index": 0, "embedding": [0.5]}]})
+    server.reply("done")
+    server.reply("done", calls=[("f", {})])
+    with client_class(server.url) as client:
+        assert client.embed("a") == [0.5]
+        assert client.complete("once").text == "done"
+        assert client.models() == ["fake"]
+    connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=10)
+    connection.request("POST", "/v1/chat/completions", json.dumps({"messages": []}))
+    choice = json.load(connection.getresponse())["choices"][0]
+    connection.close()
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("done", "tool_calls")
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+def test_server_of_one_test_ends_with_it():
+    with FakeServer() as server:
+        url = server.url
+    with Client(url, max_retries=0) as client, pytest.raises(ConnectionError, match="nothing listens"):
+        client.chat("hi")

@@ -1,0 +1,112 @@
+"""What the chat page stores and imports, and what other tabs and damaged data do to it, in a headless Chromium."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.page.pages import (
+    GATED,
+    IS_IDLE,
+    RESPONSE,
+    chat,
+    import_text,
+    page_of,
+    page_with_answer,
+    start_with,
+    stream,
+    tab_of,
+)
+from tests.support.fakes import endless
+from tests.support.serving import generating
+
+USER = {"role": "user", "content": "?"}
+# Fields of a conversation that is refused, and what the page says of it.
+REFUSED = {
+    "number": ({"messages": [{**USER, "used": "xx"}]}, "messages[0].used is not a number"),
+    "call": (
+        {"messages": [USER, {**USER, "role": "assistant", "calls": [None]}]},
+        "messages[1].calls[0] is not an object",
+    ),
+    "role": ({"messages": [{**USER, "role": "system"}]}, "messages[0].role is not user or assistant"),
+    "no content": ({"messages": [{"role": "user"}]}, "messages[0] has no content"),
+    "no message": ({"messages": [7]}, "messages[0] is not an object"),
+    "no list": ({"messages": "x"}, "messages is not a list"),
+    "stop": ({"messages": [USER], "settings": {"stop": 7}}, "settings.stop is not a text"),
+    "schema": ({"messages": [USER], "settings": {"schema": "{"}}, "settings.schema is not the JSON of an object"),
+    "settings": ({"messages": [USER], "settings": [1]}, "settings is not an object"),
+    "file": (
+        {"messages": [{**USER, "media": [{"name": "a", "url": "http://a"}]}]},
+        "messages[0].media[0].url is not a data",
+    ),
+    "version": ({"messages": [{**USER, "earlier": [3]}]}, "messages[0].earlier[0] is not an object"),
+    "title": ({"messages": [USER], "title": {}}, "title is not a text"),
+}
+DAMAGED = [{"messages": 3}, {"messages": [{"role": "user", "content": None}]}, {"settings": 1, "messages": []}, {}]
+
+
+def test_import_refuses_what_it_cannot_show_and_names_the_place(browser):
+    with page_with_answer(browser, lambda messages: []) as page:
+        for conversation, message in REFUSED.values():
+            import_text(page, json.dumps({"conversations": [{"messages": [USER]}, conversation]}))
+            page.wait_for_text("#status", f"conversations[1].{message}")
+        assert page.eval("$$('#list li').length") == 0
+        unknown = {**USER, "unknown": 1, "used": None, "at": 1}
+        import_text(
+            page, json.dumps({"conversations": [{"messages": [unknown], "unknown": 2, "id": "x", "revision": 5}]})
+        )
+        page.do(("#list .pick", 1), "#list .pick", (".message", 1))
+
+
+def test_damaged_conversation_hides_no_other(browser):
+    with page_of(browser, generating("Yes.")) as (page, _):
+        chat(page, "whole", "Yes.")
+        records = json.dumps([{**record, "id": f"{i}"} for i, record in enumerate(DAMAGED)])
+        page.eval(f"""new Promise((resolve) => {{
+            indexedDB.open("localchat").onsuccess = ({{ target: {{ result }} }}) => {{
+                const transaction = result.transaction("conversations", "readwrite");
+                for (const record of {records}) transaction.objectStore("conversations").put(record);
+                transaction.oncomplete = resolve;
+            }};
+        }})""")
+        page.reload()
+        page.do(("#list li", 1), (".assistant .acts", 1))
+        page.wait_for_text("#notice", f"cannot read, and does not show: {len(DAMAGED)}")
+
+
+SILENT = "IDBFactory.prototype.open = () => ({})"
+FULL = "IDBObjectStore.prototype.put = () => { throw new DOMException('', 'QuotaExceededError'); }"
+BROKEN = "IDBObjectStore.prototype.put = () => { throw new DOMException('', 'UnknownError'); }"
+
+
+@pytest.mark.parametrize(
+    ("script", "notice"),
+    [(SILENT, "stores nothing"), (FULL, "no more space for this page"), (BROKEN, "not be saved: UnknownError")],
+    ids=["silent", "full", "broken"],
+)
+def test_response_is_shown_whatever_the_database_does(browser, script, notice):
+    with page_of(browser, generating("Yes.")) as (page, _):
+        start_with(page, script)
+        chat(page, "open?", "Yes.")
+        page.wait_for_text("#notice", notice)
+        page.do(("#input", ""))
+
+
+def test_response_in_another_tab_is_in_progress_there(browser):
+    with page_of(browser, endless, **GATED) as (page, running):
+        stream(page, running)
+        with tab_of(browser, running) as other:
+            other.do(("#list [title=go]", 1), "#list [title=go]")
+            other.wait_for_text(".assistant .note", "being written in another tab")
+            assert other.eval("$$('.assistant button').length") == 0
+            other.do(("#input", "more\n"))
+            assert other.eval("[$('#input').value, $$('.message').length]") == ["more", 2]
+            page.do("#stop")
+            page.wait(IS_IDLE)
+            other.wait_for_text(".assistant .note", "Stopped.")
+            other.wait("$('.assistant button')")
+            assert other.text(RESPONSE) == page.text(RESPONSE)
+            other.do(("#input", ""))
+        running.gate.release(100_000)
+        running.wait_until_idle()
