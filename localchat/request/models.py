@@ -83,7 +83,7 @@ def choose_model(models: Sequence[str]) -> str | None:
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
     if len(names) > 1 and len(loaded) != 1:
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        shown = ", ".join(names[:_SHOWN_NAMES]) + more
+        others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        shown = ", ".join(names[:_SHOWN_NAMES]) + others
         raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
     return (loaded or names or [None])[0]

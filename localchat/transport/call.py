@@ -275,12 +275,12 @@ class Call:
             candidates = known_addresses(host, port) or await self._timed(self.driver.look_up, host, port)
         failure: Exception = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
-            left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
+            left, timeout_name = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
             share = None if left is None else left / (len(candidates) - number)
             try:
                 return await self.wait(self.driver.connect, share, where)
             except socket.timeout:
-                failure = timed_out(kind)
+                failure = timed_out(timeout_name)
             except OSError as error:
                 # That the host refuses the connection says more than that this machine has no IPv6, for example.
                 failure = failure if isinstance(failure, ConnectionRefusedError) else error
@@ -299,11 +299,11 @@ class Call:
 
     async def _timed(self, operation: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         """Let the driver perform an operation within the timeouts, and return its result."""
-        limit, kind = self.deadlines.left()
+        limit, timeout_name = self.deadlines.left()
         try:
             return await self.wait(operation, limit, *arguments)
         except socket.timeout:
-            raise timed_out(kind) from None
+            raise timed_out(timeout_name) from None
 
     async def _request(self) -> int:
         """Send the request, receive the head of the response, and return the status."""
@@ -316,9 +316,9 @@ class Call:
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ProtocolError) as error:
-            kind = ProtocolError if isinstance(error, ProtocolError) else ConnectError
+            error_class = ProtocolError if isinstance(error, ProtocolError) else ConnectError
             reason = str(error) or type(error).__name__
-            raise kind(f"no response from {self.settings.address.shown}: {reason}") from error
+            raise error_class(f"no response from {self.settings.address.shown}: {reason}") from error
 
     async def _exchange(self, request: bytes) -> int:
         """Send bytes, receive the head of the response to them, and return the status."""

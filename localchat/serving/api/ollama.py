@@ -17,11 +17,10 @@ from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.media import IMAGE, Attachment
 from ..core.params import MAX_TOP_LOGPROBS, read_params
-from ..core.request import ResponseFormat, TextRequest
+from ..core.request import ChatRequest, CompletionRequest, EmbeddingsRequest, ResponseFormat, TextRequest, Vectors
 from ..core.text import decode_json
-from .chat import ChatRequest, ends_in_prefill
-from .completions import CompletionRequest
-from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
+from .chat import ends_in_prefill
+from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import chosen_tools, read_schema, read_tools, tool_call, without_nulls
 

@@ -18,8 +18,9 @@ from ..core.errors import ApiError
 from ..core.events import OutputToken, Usage
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
+from ..core.request import ChatRequest
 from . import parts
-from .chat import ChatRequest, reasoning_budget, template_vars
+from .chat import reasoning_budget, template_vars
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
 from .response_store import Item, ResponseStore
 

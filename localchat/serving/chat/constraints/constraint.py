@@ -17,11 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...api.chat import ChatRequest
-from ...api.completions import CompletionRequest
 from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
-from ...core.request import ResponseFormat
+from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
 from ...schema.compiler import error_in, is_empty
 from ...schema.enforce import MAX_PATTERN_CHARS, json_rule, loosened, refusal

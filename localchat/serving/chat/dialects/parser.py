@@ -183,7 +183,7 @@ class OutputParser:
         Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
         like a call and is not one belongs to the part, and so does a call inside reasoning that is closed later.
         """
-        emit: Emit = partial(self._emit, is_reasoning=is_reasoning)
+        emit: Emit = partial(self._emit, is_reasoning=True) if is_reasoning else self._emit
         markers = Markers(*ends.literals, *self._openers)
         while True:
             # At the end of the output, reasoning stays open.
