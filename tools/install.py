@@ -431,7 +431,7 @@ def _sources(wheelhouse: Path | None, index: str) -> Iterator[tuple[str, list[st
     if index and reachable(index):
         yield index, ["--extra-index-url", index]
     elif index:
-        print(f"{index} cannot be reached within {REACH_S} s.", flush=True)
+        print(f"The index of prebuilt wheels, {index}, cannot be reached within {REACH_S} s.", flush=True)
 
 
 def reachable(url: str) -> bool:

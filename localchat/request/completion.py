@@ -155,7 +155,7 @@ class Completion(Arguments):
         if self._media:  # Their files are read in a thread.
             from .media import attach
 
-            self.prompt = await call.wait(call.driver.read_files, None, lambda: attach(self.prompt, **self._media))
+            self.prompt = await call.read_files(lambda: attach(self.prompt, **self._media))
             self._media = {}
         model = await self.model(call)
         body = self.body(model)
