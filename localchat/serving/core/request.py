@@ -79,7 +79,8 @@ class ChatRequest(TextRequest):
         """The tools that may be called. The prompt may show other tools, too."""
         if self.tool_choice == "none":
             return ()
-        return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
+        allowed = set(self.allowed)
+        return tuple(tool for tool in self.tools if not allowed or tool["function"]["name"] in allowed)
 
     @property
     def prefill(self) -> tuple[str, str]:
