@@ -54,12 +54,20 @@ UNCHANGED = [
     "x = y",
     "the model none",
     "sk- and sk-7",
+    "an empty response of Ollama",
+    "a topsecret word",
 ]
+
+
+@pytest.mark.parametrize("secret", ["SECRET", "topsecret", "hunter2", "passwort", "1234567", "Ab-9"])
+def test_other_short_keys_are_masked_anywhere(secret: str):
+    assert Secrets([secret]).mask(f"no {secret}, x{secret}/y") == "no ***, x***/y"
 
 
 @pytest.mark.parametrize("text", UNCHANGED)
 def test_ordinary_words_are_no_secrets(text: str):
-    assert Secrets(["local", "404", "4096", "test", "x", "none", "-", "", ASCII_SECRET]).mask(text) == text
+    words = ["local", "404", "4096", "test", "x", "none", "-", "", "EMPTY", "ollama", "lm-studio", "TOPSECRET"]
+    assert Secrets([*words, ASCII_SECRET]).mask(text) == text
 
 
 @pytest.mark.parametrize(
