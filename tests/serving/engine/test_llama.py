@@ -1,7 +1,6 @@
 """llama.cpp on the built-in model: facts, loading, placement, long prompts, preemption and drafts."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.llama import context, default_threads, sampling_from
+from localchat.serving.engine.llama import context, sampling_from
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import placed
 from localchat.serving.engine.tuning import set_environment
@@ -78,11 +77,6 @@ def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: d
     environment = dict(given)
     set_environment(environment)
     assert environment.get("GOMP_SPINCOUNT") == expected
-
-
-def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
-    assert default_threads(3 << 20) == 1
-    assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
 
 
 @pytest.mark.cpu_only
