@@ -91,7 +91,7 @@ _CHUNK_NAMES = frozenset(
 _LABEL_NAMES = frozenset(
     ["id", "object", "created", "model", "system_fingerprint", "service_tier", "provider", "obfuscation"]
 )
-_KEEP_ALIVES = ("ping", "heartbeat", "keepalive", "keep-alive")
+KEEP_ALIVES = ("ping", "heartbeat", "keepalive", "keep-alive")
 
 
 def is_chunk(payload: Json) -> bool:
@@ -124,7 +124,7 @@ def reports_error(payload: Json) -> bool:
 
 
 def is_keep_alive(payload: Json) -> bool:
-    return payload.get("type") in _KEEP_ALIVES or not any(payload.values())
+    return payload.get("type") in KEEP_ALIVES or not any(payload.values())
 
 
 def _error_message(error: Json) -> str:

@@ -19,7 +19,7 @@ import localchat.transport.addresses
 import localchat.transport.aio_sockets
 import localchat.transport.call
 import localchat.transport.sockets
-from localchat import AsyncClient, ConnectError
+from localchat import AsyncClient, ConnectError, Timeout
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.client.test_vendor import python
@@ -35,7 +35,7 @@ __all__ = ["python"]  # A fixture: used by name.
 def test_threads_share_a_client_and_its_connections():
     with always(HELLO) as server, make_client(server) as client:
         with ThreadPoolExecutor(8) as threads:
-            texts = list(threads.map(lambda n: client.chat("hi").text, range(800), timeout=DEADLINE_S))
+            texts = list(threads.map(lambda n: client.chat("hi").text, range(800), timeout=6 * DEADLINE_S))
         assert texts == ["Hello"] * 800
         assert server.connections <= 8
 
@@ -67,7 +67,7 @@ def test_end_of_a_body_is_read_for_the_next_request(client_class, monkeypatch):
         assert server.connections == 1
 
 
-def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
+def test_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
     with always(HELLO) as server, make_client(server, client_class) as client:
         client.chat("hi")
         monkeypatch.setattr(localchat.transport.sockets, "_MAX_IDLE_S", 0.0)
@@ -75,7 +75,7 @@ def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkey
         assert server.connections == 2
 
 
-def test_c9_tcp_checks_whether_the_peer_is_there():
+def test_tcp_checks_whether_the_peer_is_there():
     with socket.socket() as sock:
         localchat.transport.sockets.configure(sock)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
@@ -248,7 +248,7 @@ def test_cancel_between_the_check_and_the_wait_is_not_missed():
     threads[0].join(DEADLINE_S)
 
 
-def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
+def test_unix_socket(tmp_path, client_class, monkeypatch):
     path = tmp_path / "s"
     with at_unix_socket(always(HELLO), path) as server:
         monkeypatch.chdir(tmp_path)
@@ -394,7 +394,7 @@ def test_proxy_is_used_for_other_machines_but_those_of_no_proxy(no_proxy, url, p
     assert find_proxy("http://h.example/v1", False) is None
 
 
-def test_c20_addresses_of_ipv6():
+def test_addresses_of_ipv6():
     """A zone has a meaning on this machine alone."""
     address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
     assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
@@ -459,7 +459,8 @@ def test_proxy_that_refuses_the_tunnel(raw, client_class):
 )
 def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", proxy)
-    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class)
+    timeout = Timeout(connect=None)  # The real resolver is asked, which may take long.
+    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class, timeout=timeout)
     assert "zqz" not in "".join(traceback.format_exception(None, error, None))
 
 

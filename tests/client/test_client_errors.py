@@ -286,7 +286,7 @@ ENCODED_ERRORS = {
 
 
 @pytest.mark.parametrize(("status", "encoding", "body"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
-def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, no_delay):
+def test_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, no_delay):
     server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
     error = failure(server, StatusError, "slow down", client_class, max_retries=1)
     assert error.status == int(status[:3])

@@ -62,8 +62,8 @@ class OwnCells(KVCache):
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
         n_common = n_common_of(running.tokens, sequence.tokens[:-1])
-        is_exact = self._prefix(running.slot or 0).n_exact == running.n_computed
-        return _n_reusable(sequence, n_common, n_common if is_exact else 0)
+        n_exact = self._prefix(running.slot or 0).n_exact
+        return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
         prefix = self._prefix(chunk.slot)

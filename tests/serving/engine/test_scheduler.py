@@ -403,6 +403,33 @@ def test_sequence_that_cannot_be_moved_stays_where_it_is(operation: str):
     assert [one.n_sampled for one in scheduler.running] == [11, 11]
 
 
+def test_long_prompt_and_images_go_on_beside_ever_new_short_prompts():
+    scheduler = new_scheduler(50_000, 8, 2048, is_unified=False)
+    long, seeing = sequence(1, 3000), with_images(2, [5, *[-2] * 600])
+    scheduler.add(long, seeing)
+    n_steps = 0
+    while not (long.n_sampled and seeing.n_sampled):
+        scheduler.add(sequence(n_steps + 10, 100))
+        scheduler.step()
+        for one in [one for one in scheduler.running if one.n_sampled and one not in (long, seeing)]:
+            scheduler.remove(one)
+        n_steps += 1
+    assert n_steps < 4 * (3000 // 192 + 1)
+
+
+def test_prompt_with_a_seed_does_not_wait_for_cells_that_it_cannot_reuse():
+    scheduler = new_scheduler(50_000, 8, 2048, is_unified=False)
+    first = with_prompt(1, LONG[:50])
+    scheduler.add(first)
+    scheduler.step()
+    scheduler.remove(first)
+    prompt = [*LONG, *range(2000, 3000)]
+    second, third = with_prompt(2, prompt), with_prompt(3, prompt, **SEEDED)
+    scheduler.add(second, third)
+    scheduler.step()
+    assert (second.n_cached, scheduler.running) == (50, [second, third])
+
+
 # Images by their cells: the number of cells and of positions, and whether they are causal.
 IMAGES = {-1: (40, 40, True), -2: (100, 100, True), -3: (70, 70, False), -4: (36, 6, True)}
 
@@ -432,6 +459,7 @@ def test_prompts_with_a_seed_are_computed_as_without_a_cached_prefix(seed: int, 
     """Each text and image in passes of a tile or more, unless it is shorter, whatever runs and ran before."""
     random_ = random.Random(seed)
     scheduler = new_scheduler(8000, 4, 2048, n_idle=random_.choice([1, 4]), is_unified=False)
+    scheduler.cells.row_s = random_.choice([0.0001, 0.01])
     texts: list[list[int]] = [[]]
     n_reused = 0
     for id in range(80):

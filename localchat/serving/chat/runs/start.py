@@ -9,14 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...api.chat import ChatRequest
-from ...api.completions import CompletionRequest
-from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
 from ...core.mailbox import Mailbox
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, read_attachment
-from ...core.request import Input
+from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, note_of, read_attachment, refuse_media
+from ...core.request import ChatRequest, CompletionRequest, Input
 from ...engine.engine_client import EngineClient
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
