@@ -19,10 +19,11 @@ from email.message import Message
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from localchat.serving.api.chat import ChatEncoder, ChatRequest
+from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.runs.generation import GenerationRun, Output
+from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.values import End, GenerationRequest, Prompts, StepOutput, TokenTexts
 from localchat.serving.http.clients import Clients

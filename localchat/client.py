@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import Arguments, Completion, Prompt, TextPrompt, Texts
+from .request.arguments import Arguments
+from .request.completion import Completion
 from .request.models import Model, fetch_models
 from .request.options import (
     OPTIONS_OF,
@@ -24,6 +26,7 @@ from .request.options import (
     describe_options,
     set_options,
 )
+from .request.prompts import Prompt, TextPrompt, Texts
 from .request.response import Response
 from .streams import BaseStream, Stream
 from .transport.call import Call
@@ -51,7 +54,7 @@ class BaseClient:
         for name, known in OPTIONS_OF.items():
             method = vars(cls).get(name)
             if method and method.__doc__:  # Python was not started with -OO.
-                method.__doc__ = f"{method.__doc__.rstrip()}\n\n        {describe_options(known)}"
+                method.__doc__ = f"{inspect.cleandoc(method.__doc__)}\n\n{describe_options(known)}"
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class BaseClient:
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
         client._options = {**self._options, **set_options(options), **added}
         client._settings = new = Settings(**client._options, environment=old.environment)
-        new.learn(old)
+        new.share(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
         return client

@@ -7,7 +7,7 @@ event was parsed from, None if the end of the stream made the event. `raw` is ne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -23,15 +23,35 @@ else:
 
 
 class Record:
-    """The base of the dataclasses here, with their form as JSON."""
+    """The base of the dataclasses here. It has their comparison and repr, and their form as JSON.
+
+    If each class had a comparison and a repr of its own, the import would take 2 ms longer.
+    """
+
+    def _all_fields(self) -> tuple[Field[Any], ...]:
+        return fields(self)  # type: ignore[arg-type]  # Every subclass is a dataclass.
+
+    def _compared(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in self._all_fields() if item.compare}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and type(self) is type(other) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        """The hash of the plain fields: a dict, such as the arguments of a call, has none."""
+        plain = (str, int, float, bytes, type(None))
+        return hash((type(self), *(value for value in self._compared().values() if isinstance(value, plain))))
+
+    def __repr__(self) -> str:
+        shown = [f"{item.name}={getattr(self, item.name)!r}" for item in self._all_fields() if item.repr]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON, and the `type` of an event. Bytes are base64.
 
         The fields that are not compared are left out: `raw`, `headers`, and the value of a ToolResult.
         """
-        compared = [item.name for item in fields(self) if item.compare]  # type: ignore[arg-type]  # Each subclass is one.
-        values = {name: _json_ready(getattr(self, name)) for name in compared}
+        values = {name: _json_ready(value) for name, value in self._compared().items()}
         return {"type": self.type, **values} if hasattr(self, "type") else values
 
 
@@ -55,7 +75,7 @@ def _json_ready(value: Any) -> Any:
     return _json_ready(to_plain_json(value))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Usage(Record):
     """Token counts as the server reports them. None means that the server does not report the count."""
 
@@ -67,9 +87,9 @@ class Usage(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class MessageStart(Record):
-    """The first payload of the response has arrived."""
+    """The response has begun. It is made from the first payload that has an id, a model or a choice."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
     id: str | None = None
@@ -78,7 +98,7 @@ class MessageStart(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class _TextDelta(Record):
     delta: str
     choice_index: int = 0
@@ -108,7 +128,7 @@ class RefusalDelta(_TextDelta):
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class AudioDelta(Record):
     """A piece of the sound of the completion, of the text that is spoken, or of both."""
 
@@ -119,7 +139,7 @@ class AudioDelta(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ToolCallDelta(Record):
     """A piece of the arguments of a tool call."""
 
@@ -132,7 +152,7 @@ class ToolCallDelta(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ToolCall(Record):
     """A complete tool call."""
 
@@ -140,12 +160,12 @@ class ToolCall(Record):
     id: str
     name: str
     # None if they are not a JSON object, or if the stream is ambiguous; then `error` is the reason.
-    arguments: dict[str, Any] | None = field(hash=False)
+    arguments: dict[str, Any] | None
     arguments_json: str
     error: str | None = None
     index: int = 0
     # Other fields of the call, which some servers require back unchanged in the next request.
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)
 
@@ -163,27 +183,27 @@ class ToolCall(Record):
         return {**self.extra, "id": self.id, "type": "function", "function": function}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Logprobs(Record):
     """Log probabilities of tokens: a dict {token, logprob, bytes, top_logprobs} for each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
-    items: tuple[Any, ...] = field(hash=False)
+    items: tuple[Any, ...]
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Annotations(Record):
     """Annotations of the text, such as the sources that it cites: a dict for each, as the server sent it."""
 
     type: ClassVar[Literal["annotations"]] = "annotations"
-    items: tuple[Any, ...] = field(hash=False)
+    items: tuple[Any, ...]
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class UsageEvent(Record):
     """Token counts so far. They are cumulative: use the last event, do not add the counts of several."""
 
@@ -193,7 +213,7 @@ class UsageEvent(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class MessageStop(Record):
     """The last event of a choice."""
 
@@ -202,12 +222,12 @@ class MessageStop(Record):
     reason_raw: str | None = None  # The finish reason that the server sent.
     inferred: bool = False  # Whether the server sent no finish reason.
     # The stop string or token that ended the text; None if the server does not report it.
-    stop_reason: Any = field(default=None, hash=False)
+    stop_reason: Any = None
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class WarningEvent(Record):
     """A defect of the stream that the client repaired; `text` describes it."""
 
@@ -217,7 +237,7 @@ class WarningEvent(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ErrorEvent(Record):
     """The server reported an error. The stream raises StreamError after this event."""
 
@@ -235,7 +255,7 @@ _Parts = Union[ToolCall, Logprobs, Annotations]
 StreamEvent = Union[MessageStart, _Delta, _Parts, UsageEvent, MessageStop, WarningEvent, ErrorEvent]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Audio(Record):
     """The sound of a completion."""
 
@@ -245,7 +265,7 @@ class Audio(Record):
     expires_at: int | None = None  # When the server forgets the id, in seconds of Unix time; None if it sent none.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Choice(Record):
     """One completion; a reply has several only if the request sets `n`."""
 
@@ -256,15 +276,15 @@ class Choice(Record):
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None  # None until the choice has ended.
     finish_reason_raw: str | None = None
-    stop_reason: Any = field(default=None, hash=False)
-    logprobs: tuple[Any, ...] = field(default=(), hash=False)
+    stop_reason: Any = None
+    logprobs: tuple[Any, ...] = ()
     # The field in which the server sends reasoning and accepts it in the next request; None if there was none.
     reasoning_field: str | None = None
     # Sources that the text cites, for example, as the server sent them.
-    annotations: tuple[Any, ...] = field(default=(), hash=False)
+    annotations: tuple[Any, ...] = ()
     audio: Audio | None = None  # The sound of the completion; None if there is none.
     # Other fields of the message that the next request has to contain unchanged, such as signed reasoning.
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -285,7 +305,7 @@ class Choice(Record):
         return message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Reply(Record, Generic[Value]):
     """A complete response, or the part received so far. `str(reply)` is the text of the first choice."""
 
@@ -301,7 +321,7 @@ class Reply(Record, Generic[Value]):
     raw: Any = field(default=None, compare=False, repr=False)
     # The value of the text if `response_format` is a type or a schema, else None.
     # Only calls without a response_format leave it out.
-    parsed: Value = field(default=None, hash=False)  # type: ignore[assignment]
+    parsed: Value = None  # type: ignore[assignment]
     # Of `map`: why the request failed; None if it did not. `choices` have what was received before the error.
     error: LocalChatError | None = None
 

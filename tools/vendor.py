@@ -44,7 +44,8 @@ __version__ = "{version}"
 
 
 def not_in_this_file(name: str) -> Any:
-    raise ImportError(f"this needs localchat's {{name}}, which is not in this file")
+    way = "install localchat, or copy it as a folder: python -m tools.vendor FOLDER"
+    raise ImportError(f"this needs localchat's {{name}}, which is not in this file: {{way}}")
 '''
 
 _SECTION = """

@@ -67,7 +67,7 @@ class Tool:
 AnyTool = Union[Callable[..., Any], Tool]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class ToolResult(Record):
     """The result of a call, or the reason why there is none. An event of a ToolRun."""
 

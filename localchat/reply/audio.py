@@ -55,20 +55,20 @@ class Base64Decoder:
     """Decodes base64 that comes in pieces, which are cut anywhere or are encoded one by one, each with its padding."""
 
     def __init__(self) -> None:
-        self._held = ""  # Less than four characters, which encode no whole bytes.
+        self._pending = ""  # Less than four characters, which encode no whole bytes.
 
     def feed(self, text: str) -> bytes:
         """The bytes that a piece completes. Raises ValueError if it is not base64, and is then as before."""
-        text = self._held + "".join(text.split())
+        text = self._pending + "".join(text.split())
         n_whole = len(text) // 4 * 4
         data = b"".join(map(_decoded, _padded_parts(text[:n_whole])))
-        self._held = text[n_whole:]
+        self._pending = text[n_whole:]
         return data
 
     def end(self) -> bytes:
         """The last bytes, if the padding is missing."""
-        held, self._held = self._held, ""
-        return _decoded(held + "=" * (-len(held) % 4)) if len(held) > 1 else b""
+        pending, self._pending = self._pending, ""
+        return _decoded(pending + "=" * (-len(pending) % 4)) if len(pending) > 1 else b""
 
 
 def _padded_parts(text: str) -> list[str]:

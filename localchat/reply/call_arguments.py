@@ -64,10 +64,8 @@ class CallArguments:
         return new
 
     def _scan(self, piece: str) -> None:
-        if self._state != "open":
-            # Text after an object makes it invalid. Only an empty object may stand before the arguments.
-            self._state = "open" if self.state() == "{}" else "broken"
-        if self._state == "broken":
+        if self._state != "open":  # Text after an object makes it invalid.
+            self._state = "broken"
             return
         text, self._escape = self._escape + piece, ""
         n_brackets = 0

@@ -35,7 +35,17 @@ CUT_REASONS = ("length", "content_filter", "error")
 
 
 class OpenChoice:
-    """The state of one choice."""
+    """The state of one choice while its response is received.
+
+    `take` adds an element of `choices`. The table `_READERS`, below the class, has a method for each field of a delta
+    or a message; a field without one, and a value that its method does not read, are kept for `Reply.raw`.
+
+    Args:
+        index: The index of the choice in the reply.
+        think_tags: How to treat <think> in the content, see Accumulator.
+        tool_names: The names of the offered tools.
+        warnings: The warnings of the response, by their texts; those of the choice are added.
+    """
 
     def __init__(
         self, index: int, think_tags: str, tool_names: Collection[str], warnings: dict[str, StreamEvent]
@@ -202,16 +212,16 @@ class OpenChoice:
         texts: dict[str, list[str]] = {}
         others = []
         for part in parts:
-            for kind, text in _content_parts(part):
-                if kind == "unknown":
+            for channel, text in _content_parts(part):
+                if channel == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
                 else:
-                    texts.setdefault(kind, []).append(text)
+                    texts.setdefault(channel, []).append(text)
             if part not in thinking and not _is_plain_part(part):
                 others.append(part)
-        for kind, pieces in texts.items():
+        for channel, pieces in texts.items():
             for piece in ["".join(pieces)] if self._is_message else pieces:
-                if not self._read_text(piece, kind):
+                if not self._read_text(piece, channel):
                     others = parts
         if others:
             self._keep("content", others)

@@ -1,4 +1,4 @@
-"""The texts of one choice: its content, reasoning and refusal, and the transcript of its sound. No I/O."""
+"""The texts of one choice in four channels: content, reasoning, refusal, and the transcript of its sound. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..events import AudioDelta, ContentDelta, ReasoningDelta, RefusalDelta, StreamEvent
 from .text import SurrogateJoiner, ThinkSplitter
 
-# The kinds of text, each with the event of a piece.
+# The channels of text, each with the event of a piece.
 _EVENTS: dict[str, Callable[[str, int, Any], StreamEvent]] = {
     "content": ContentDelta,
     "reasoning": ReasoningDelta,
@@ -18,7 +18,7 @@ _EVENTS: dict[str, Callable[[str, int, Any], StreamEvent]] = {
 
 
 class ChoiceText:
-    """Collects the pieces of each kind of text, and makes an event of each piece.
+    """Collects the pieces of each channel of text, and makes an event of each piece.
 
     Args:
         choice_index: The index of the choice.
@@ -37,8 +37,8 @@ class ChoiceText:
         self._choice_index = choice_index
         self._emit_event = emit
         self._warn = warn
-        self._pieces: dict[str, list[str]] = {kind: [] for kind in _EVENTS}
-        self._joiners = {kind: SurrogateJoiner(warn) for kind in _EVENTS}
+        self._pieces: dict[str, list[str]] = {channel: [] for channel in _EVENTS}
+        self._joiners = {channel: SurrogateJoiner(warn) for channel in _EVENTS}
         # The content as received, with tags, and the splitter of the tags; None if the server separates the reasoning.
         self._content: list[str] = []
         self._splitter: ThinkSplitter | None = ThinkSplitter(think_tags)
@@ -46,9 +46,9 @@ class ChoiceText:
         self._came_in_deltas = False
         self.raw: Any = None  # The payload that is being added.
 
-    def __getitem__(self, kind: str) -> str:
-        """The whole text of a kind."""
-        pieces = self._pieces[kind]
+    def __getitem__(self, channel: str) -> str:
+        """The whole text of a channel."""
+        pieces = self._pieces[channel]
         pieces[:] = ["".join(pieces)]
         return pieces[0]
 
@@ -57,34 +57,34 @@ class ChoiceText:
         """The number of characters of the content."""
         return sum(map(len, self._pieces["content"]))
 
-    def add(self, kind: str, text: str) -> None:
+    def add(self, channel: str, text: str) -> None:
         """Add the text of a delta."""
         self._came_in_deltas = True
-        self._add(kind, text)
+        self._add(channel, text)
 
-    def add_whole(self, kind: str, text: str) -> bool:
+    def add_whole(self, channel: str, text: str) -> bool:
         """Add the text of a complete message. After deltas, only what they lacked is emitted.
 
         Returns False, with a warning, if the text does not begin with that of the deltas: it is not added.
         """
         # The content of the message may have the tags or not, so it is compared with the content in both forms.
-        for known in [self._content, self._pieces["content"]] if kind == "content" else [self._pieces[kind]]:
+        for known in [self._content, self._pieces["content"]] if channel == "content" else [self._pieces[channel]]:
             seen = "".join(known)
             known[:] = [seen]
             if seen.strip().startswith(text.strip()):
                 return True
             if text.startswith(seen):
-                self._add(kind, text[len(seen) :])
+                self._add(channel, text[len(seen) :])
                 return True
         if self._came_in_deltas:
-            self._warn(f"the {kind} of the last message differs from the {kind} before it, which is used")
+            self._warn(f"the {channel} of the last message differs from the {channel} before it, which is used")
             return False
-        self._add(kind, text)  # Some servers send the pieces in messages.
+        self._add(channel, text)  # Some servers send the pieces in messages.
         return True
 
-    def _add(self, kind: str, text: str) -> None:
-        if kind != "content":
-            self._emit(kind, text)
+    def _add(self, channel: str, text: str) -> None:
+        if channel != "content":
+            self._emit(channel, text)
             return
         self._content.append(text)
         if self._splitter is None or self._splitter.state == "text":
@@ -93,11 +93,11 @@ class ChoiceText:
         for part, piece in self._splitter.feed(text):
             self._emit(part, piece)
 
-    def _emit(self, kind: str, text: str, ended: bool = False) -> None:
-        text = self._joiners[kind].feed(text, ended)
+    def _emit(self, channel: str, text: str, ended: bool = False) -> None:
+        text = self._joiners[channel].feed(text, ended)
         if text:
-            self._pieces[kind].append(text)
-            self._emit_event(_EVENTS[kind](text, self._choice_index, self.raw))
+            self._pieces[channel].append(text)
+            self._emit_event(_EVENTS[channel](text, self._choice_index, self.raw))
 
     def separate_reasoning(self) -> None:
         """From now on the server separates the reasoning itself, so the content is not searched for tags."""
@@ -107,10 +107,10 @@ class ChoiceText:
 
     def release(self) -> None:
         """Emit the held text, which may have been the beginning of a tag or of a surrogate pair."""
-        for kind, text in self._splitter.feed("", ended=True) if self._splitter is not None else ():
-            self._emit(kind, text)
-        for kind in self._joiners:
-            self._emit(kind, "", ended=True)
+        for channel, text in self._splitter.feed("", ended=True) if self._splitter is not None else ():
+            self._emit(channel, text)
+        for channel in self._joiners:
+            self._emit(channel, "", ended=True)
 
     def close(self, is_cut: bool) -> None:
         """At the end of a response: reasoning whose tag is never closed is text, unless the response was cut."""

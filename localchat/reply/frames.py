@@ -24,10 +24,10 @@ class Frames:
     def __init__(self, content_type: str) -> None:
         self._content_type = content_type
         self._head = b""
-        self._held = bytearray()
+        self._pending = bytearray()
         self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",), takes_json=True)
         # "sse", "lines" (of JSON) or "json" (one body of several lines); None until it is known.
-        self._kind: str | None = None
+        self._format: str | None = None
         # The number of JSON documents outside an event stream, and whether one was not UTF-8.
         self.documents = 0
         self._was_damaged = False
@@ -44,22 +44,22 @@ class Frames:
 
     def feed(self, chunk: bytes) -> Iterable[ServerSentEvent]:
         """Take the next bytes and return the payloads that they complete."""
-        if self._kind is None:
+        if self._format is None:
             self._head = (self._head + chunk).lstrip(b" \t\r\n")
-            self._kind = self._detect(self._head)
-            if self._kind is None:
+            self._format = self._detect(self._head)
+            if self._format is None:
                 return ()
             chunk, self._head = self._head, self._head[:_HEAD_BYTES]
-        return self._feed_sse(chunk) if self._kind == "sse" else self._feed_json(chunk)
+        return self._feed_sse(chunk) if self._format == "sse" else self._feed_json(chunk)
 
     def end(self) -> Iterator[ServerSentEvent]:
         """The last payload, if only its line end is missing. An incomplete payload is dropped."""
-        if self._kind is None and self._head:
+        if self._format is None and self._head:
             raise self._unknown_format()
-        if self._kind == "sse":
+        if self._format == "sse":
             yield from (frame for frame in self._sse.flush() if _is_complete(frame.data))
-        elif _is_complete(self._held.decode("utf-8", "replace")):
-            yield self._document(bytes(self._held))
+        elif _is_complete(self._pending.decode("utf-8", "replace")):
+            yield self._document(bytes(self._pending))
 
     def _detect(self, head: bytes) -> str | None:
         """The format of a body that begins like this; None if more bytes are needed."""
@@ -77,9 +77,11 @@ class Frames:
         return None
 
     def _unknown_format(self) -> ProtocolError:
-        kind = "HTML: is the base URL right, or is /v1 missing?" if self.head.startswith("<") else ""
-        kind = kind or f"{self._content_type or 'without a content type'}."
-        return ProtocolError(f"the response is not a chat completion but {kind} It begins: {self.head}", head=self.head)
+        description = "HTML: is the base URL right, or is /v1 missing?" if self.head.startswith("<") else ""
+        description = description or f"{self._content_type or 'without a content type'}."
+        return ProtocolError(
+            f"the response is not a chat completion but {description} It begins: {self.head}", head=self.head
+        )
 
     def _feed_sse(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         try:
@@ -89,15 +91,15 @@ class Frames:
             raise ProtocolError(f"the response cannot be parsed: {error}", head=self.head) from error
 
     def _feed_json(self, chunk: bytes) -> Iterator[ServerSentEvent]:
-        self._held += chunk
-        if self._kind == "json" or b"\n" not in chunk:
+        self._pending += chunk
+        if self._format == "json" or b"\n" not in chunk:
             return
-        *lines, tail = bytes(self._held).split(b"\n")
+        *lines, tail = bytes(self._pending).split(b"\n")
         lines = [line for line in lines if line.strip()]
         if lines and not self.documents and not _is_complete(lines[0].decode("utf-8", "replace")):
-            self._kind = "json"  # The first line is not JSON by itself, so the body is one document of several lines.
+            self._format = "json"  # The first line is not JSON by itself, so the body is one document of several lines.
             return
-        self._held = bytearray(tail)
+        self._pending = bytearray(tail)
         yield from (self._document(line) for line in lines)
 
     def _document(self, raw: bytes) -> ServerSentEvent:

@@ -54,16 +54,16 @@ def normal_reason(raw: str) -> str | None:
 
 def find_usage(chunk: Json) -> Usage | None:
     """The usage of a payload: at the top, in `x_groq` (Groq), in a choice (Moonshot), or the whole payload (Ollama)."""
-    found: Usage | None = None
+    best: Usage | None = None
     places = as_list(chunk.get("choices"))
     if "usage" in chunk or "x_groq" in chunk:
         places = [chunk, chunk.get("x_groq"), *places]
     for place in places:
         usage = place.get("usage") if isinstance(place, dict) else None
-        if usage and isinstance(usage, dict) and (found is None or not found.total_tokens):
-            found = _parse_usage(usage)
-    is_usage = found is None and ("eval_count" in chunk or "prompt_eval_count" in chunk)
-    return _parse_usage(chunk) if is_usage else found
+        if usage and isinstance(usage, dict) and (best is None or not best.total_tokens):
+            best = _parse_usage(usage)
+    is_usage = best is None and ("eval_count" in chunk or "prompt_eval_count" in chunk)
+    return _parse_usage(chunk) if is_usage else best
 
 
 def _parse_usage(raw: Json) -> Usage:
@@ -74,7 +74,7 @@ def _parse_usage(raw: Json) -> Usage:
 
 def _count(raw: Json, names: str) -> int | None:
     """The first non-zero count in these fields; 0 if all counts are zero, None if there is none."""
-    found = None
+    count = None
     for name in names.split():
         value: Any = raw
         for step in name.split("."):
@@ -82,8 +82,8 @@ def _count(raw: Json, names: str) -> int | None:
         number = as_integer(value)
         if number:
             return number
-        found = number if found is None else found
-    return found
+        count = number if count is None else count
+    return count
 
 
 def as_integer(value: Any) -> int | None:

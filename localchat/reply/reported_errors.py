@@ -49,8 +49,8 @@ def parse_error(body: Any) -> ErrorEvent:
     if not isinstance(inner, dict):
         inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
     message = _error_message(inner) or _error_message(outer) or cut(dump(body))
-    kind, code, param = (_first_text(inner, names) for names in (_TYPE_NAMES, _CODE_NAMES, ["param"]))
-    return ErrorEvent(message, kind, code, param, raw=body)
+    error_type, code, param = (_first_text(inner, names) for names in (_TYPE_NAMES, _CODE_NAMES, ["param"]))
+    return ErrorEvent(message, error_type, code, param, raw=body)
 
 
 def find_error(payload: Json) -> Any:
@@ -91,7 +91,7 @@ _CHUNK_NAMES = frozenset(
 _LABEL_NAMES = frozenset(
     ["id", "object", "created", "model", "system_fingerprint", "service_tier", "provider", "obfuscation"]
 )
-_KEEP_ALIVES = ("ping", "heartbeat", "keepalive", "keep-alive")
+KEEP_ALIVES = ("ping", "heartbeat", "keepalive", "keep-alive")
 
 
 def is_chunk(payload: Json) -> bool:
@@ -124,7 +124,7 @@ def reports_error(payload: Json) -> bool:
 
 
 def is_keep_alive(payload: Json) -> bool:
-    return payload.get("type") in _KEEP_ALIVES or not any(payload.values())
+    return payload.get("type") in KEEP_ALIVES or not any(payload.values())
 
 
 def _error_message(error: Json) -> str:

@@ -12,6 +12,7 @@ from ..sse import ServerSentEvent
 from .assembly import Accumulator, is_complete_response
 from .frames import Frames, parse_frame
 from .payloads import Json
+from .reported_errors import KEEP_ALIVES
 
 # The events without any output of the model.
 _NO_OUTPUT = frozenset({"message_start", "usage", "warning"})
@@ -103,6 +104,8 @@ class ResponseParser:
         payload = parse_frame(frame.event, frame.data)
         if payload is True:
             self.is_over = self._has_ended = True
+        if payload is None and frame.event not in ("message", "error", *KEEP_ALIVES):
+            return self.warn(f"the server sent events with the name {frame.event!r}, which are not read")
         if not isinstance(payload, dict):
             return []
         self._has_ended = self._frames.documents == 1 and is_complete_response(payload)
@@ -119,7 +122,7 @@ class ResponseParser:
         return self._accumulator.warn(self._mask(text))
 
     def _ignored(self, error: Exception) -> list[StreamEvent]:
-        return self._accumulator.warn(f"ignored after the finish reason: {self._mask(str(error))}")
+        return self.warn(f"ignored after the finish reason: {error}")
 
     def finish(self, cause: Exception | None = None) -> Iterator[list[StreamEvent]]:
         """The last events. `cause` is the error that ended the body, if one did.

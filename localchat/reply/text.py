@@ -27,52 +27,54 @@ class ThinkSplitter:
         # The opening tag with the blanks around it, and whether reasoning followed.
         self.opening = ""
         self._has_reasoning = False
-        self._held = ""  # Text that may be a part of a tag, or blanks around one.
+        self._pending = ""  # Text that may be a part of a tag, or blanks around one.
 
     def feed(self, text: str, ended: bool = False) -> list[tuple[str, str]]:
-        """Take a piece and return pairs of "content" or "reasoning" and a text; `ended` releases the held text."""
-        held, self._held, out = self._held + text, "", []
+        """Take a piece and return pairs of "content" or "reasoning" and a text; `ended` releases the pending text."""
+        pending, self._pending, out = self._pending + text, "", []
         if self.state == "start":
-            held = self._start(held, ended)
+            pending = self._start(pending, ended)
         if self.state == "reasoning":
-            reasoning, held = self._reasoning(held, ended)
+            reasoning, pending = self._reasoning(pending, ended)
             out = [("reasoning", reasoning)] if reasoning else []
         if self.state == "close":
-            rest = held.lstrip()
-            held = held[held.rfind("\n", 0, len(held) - len(rest)) + 1 :]  # An indented first line stays indented.
+            rest = pending.lstrip()
+            pending = pending[
+                pending.rfind("\n", 0, len(pending) - len(rest)) + 1 :
+            ]  # An indented first line stays indented.
             if not rest:
-                self._held = held
+                self._pending = pending
                 return out
             self.state = "text"
-        return [*out, ("content", held)] if held and self.state == "text" else out
+        return [*out, ("content", pending)] if pending and self.state == "text" else out
 
-    def _start(self, held: str, ended: bool) -> str:
-        text = held.lstrip()
+    def _start(self, pending: str, ended: bool) -> str:
+        text = pending.lstrip()
         for tag, close in _TAGS.items():
             if text.startswith(tag):
                 self.state, self._close = "reasoning", close
-                self.opening = held[: len(held) - len(text) + len(tag)]
+                self.opening = pending[: len(pending) - len(text) + len(tag)]
                 return text[len(tag) :]
-            if tag.startswith(text) and not ended and len(held) <= _MAX_LEADING_BLANKS:
-                self._held = held
+            if tag.startswith(text) and not ended and len(pending) <= _MAX_LEADING_BLANKS:
+                self._pending = pending
                 return ""
         self.state = "reasoning" if self._prefilled and text else "text"
-        return held
+        return pending
 
-    def _reasoning(self, held: str, ended: bool) -> tuple[str, str]:
+    def _reasoning(self, pending: str, ended: bool) -> tuple[str, str]:
         """Reasoning, and the text after its closing tag."""
         if not self._has_reasoning:
-            blanks = len(held) - len(held.lstrip())
-            self.opening, held = self.opening + held[:blanks], held[blanks:]
-            self._has_reasoning = held != ""
-        end = held.find(self._close)
+            blanks = len(pending) - len(pending.lstrip())
+            self.opening, pending = self.opening + pending[:blanks], pending[blanks:]
+            self._has_reasoning = pending != ""
+        end = pending.find(self._close)
         if end >= 0:
             self.state = "close"
-            return held[:end], held[end + len(self._close) :]
-        sizes = range(0 if ended else min(len(self._close) - 1, len(held)), 0, -1)
-        n_held = next((size for size in sizes if self._close.startswith(held[-size:])), 0)
-        self._held = held[len(held) - n_held :]
-        return held[: len(held) - n_held], ""
+            return pending[:end], pending[end + len(self._close) :]
+        sizes = range(0 if ended else min(len(self._close) - 1, len(pending)), 0, -1)
+        n_pending = next((size for size in sizes if self._close.startswith(pending[-size:])), 0)
+        self._pending = pending[len(pending) - n_pending :]
+        return pending[: len(pending) - n_pending], ""
 
 
 class SurrogateJoiner:
@@ -81,15 +83,15 @@ class SurrogateJoiner:
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self._warn = warn
-        self._held = ""  # The first surrogate of a pair at the end of the last piece.
+        self._pending = ""  # The first surrogate of a pair at the end of the last piece.
 
     def feed(self, text: str, ended: bool = False) -> str:
-        """Take a piece and return the text without a split pair; `ended` releases a held surrogate, replaced."""
-        if text.isascii() and not self._held:
+        """Take a piece and return the text without a split pair; `ended` releases a pending surrogate, replaced."""
+        if text.isascii() and not self._pending:
             return text
-        text = (self._held + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not ended else ""
-        text = text[: len(text) - len(self._held)]
+        text = (self._pending + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        self._pending = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not ended else ""
+        text = text[: len(text) - len(self._pending)]
         replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
         if replaced != text:
             self._warn("a half of a character came without the other; it is replaced by U+FFFD")

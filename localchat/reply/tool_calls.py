@@ -15,7 +15,6 @@ import functools
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import ProtocolError
@@ -103,38 +102,31 @@ _READ_FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-@dataclass(eq=False)
 class _CallDelta:
     """An element of `tool_calls`, with its fields."""
 
-    payload: Json
-    function: Json  # The object with the name and the arguments, which some servers send beside the id.
-    index: int | None
-    id: str | None
-    name: str | None
-    arguments: str
-
-    @classmethod
-    def of(cls, payload: Json) -> _CallDelta:
+    def __init__(self, payload: Json) -> None:
+        self._payload = payload
         function = payload.get("function")
-        if not isinstance(function, dict):
-            function = payload
-        index, id = as_integer(payload.get("index", function.get("index"))), payload.get("id")
-        id = str(id) if type(id) is int else non_blank(id)
-        name, arguments = non_blank(function.get("name")), arguments_text(function.get("arguments"))
-        return cls(payload, function, index, id, name, arguments)
+        # The object with the name and the arguments. Some servers send these beside the id.
+        self._function: Json = function if isinstance(function, dict) else payload
+        id = payload.get("id")
+        self.id = str(id) if type(id) is int else non_blank(id)
+        self.index = as_integer(payload.get("index", self._function.get("index")))
+        self.name = non_blank(self._function.get("name"))
+        self.arguments = arguments_text(self._function.get("arguments"))
 
     def add_further_fields(self, extra: Json) -> None:
         """Add the fields that are not read to `extra`, also those in `function`."""
-        read = {name for name, value in self.payload.items() if name in _READ_FIELDS and _READ_FIELDS[name](value)}
-        if self.function is not self.payload:
+        read = {name for name, value in self._payload.items() if name in _READ_FIELDS and _READ_FIELDS[name](value)}
+        if self._function is not self._payload:
             read -= {"name", "arguments"}
-            others = {name: value for name, value in self.function.items() if name not in ("arguments", "index")}
+            others = {name: value for name, value in self._function.items() if name not in ("arguments", "index")}
             if others.get("name") is None or isinstance(others["name"], str):
                 others.pop("name", None)
             if others:
                 extra["function"] = {**extra.get("function", {}), **others}
-        extra.update({name: value for name, value in self.payload.items() if name not in read and value is not None})
+        extra.update({name: value for name, value in self._payload.items() if name not in read and value is not None})
 
 
 class _OpenCall:
@@ -188,7 +180,7 @@ class ToolCalls:
 
         None means that it is not a part of a call, since it has neither an id nor a name nor arguments.
         """
-        delta = _CallDelta.of(payload)
+        delta = _CallDelta(payload)
         if not (self._calls or delta.id or delta.name or delta.arguments):
             return None
         call, meaning = self._meaning(delta)
@@ -227,7 +219,7 @@ class ToolCalls:
 
     def _take_element(self, element: Json, known: dict[Any, deque[_OpenCall]], raw: Any) -> list[ToolCallDelta] | None:
         """Add an element of a complete message: a call of `known`, by name and arguments, or another one."""
-        delta = _CallDelta.of(element)
+        delta = _CallDelta(element)
         repeated = known.get((delta.name, comparable(delta.arguments)))
         if not repeated:
             return self.take(element, raw)

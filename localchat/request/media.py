@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from ..errors import cut
-from .completion import Prompt, as_messages
+from .prompts import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)
@@ -37,7 +37,7 @@ def image_part(source: Source) -> dict[str, Any]:
         url = source
     else:
         data = _read(source)
-        url = f"data:{_kind(data, _IMAGES, 'image')};base64,{base64.b64encode(data).decode()}"
+        url = f"data:{_format_of(data, _IMAGES, 'image')};base64,{base64.b64encode(data).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -53,8 +53,8 @@ def audio_part(source: Source) -> dict[str, Any]:
     data = _read(source)
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
-    kind = "mp3" if is_frame else _kind(data, _AUDIO, "audio")
-    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode(), "format": kind}}
+    name = "mp3" if is_frame else _format_of(data, _AUDIO, "audio")
+    return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode(), "format": name}}
 
 
 def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
@@ -89,9 +89,10 @@ def _read(source: Any) -> bytes:
         return file.read()
 
 
-def _kind(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what: str) -> str:
-    for kind, signature in formats.items():
+def _format_of(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what: str) -> str:
+    """The name of the format whose signature the data has. `what` is for the error."""
+    for name, signature in formats.items():
         if all(data[at : at + len(part)] == part for at, part in signature):
-            return kind
-    known = ", ".join(kind.rpartition("/")[2] for kind in formats)
+            return name
+    known = ", ".join(name.rpartition("/")[2] for name in formats)
     raise ValueError(f"this is no {what} of a known format ({known}); it begins with {data[:12]!r}")

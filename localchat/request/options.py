@@ -318,7 +318,7 @@ def describe_options(known: Any) -> str:
             name, _, meaning = line.strip().partition(": ")
             if name in types:
                 described.append(f"{name} ({types[name]}): {meaning}")
-    return "\n            ".join(["Options:", *described])
+    return "\n    ".join(["Options:", *described])
 
 
 def check_options(options: Mapping[str, Any], what: str) -> None:
@@ -331,7 +331,7 @@ def check_options(options: Mapping[str, Any], what: str) -> None:
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
         types = _TYPES.get(name, (object,))
         if value is not None and not isinstance(value, types):
-            expected = " or ".join(kind.__name__ for kind in types)
+            expected = " or ".join(allowed.__name__ for allowed in types)
             raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
         if name in _LEAST and value is not None:
             check_count(name, value, _LEAST[name])

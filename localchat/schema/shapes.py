@@ -129,7 +129,7 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
             if name not in shapes:
                 known = ", ".join(shapes) or "none"
                 raise _does_not_fit(field_path(path, name), f"unknown property; known are {known}")
-        built = {name: shapes[name].build(one, field_path(path, name)) for name, one in value.items()}
+        built = {name: shapes[name].build(item, field_path(path, name)) for name, item in value.items()}
         return _construct(lambda values: make(**values), built, path)
 
     return Shape(lambda definitions: {"$ref": f"#/$defs/{definitions.name(key, name, body)}"}, build)
@@ -236,14 +236,14 @@ def _self_describing(model: Any) -> Shape:
 
 
 def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool = False) -> Shape:
-    item = shape_of(args[0]) if args else ANYTHING
+    item_shape = shape_of(args[0]) if args else ANYTHING
 
     def schema(definitions: Definitions) -> Json:
-        items = item.schema(definitions)  # OpenAI refuses arrays without `items`.
+        items = item_shape.schema(definitions)  # OpenAI refuses arrays without `items`.
         return {"type": "array", "items": items, **({"uniqueItems": True} if unique else {})}
 
     def build(value: Any, path: str) -> Any:
-        return _construct(make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
+        return _construct(make, [item_shape.build(item, f"{path}[{i}]") for i, item in enumerate(value)], path)
 
     return Shape(schema, build)
 
@@ -260,7 +260,7 @@ def _tuple(args: Args) -> Shape:
         return {"type": "array", "prefixItems": items, "items": every, "minItems": len(items), "maxItems": len(items)}
 
     def build(value: Any, path: str) -> Any:
-        return tuple(shape.build(one, f"{path}[{i}]") for i, (shape, one) in enumerate(zip(shapes, value)))
+        return tuple(shape.build(item, f"{path}[{i}]") for i, (shape, item) in enumerate(zip(shapes, value)))
 
     return Shape(schema, build)
 
@@ -268,10 +268,13 @@ def _tuple(args: Args) -> Shape:
 def _map(args: Args) -> Shape:
     if args and args[0] not in (str, Any):
         raise TypeError(f"the keys of JSON objects are text, not {args[0]!r}")
-    item = shape_of(args[1]) if args else ANYTHING
+    item_shape = shape_of(args[1]) if args else ANYTHING
     return Shape(
-        lambda definitions: {"type": "object", **({"additionalProperties": item.schema(definitions)} if args else {})},
-        lambda value, path: {name: item.build(one, field_path(path, name)) for name, one in value.items()},
+        lambda definitions: {
+            "type": "object",
+            **({"additionalProperties": item_shape.schema(definitions)} if args else {}),
+        },
+        lambda value, path: {name: item_shape.build(item, field_path(path, name)) for name, item in value.items()},
     )
 
 

@@ -89,8 +89,8 @@ class _Validator:
                 yield ValidationError(path, "not allowed")
             return
         for keyword, limit in schema.items():
-            kind, rule = _RULES.get(keyword, (object, None))
-            if rule is not None and isinstance(value, kind):
+            value_type, rule = _RULES.get(keyword, (object, None))
+            if rule is not None and isinstance(value, value_type):
                 try:
                     yield from rule(self, value, limit, path, schema)
                 except _InvalidPattern as error:
@@ -163,11 +163,11 @@ class _Validator:
             yield from self.check(item, part, f"{path}[{i}]")
 
     def _contains(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
-        found = sum(self._allows(item, limit, path) for item in value)
-        least, most = schema.get("minContains", 1), schema.get("maxContains", found)
-        if not least <= found <= most:
-            words = f"expected {f'at least {least}' if found < least else f'at most {most}'} items"
-            yield ValidationError(path, f"{words} that 'contains' allows, got {found} in {show(value)}")
+        n_allowed = sum(self._allows(item, limit, path) for item in value)
+        least, most = schema.get("minContains", 1), schema.get("maxContains", n_allowed)
+        if not least <= n_allowed <= most:
+            words = f"expected {f'at least {least}' if n_allowed < least else f'at most {most}'} items"
+            yield ValidationError(path, f"{words} that 'contains' allows, got {n_allowed} in {show(value)}")
 
     def _unique(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
         earlier = set()
@@ -303,12 +303,12 @@ def _bound_errors(keyword: str, limit: Any, value: Any, path: str, schema: Any) 
 
 def _is_type(value: Any, name: str) -> bool:
     """Whether a value has a type of JSON Schema, in which true is not a number and 3.0 is an integer."""
-    own = TYPE_NAMES.get(type(value), "")
+    type_name = TYPE_NAMES.get(type(value), "")
     if isinstance(value, float) and not math.isfinite(value):
         return False  # Python reads 1e999 as infinity, and cannot write it as JSON.
     if name == "integer":
-        return own == "integer" or (isinstance(value, float) and value.is_integer())
-    return name == own or (name == "number" and own == "integer")
+        return type_name == "integer" or (isinstance(value, float) and value.is_integer())
+    return name == type_name or (name == "number" and type_name == "integer")
 
 
 def key_of(value: Any) -> Any:

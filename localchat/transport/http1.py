@@ -57,7 +57,7 @@ class ResponseReader:
         # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
         self.framing_error = ""
         # The incomplete head or line, and the number of missing bytes of the body or the chunk.
-        self._held = b""
+        self._incomplete = b""
         self._left = 0
         # Returns the part of the body in bytes. A plain function, since a bound method would be a reference cycle.
         self._step = ResponseReader._take_head
@@ -68,7 +68,7 @@ class ResponseReader:
         if self.ended or self.framing_error:
             self.surplus += data
             return b""
-        data, self._held = self._held + data, b""
+        data, self._incomplete = self._incomplete + data, b""
         return self._step(self, data)
 
     def feed_end(self) -> None:
@@ -87,7 +87,7 @@ class ResponseReader:
             if end is None:
                 if len(data) > _MAX_HEAD_BYTES:
                     raise ProtocolError(f"the headers have more than {_MAX_HEAD_BYTES} bytes")
-                self._held = data
+                self._incomplete = data
                 return b""
             self._read_head(data[: end.end()].decode("latin-1"))
             data = data[end.end() :]
@@ -114,7 +114,7 @@ class ResponseReader:
         if self.status in (204, 304) or not self._has_body:
             self.ended = True
         elif "chunked" in self.values("transfer-encoding"):
-            self._held = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
+            self._incomplete = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
             self._step = ResponseReader._take_chunks
         elif lengths:
             length = lengths.pop()
@@ -153,9 +153,9 @@ class ResponseReader:
                     break
             size = _CHUNK_SIZE.match(data, at)
             if size is None:
-                self._held = data[at:]
-                if len(self._held) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(self._held):
-                    shown = cut(self._held.decode("latin-1"), 40)
+                self._incomplete = data[at:]
+                if len(self._incomplete) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(self._incomplete):
+                    shown = cut(self._incomplete.decode("latin-1"), 40)
                     self.framing_error = f"this is not the size of a chunk: {shown!r}"
                 break
             at = size.end()
@@ -170,7 +170,7 @@ class ResponseReader:
         """Skip the trailer, which ends with an empty line."""
         end = _EMPTY_LINE.search(data)
         if end is None:
-            self._held = data[-2:]
+            self._incomplete = data[-2:]
         else:
             self.ended, self.surplus = True, data[end.end() :]
         return b""
@@ -202,15 +202,15 @@ class Inflate:
         self._zlib: Any = zlib
         self._limit = limit
         self._inflate: Any = None  # None before the first two bytes of a member, which are held until both are there.
-        self._held = b""
+        self._incomplete = b""
         self._has_ended = False
 
     def feed(self, data: bytes) -> bytes:
-        out, data, self._held = b"", self._held + data, b""
+        out, data, self._incomplete = b"", self._incomplete + data, b""
         while data:
             if self._inflate is None:
                 if len(data) < 2:
-                    self._held = data
+                    self._incomplete = data
                     break
                 # Some servers send deflate without the header of zlib. After a member, it is padding.
                 has_header = data[:2] == b"\x1f\x8b" or (data[0] & 15 == 8 and (data[0] * 256 + data[1]) % 31 == 0)

@@ -16,6 +16,7 @@ _TIMEOUT_REASONS = {
     "total": "no complete response",
 }
 
+_NEVER_S = 1e9  # Longer than any call: an integer that is larger than any float cannot be added to a time.
 _MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more than about 24 days.
 _DEFAULT: Any = object()
 
@@ -63,8 +64,9 @@ class Timeout:
 DEFAULT_TIMEOUT = Timeout()
 
 
-def timed_out(kind: str) -> TimedOut:
-    return TimedOut(f"{_TIMEOUT_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
+def timed_out(name: str) -> TimedOut:
+    """The error for an expired timeout, by the name of its field."""
+    return TimedOut(f"{_TIMEOUT_REASONS[name]} within Timeout.{name}; increase it if this is expected", kind=name)
 
 
 class TotalDeadline:
@@ -124,14 +126,14 @@ class Deadlines:
         if self._phase_end is not None and self._paused_at:
             self._phase_end += now - self._paused_at
         self._paused_at = 0.0
-        seconds, kind = self._timeout.idle if self._phase == "stall" else None, "idle"
+        seconds, expiring = self._timeout.idle if self._phase == "stall" else None, "idle"
         for end, name in ((self._phase_end, self._phase), (self.total.end, "total"), (self._finish_end, "total")):
             if end is not None and (seconds is None or end - now < seconds):
-                seconds, kind = end - now, name
+                seconds, expiring = end - now, name
         if seconds is not None and seconds <= 0:
-            raise timed_out(kind)
-        return None if seconds is None else min(seconds, _MAX_WAIT_S), kind
+            raise timed_out(expiring)
+        return None if seconds is None else min(seconds, _MAX_WAIT_S), expiring
 
 
 def _after(seconds: float | None) -> float | None:
-    return None if seconds is None else time.monotonic() + seconds
+    return None if seconds is None else time.monotonic() + min(seconds, _NEVER_S)

@@ -116,6 +116,7 @@ def test_content_in_parts_is_joined_and_sent_back_in_parts():
         reply = reply_of(*chunks)
         assert (reply.text, reply.reasoning) == (text, "Hm.")
         assert reply.message["content"] == [thinking_part("Hm."), text_part(text)]
+        assert ("choices" in reply.raw) == (chunks == [message])  # Nothing of the parts is left out.
 
 
 def test_message_beside_each_delta_repeats_its_fields():

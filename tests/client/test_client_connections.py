@@ -19,20 +19,23 @@ import localchat.transport.addresses
 import localchat.transport.aio_sockets
 import localchat.transport.call
 import localchat.transport.sockets
-from localchat import AsyncClient, ConnectError
+from localchat import AsyncClient, ConnectError, Timeout
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
+from tests.client.test_vendor import python
 from tests.support.clients import failure, failure_at, make_client, run_async, until
-from tests.support.documents import run
+from tests.support.documents import ROOT, run
 from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, STOP, chunks, piece, with_length
 from tests.support.raw_server import CERTIFICATE, DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
 from tests.support.slow_servers import interrupted, responding_once, waiting
+
+__all__ = ["python"]  # A fixture: used by name.
 
 
 def test_threads_share_a_client_and_its_connections():
     with always(HELLO) as server, make_client(server) as client:
         with ThreadPoolExecutor(8) as threads:
-            texts = list(threads.map(lambda n: client.chat("hi").text, range(800), timeout=DEADLINE_S))
+            texts = list(threads.map(lambda n: client.chat("hi").text, range(800), timeout=6 * DEADLINE_S))
         assert texts == ["Hello"] * 800
         assert server.connections <= 8
 
@@ -64,7 +67,7 @@ def test_end_of_a_body_is_read_for_the_next_request(client_class, monkeypatch):
         assert server.connections == 1
 
 
-def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
+def test_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
     with always(HELLO) as server, make_client(server, client_class) as client:
         client.chat("hi")
         monkeypatch.setattr(localchat.transport.sockets, "_MAX_IDLE_S", 0.0)
@@ -72,7 +75,7 @@ def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkey
         assert server.connections == 2
 
 
-def test_c9_tcp_checks_whether_the_peer_is_there():
+def test_tcp_checks_whether_the_peer_is_there():
     with socket.socket() as sock:
         localchat.transport.sockets.configure(sock)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
@@ -245,7 +248,7 @@ def test_cancel_between_the_check_and_the_wait_is_not_missed():
     threads[0].join(DEADLINE_S)
 
 
-def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
+def test_unix_socket(tmp_path, client_class, monkeypatch):
     path = tmp_path / "s"
     with at_unix_socket(always(HELLO), path) as server:
         monkeypatch.chdir(tmp_path)
@@ -391,7 +394,7 @@ def test_proxy_is_used_for_other_machines_but_those_of_no_proxy(no_proxy, url, p
     assert find_proxy("http://h.example/v1", False) is None
 
 
-def test_c20_addresses_of_ipv6():
+def test_addresses_of_ipv6():
     """A zone has a meaning on this machine alone."""
     address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
     assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
@@ -456,7 +459,8 @@ def test_proxy_that_refuses_the_tunnel(raw, client_class):
 )
 def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", proxy)
-    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class)
+    timeout = Timeout(connect=None)  # The real resolver is asked, which may take long.
+    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class, timeout=timeout)
     assert "zqz" not in "".join(traceback.format_exception(None, error, None))
 
 
@@ -483,6 +487,28 @@ def test_hosts_are_found_where_no_thread_can_be_started(client_class, monkeypatc
             with client_class(f"http://{host}:{server.port}/v1", model="m", proxy=False) as client:
                 assert client.chat("hi").text == "Hello"
     assert looked_up == ["h.example"]
+
+
+CALL = "from localchat import Client; print(Client({!r}, model='m', max_retries=0).chat('hi').text)"
+WITHOUT_THREADS = {
+    "atexit": "import atexit, sys\natexit.register(lambda: exec(sys.argv[1], {}))\n",
+    "sub-interpreter": (
+        "import sys\n"
+        "try:\n"
+        "    import _interpreters as interpreters\n"
+        "except ImportError:\n"
+        "    import _xxsubinterpreters as interpreters\n"
+        "interpreters.run_string(interpreters.create(), sys.argv[1])\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("program", WITHOUT_THREADS.values(), ids=WITHOUT_THREADS)
+def test_localhost_is_found_where_python_allows_no_thread(program, python):
+    with always(HELLO) as server:
+        call = CALL.format(server.url.replace("127.0.0.1", "localhost"))
+        done = run([python, "-c", program, f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{call}"])
+    assert (done.stdout, done.stderr) == ("Hello\n", "")
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 import pickle
 import socket
 import threading
@@ -15,7 +16,6 @@ import localchat.transport.call
 import localchat.transport.failures
 from localchat import Accumulator, Client, Timeout
 from localchat.errors import AuthenticationError, ConnectError, ProtocolError, RateLimitError, ServerError, StatusError
-from localchat.request import media
 from localchat.transport.http1 import Inflate, check_codings
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Driver
@@ -286,7 +286,7 @@ ENCODED_ERRORS = {
 
 
 @pytest.mark.parametrize(("status", "encoding", "body"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
-def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, no_delay):
+def test_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, no_delay):
     server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
     error = failure(server, StatusError, "slow down", client_class, max_retries=1)
     assert error.status == int(status[:3])
@@ -339,15 +339,21 @@ def test_text_that_is_not_utf8_gives_one_warning(raw, text, n_warnings):
 
 
 @pytest.mark.parametrize("method", ["chat", "run"])
-def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
-    path, readers, read = tmp_path / "image.gif", [], media._read
-    path.write_bytes(b"GIF89a")
-    monkeypatch.setattr(media, "_read", lambda source: readers.append(threading.get_ident()) or read(source))
+def test_files_are_read_beside_the_event_loop(method, tmp_path):
+    readers = set()
+
+    class Path(os.PathLike):
+        def __fspath__(self) -> str:
+            readers.add(threading.get_ident())
+            return str(tmp_path / "image.gif")
+
+    path = Path()
+    (tmp_path / "image.gif").write_bytes(b"GIF89a")
     with playing(text("ok"), client_class=waiting_client) as (client, script):
         getattr(client, method)("hi", images=[path])
         assert script.requests[0]["messages"][0]["content"][0]["type"] == "image_url"
     assert len(readers) == 1
-    assert readers != [threading.get_ident()]
+    assert readers != {threading.get_ident()}
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG_VALUES)
-def test_c16_c17_wrong_value_of_an_option_names_the_option_and_shows_no_secret(options, words, client_class):
+def test_wrong_value_of_an_option_names_the_option_and_shows_no_secret(options, words, client_class):
     """When the client is made, and in a call."""
     calls = [client_class, Client().with_options]
     with client_class("http://127.0.0.1:1", model="m") as client:
@@ -154,7 +154,7 @@ def test_functions_and_limits_refuse_what_clients_refuse():
         Timeout(idle=math.nan)
 
 
-def test_c1_client_keeps_what_it_was_made_with(monkeypatch, client_class):
+def test_client_keeps_what_it_was_made_with(monkeypatch, client_class):
     with always(HELLO) as server, always(HELLO) as other:
         for name, value in (("OPENAI_BASE_URL", server.url), ("OPENAI_API_KEY", "old-key"), ("LOCALCHAT_MODEL", "old")):
             monkeypatch.setenv(name, value)
@@ -274,7 +274,7 @@ def test_options_may_be_a_typed_dict():
     assert ChatOptions(temperature=0) == given
 
 
-def test_c12_map_requests_the_list_of_models_once(client_class):
+def test_map_requests_the_list_of_models_once(client_class):
     with always(HELLO) as server, client_class(server.url) as client:
         for _ in range(2):
             assert [str(reply) for reply in client.map(["hi"] * 20)] == ["Hello"] * 20
@@ -282,7 +282,7 @@ def test_c12_map_requests_the_list_of_models_once(client_class):
         assert {request.json["model"] for request in server.requests[1:]} == {"first"}
 
 
-def test_c21_prompt_and_messages_are_names_of_the_prompt(client_class):
+def test_prompt_and_messages_are_names_of_the_prompt(client_class):
     messages = [MESSAGE]
     with always(HELLO) as server, make_client(server, client_class) as client:
         for options in ({"prompt": "hi"}, {"messages": messages}, {"prompt": messages}):
@@ -305,7 +305,7 @@ FIELDS = """
 """
 
 
-def test_c18_c22_c23_every_field_of_openai_is_an_option(client_class):
+def test_every_field_of_openai_is_an_option(client_class):
     """No images are no images, and a Tool is sent as JSON."""
     values: dict[str, Any] = dict.fromkeys(FIELDS.split(), 1)
     values.update(audio={"voice": "x"}, tools=[Tool.of(find)], stream_options={"a": 1})
@@ -396,7 +396,7 @@ NO_LUCK = {"message": "no luck", "code": 500}
 
 
 @pytest.mark.parametrize("body", [{"error": NO_LUCK}, {"error": "no luck"}, NO_LUCK])
-def test_c11_error_at_status_200_has_the_message_of_the_server(body, client_class):
+def test_error_at_status_200_has_the_message_of_the_server(body, client_class):
     raw = with_length(json.dumps(body).encode())
     with always(raw, raw) as server, make_client(server, client_class) as client:
         for call in (client.models, lambda: client.embed("a")):

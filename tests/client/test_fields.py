@@ -177,6 +177,16 @@ def test_unknown_field_of_deltas_is_joined_from_its_pieces(values, joined):
     assert parser.reply().raw["choices"] == [{"index": 0, "message": {"other": joined}}]
 
 
+def test_message_has_the_whole_value_of_an_unknown_field_of_its_deltas():
+    """Both if they are equal, and if they are not."""
+    for whole in ("ab", "other"):
+        message = {"choices": [{"message": {"content": "a", "other": whole, "none": None}, "finish_reason": "stop"}]}
+        parser = ResponseParser()
+        for _ in parser.feed(b"".join(map(sse, [payload({"other": "a"}), payload({"other": "b"}), message]))):
+            pass
+        assert parser.reply().raw["choices"] == [{"index": 0, "message": {"other": whole}}]
+
+
 def test_fields_outside_of_deltas_have_their_last_value_that_is_not_null():
     """A list of a choice, such as the ids of its tokens, is that of all payloads."""
     parser = ResponseParser()

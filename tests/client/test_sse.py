@@ -116,7 +116,7 @@ LENIENT = {
 
 
 @pytest.mark.parametrize(("raw", "flush", "options", "expected"), LENIENT.values(), ids=LENIENT.keys())
-def test_decode_leniencies_k39(raw, flush, options, expected):
+def test_decoder_accepts_what_servers_send(raw, flush, options, expected):
     check(raw, expected, flush, **options)
 
 

@@ -20,6 +20,7 @@ from localchat import AsyncClient, Cancelled, Client, Tool, ToolCall, ToolResult
 from localchat.agent.tools import result_text
 from localchat.errors import IncompleteReply, TooManyRounds
 from localchat.schema.schema import json_schema
+from localchat.transport.settings import Settings
 from tests.support.clients import run_async, until, waiting_client
 from tests.support.raw_responses import OPEN
 from tests.support.raw_server import DEADLINE_S, Server
@@ -431,10 +432,11 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
     with playing(respond) as (client, script):
         assert [client.run("x", [add]).text for _ in range(2)] == ["3", "3"]
         assert len(script.requests) == 5
-        assert not client.with_options(max_retries=0)._settings.takes_tool_names
+        assert client.with_options(max_retries=0).run("x", [add]).text == "3"
+        assert len(script.requests) == 7  # No further one was refused.
     assert "name" not in script.requests[-1]["messages"][-1]
     urls = {"http://10.0.0.1/v1": True, "https://127.0.0.1/v1": True, "https://api.example.com/v1": False}
-    assert {url: Client(url)._settings.takes_tool_names for url in urls} == urls
+    assert {url: Settings(base_url=url).server.takes_tool_names for url in urls} == urls
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

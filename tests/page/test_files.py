@@ -78,7 +78,7 @@ def test_photo_is_sent_as_it_is_shown(browser):
 
 
 def test_texts_are_attached_whatever_the_model_sees(browser):
-    files = {"a.py": ("text/x-python", b"print('```')"), "b": ("", "ü".encode())}
+    files = {"a.py": ("text/x-python", b"print('```')"), "b": ("", "ü".encode("utf-16"))}
     with page_of(browser, generating("Read."), **BIG) as (page, running):
         give(page, files)
         page.do(("#attached figure", 2), ("#input", "explain\n"))

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import queue
 import random
 import re
 
 import pytest
 
 from tests.page.pages import RESPONSE, page_with_answer, show_imported
-from tests.support.browser import Page
+from tests.support.browser import DEADLINE_S, Page
 
 # The source of a response, and the HTML of its blocks.
 SHOWN = {
@@ -99,9 +101,10 @@ def test_nesting_without_end_is_shown_and_hides_no_conversation(browser):
     with page_with_answer(browser, lambda messages: pieces) as page:
         page.do(("#input", "nest\n"), (".assistant .acts", 1))
         assert page.eval(f"$('{RESPONSE}').textContent.match(/deep/g).length") == len(NESTED)
-        show(page, *[marker * 2500 for marker in NESTED])
+        show(page, *[marker * 2500 for marker in NESTED], "> " * 300 + "deep")
+        assert page.eval("$$('.prose blockquote').length") < 100
         page.reload()
-        page.do(("#list .pick", 2), (".assistant .acts", len(NESTED)))
+        page.do(("#list .pick", 2), (".assistant .acts", len(NESTED) + 1))
 
 
 @pytest.mark.parametrize("way", ["streamed", "opened"])
@@ -119,14 +122,16 @@ def test_each_block_has_the_direction_of_its_text(browser, way):
 
 
 def test_selection_and_focus_stay_while_the_text_grows_and_ends(browser):
-    pieces = ["# Title\n\nSome *words* and [a link](https://example.com/) and", *[f" word {i}" for i in range(40)], "."]
-    with page_with_answer(browser, lambda messages: pieces) as page:
-        page.eval("""new MutationObserver((_, observer) => {
-            const link = document.querySelector(".prose a");
-            if (!link) return;
-            observer.disconnect();
-            link.focus();
-            getSelection().selectAllChildren(document.querySelector(".prose em"));
-        }).observe(document.querySelector("#log"), { childList: true, subtree: true })""")
-        page.do(("#input", "go\n"), (".assistant .acts", 1))
-        page.wait("String(getSelection()) === 'words' && document.activeElement.href === 'https://example.com/'")
+    texts: queue.Queue[str] = queue.Queue()
+    with page_with_answer(browser, lambda messages: iter(lambda: texts.get(timeout=DEADLINE_S), "")) as page:
+        page.do(("#input", "go\n"))
+        texts.put("# Title\n\nSome *words* and [a link](https://example.com/) and")
+        page.wait("$('.prose a')")
+        page.eval("$('.prose a').focus(), getSelection().selectAllChildren($('.prose em'))")
+        for text in (" more.", "\n\n- a list", "\n\n[ref]: https://example.com/"):
+            texts.put(text)
+            page.wait(f"$('.prose').textContent.endsWith({json.dumps(text[-3:])})")
+        texts.put("")
+        page.do((".assistant .acts", 1))
+        page.wait_for_frames()
+        assert page.eval("[String(getSelection()), document.activeElement.href]") == ["words", "https://example.com/"]

@@ -61,10 +61,11 @@ def test_messages_are_edited_and_deleted_alone(browser):
         page.eval("$('.user').querySelectorAll('button')[1].click()")
         page.do((".editor textarea", "uno"), ".editor button: Save")
         assert contents(page) == ["uno", "another answer", "two", "answer"]
+        page.do(".assistant button: Edit", (".editor textarea", "draft"))
         page.do(".user button: Delete", "#ask button: Cancel", ".user button: Delete", "#ask button: Delete")
         page.wait(f"{CONTENTS} === JSON.stringify(['uno', 'another answer', 'answer'])")
         page.reload()
-        page.do((".message", 3))
+        page.do((".message", 3), (".message:last-child .editor", 1), ".editor button: Cancel")
         chat(page, "three", "answer")
         sent = [(message["role"], message["content"]) for message in page.sent[-1]["messages"]]
         assert sent == [("user", "uno"), ("assistant", "another **answer**\n\nanswer"), ("user", "three")]

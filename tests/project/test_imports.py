@@ -18,7 +18,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # The rooms of the package, which are the folders below and, for the root, its modules; and what each may import. A room
 # of serving/ may import those that a request reaches later, and core/.
-SERVING = ["serving/core", "serving/schema", "serving/api", "serving/engine", "serving/models"]
+# Only serving/http/ imports serving/api/, which knows the formats on the wire.
+SERVING = ["serving/core", "serving/schema", "serving/engine", "serving/models"]
 CHAT = ["serving/chat", "serving/chat/runs", "serving/chat/constraints", "serving/chat/prompt", "serving/chat/dialects"]
 MAY_IMPORT = {
     "": {"transport", "request", "reply", "agent", "terminal", "schema"},
@@ -29,15 +30,15 @@ MAY_IMPORT = {
     "agent": {"", "transport", "request", "reply", "schema"},
     "terminal": {"", "request", "reply"},
     "serving/core": set(),
-    "serving/http": {"", *SERVING, *CHAT, "serving/loading"},
+    "serving/http": {"", "serving/api", *SERVING, *CHAT, "serving/loading"},
     "serving/loading": {*SERVING, "serving/chat"},
     "serving/schema": {"serving/core"},
     "serving/api": {"serving/core", "serving/schema"},
     "serving/chat": {*SERVING, "serving/chat/prompt"},
     "serving/chat/runs": {*SERVING, *CHAT},
     "serving/chat/constraints": {*SERVING, "serving/chat/prompt", "serving/chat/dialects"},
-    "serving/chat/prompt": {"serving/core", "serving/api", "serving/chat/dialects"},
-    "serving/chat/dialects": {"serving/core", "serving/schema", "serving/api"},
+    "serving/chat/prompt": {"serving/core", "serving/chat/dialects"},
+    "serving/chat/dialects": {"serving/core", "serving/schema"},
     "serving/engine": {"serving/core", "serving/models"},
     "serving/models": {"serving/core"},
 }

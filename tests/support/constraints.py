@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.constraints.constraint import constraint_for
 from localchat.serving.chat.constraints.lark import gbnf_rule
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ToolCallArguments, ToolCallStart
-from localchat.serving.core.request import ResponseFormat
+from localchat.serving.core.request import ChatRequest, ResponseFormat
 from localchat.serving.engine.values import Constraint
 from tests.support.dialect_outputs import parse
 from tests.support.json_validator import is_valid, load

@@ -6,15 +6,15 @@ The parser makes all checks that need no model. The other interfaces for chats h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import field_error
 from ..core.events import OutputToken
 from ..core.fields import Fields, first_given
-from ..core.media import AUDIO, Attachment
+from ..core.media import AUDIO, note_of
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
-from ..core.request import TextRequest
+from ..core.request import ChatRequest
 from . import parts
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 
@@ -26,47 +26,6 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_token_budget", "thinking_budget",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ChatRequest(TextRequest):
-    """A validated chat request. A field is None if the request leaves it out."""
-
-    messages: tuple[dict[str, Any], ...] = ()  # `content` is text or absent, and no field is null.
-    attachments: tuple[Attachment, ...] = ()  # The images and sounds for which markers stand in the messages.
-    tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
-    tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.
-    tool_choice: str = "none"  # "none", "auto" or "required".
-    allowed: tuple[str, ...] = ()  # The names of the tools that may be called; empty for all.
-    parallel_tool_calls: bool = True
-    template_vars: Mapping[str, Any] = field(default_factory=dict)
-    chat_template: str | None = None
-    add_generation_prompt: bool = True
-    # Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning.
-    continue_final_message: bool | str = False
-    prefix: str = ""  # More text of the assistant prefill, after the last message (`response_prefix`).
-    splits_reasoning: bool = True  # Return reasoning in a separate field. False: it and its tags are content.
-    reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
-    reasoning_budget_message: str | None = None  # Appended to reasoning at the limit; None: the server's default.
-    thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
-
-    @property
-    def role(self) -> str:
-        last = str(self.messages[-1]["role"])
-        return "assistant" if self.add_generation_prompt or last == "user" else last
-
-    @property
-    def callable_tools(self) -> tuple[dict[str, Any], ...]:
-        """The tools that may be called. The prompt may show other tools, too."""
-        if self.tool_choice == "none":
-            return ()
-        return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
-
-    @property
-    def prefill(self) -> tuple[str, str]:
-        """The reasoning and the text of the assistant prefill."""
-        last = self.messages[-1] if self.continue_final_message else {}
-        return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
 
 
 def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
@@ -179,7 +138,7 @@ def _message(message: Fields) -> Iterator[dict[str, Any]]:
     if role not in ("assistant", "tool") or message.get("content") is not None:
         content = parts.read_text(message, "content", is_replayed=role in ("assistant", "tool"))
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
-        content = message.text("refusal") or (parts.note_of(AUDIO) if message.get("audio") else content)
+        content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
     older = message.object("function_call")

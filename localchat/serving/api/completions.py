@@ -7,34 +7,19 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import BadRequest, field_error
 from ..core.events import OutputEnd, OutputToken, ResponseHead
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
-from ..core.request import Input, TextRequest
+from ..core.request import CompletionRequest
 from .chat import read_text_request
 from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, logprob_entry
 from .parts import read_inputs
 
 MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
-
-
-@dataclass(frozen=True)
-class CompletionRequest(TextRequest):
-    prompts: tuple[Input, ...] = ()
-    suffix: str | None = None  # The text after the gap that the output fills (fill-in-the-middle); None: no gap.
-    suffix_field: str = "suffix"  # The field of the request that has the suffix, for errors.
-    # The names and texts of files shown before the prefix. If the context is too small, their beginning is cut.
-    files: tuple[tuple[str, str], ...] = ()
-    begun: str = ""  # Text at the start of the gap, which the output continues.
-    adds_special: bool = True  # Whether text prompts begin with the model's BOS.
-
-    @property
-    def n_choices(self) -> int:
-        return len(self.prompts) * self.params.n
 
 
 def parse_completion(body: Fields) -> CompletionRequest:

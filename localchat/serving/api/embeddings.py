@@ -12,26 +12,14 @@ from typing import Any
 from ..core.errors import field_error
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import is_token
-from ..core.request import Input
+from ..core.request import EmbeddingsRequest, RerankRequest, Vectors
 from .parts import read_inputs
-
-Vectors = Sequence["array[float]"]
 
 MAX_INPUTS = 2048  # OpenAI's limit.
 
 # Fields with only one supported value: vectors have Euclidean length 1, texts are not truncated (a text that is too
 # long is an error), and the model's BOS and EOS are added.
 UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_special_tokens": (True,)}
-
-
-@dataclass(frozen=True)
-class EmbeddingsRequest:
-    model: str
-    inputs: tuple[Input, ...]
-    dimensions: int | None  # Return only this many numbers of each vector; None: all.
-    as_base64: bool = False  # Encode vectors in base64 instead of as lists of numbers.
-    truncates: bool = False  # Cut inputs that are longer than the context. False: refuse them.
-    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
 
 
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
@@ -60,17 +48,6 @@ def _usage_body(n_tokens: int) -> dict[str, int]:
 
 def _base64(vector: array[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
-
-
-@dataclass(frozen=True)
-class RerankRequest:
-    """A query, and the documents to sort by relevance, in the format of Jina and Cohere."""
-
-    model: str
-    query: str
-    documents: tuple[str, ...]
-    top_n: int | None  # Return only this many documents; None: all.
-    returns_documents: bool  # Return the texts of the documents, too.
 
 
 def parse_rerank(body: Fields) -> RerankRequest:

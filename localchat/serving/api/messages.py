@@ -11,9 +11,10 @@ from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
+from ..core.request import ChatRequest
 from ..core.text import decode_json
 from . import parts
-from .chat import ChatRequest, ends_in_prefill
+from .chat import ends_in_prefill
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does

@@ -9,11 +9,11 @@ send their whole history with each request, so an error would end the conversati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from ..core.errors import BadRequest, field_error
 from ..core.fields import Fields, refuse_unsupported, show
-from ..core.media import AUDIO, IMAGE, Attachment
+from ..core.media import AUDIO, IMAGE, Attachment, note_of
 from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 from ..schema.check import Malformed, checked
@@ -73,17 +73,6 @@ def _media_source(part: Fields, kind: str) -> str:
     fields = value if isinstance(value, dict) else {"url": value}
     source = fields.get("data") or fields.get("url")
     return source if isinstance(source, str) else ""
-
-
-def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:
-    """Refuse the image, audio or file (`kind`) at `path` of the request. `modalities` are those of the model."""
-    supported = " and ".join(("text", *modalities)) if modalities else "only text"
-    raise field_error(path, f"is {kind}; this model supports {supported}: leave it out, or send text about it")
-
-
-def note_of(kind: str, reason: str = "this model supports only text") -> str:
-    """The note that replaces an image, audio or file (`kind`) in a replayed message."""
-    return f"[{kind}, left out: {reason}]"
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -171,7 +160,7 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
     callable = [tool for tool in listed.objects("tools") if tool.raw.get("type") in (None, "function", "custom")]
     named = [(tool, _chosen_name(tool, listed.at("tools"))) for tool in callable]
     # Chat completions skip custom tools.
-    offered = [tool["function"]["name"] for tool, _ in tools]
+    offered = {tool["function"]["name"] for tool, _ in tools}
     names = [name for tool, name in named if name in offered or tool.raw.get("type") != "custom"]
     if not names:
         listed.refuse("tools", "a list of at least one function")
@@ -180,12 +169,12 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
     """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
-    offered = [tool["function"]["name"] for tool, _ in tools]
+    offered = dict.fromkeys(tool["function"]["name"] for tool, _ in tools)
     if mode == "required" and not offered:
         raise field_error(field, f"is {show(body.raw[field])}, which needs 'tools'")
     for name in names:
         if name not in offered:
-            raise field_error(field, f"names {show(name)}; 'tools' offers {show(offered)}")
+            raise field_error(field, f"names {show(name)}; 'tools' offers {show([*offered])}")
     return {
         "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
         "tool_choice": mode if offered else "none", "allowed": tuple(names),

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from .errors import field_error
 
@@ -74,3 +76,14 @@ def _decoded(source: str) -> bytes:
         return base64.b64decode(re.sub(r"\s+", "", source) if "\n" in source else source, validate=True)
     except ValueError as error:
         raise ValueError(f"it is not valid base64 ({error})") from error
+
+
+def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:
+    """Refuse the image, audio or file (`kind`) at `path` of the request. `modalities` are those of the model."""
+    supported = " and ".join(("text", *modalities)) if modalities else "only text"
+    raise field_error(path, f"is {kind}; this model supports {supported}: leave it out, or send text about it")
+
+
+def note_of(kind: str, reason: str = "this model supports only text") -> str:
+    """The note that replaces an image, audio or file (`kind`) in a replayed message."""
+    return f"[{kind}, left out: {reason}]"

@@ -1,14 +1,19 @@
-"""Requests for generated text: what all interfaces share. Those of chats are in `ChatRequest` (api/chat.py)."""
+"""Requests as values: what the parsers of all interfaces make of a body, and what the rooms below them read."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from .media import Attachment
 from .params import GenerationParams
 
-# A prompt of a completion, or an input of an embedding: a text, or the ids of its tokens.
 Input = Union[str, "tuple[int, ...]"]
+"""A prompt of a completion, or an input of an embedding: a text, or the ids of its tokens."""
+Vectors = Sequence["array[float]"]
+"""The vectors of the inputs of an embedding."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +45,85 @@ class TextRequest:
     def n_choices(self) -> int:
         """The number of outputs."""
         return self.params.n
+
+
+@dataclass(frozen=True)
+class ChatRequest(TextRequest):
+    """A validated chat request. A field is None if the request leaves it out."""
+
+    messages: tuple[dict[str, Any], ...] = ()  # `content` is text or absent, and no field is null.
+    attachments: tuple[Attachment, ...] = ()  # The images and sounds for which markers stand in the messages.
+    tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
+    tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.
+    tool_choice: str = "none"  # "none", "auto" or "required".
+    allowed: tuple[str, ...] = ()  # The names of the tools that may be called; empty for all.
+    parallel_tool_calls: bool = True
+    template_vars: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    # Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning.
+    continue_final_message: bool | str = False
+    prefix: str = ""  # More text of the assistant prefill, after the last message (`response_prefix`).
+    splits_reasoning: bool = True  # Return reasoning in a separate field. False: it and its tags are content.
+    reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
+    reasoning_budget_message: str | None = None  # Appended to reasoning at the limit; None: the server's default.
+    thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
+
+    @property
+    def role(self) -> str:
+        last = str(self.messages[-1]["role"])
+        return "assistant" if self.add_generation_prompt or last == "user" else last
+
+    @property
+    def callable_tools(self) -> tuple[dict[str, Any], ...]:
+        """The tools that may be called. The prompt may show other tools, too."""
+        if self.tool_choice == "none":
+            return ()
+        allowed = set(self.allowed)
+        return tuple(tool for tool in self.tools if not allowed or tool["function"]["name"] in allowed)
+
+    @property
+    def prefill(self) -> tuple[str, str]:
+        """The reasoning and the text of the assistant prefill."""
+        last = self.messages[-1] if self.continue_final_message else {}
+        return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
+
+
+@dataclass(frozen=True)
+class CompletionRequest(TextRequest):
+    """A validated request for a text completion, or for fill-in-the-middle."""
+
+    prompts: tuple[Input, ...] = ()
+    suffix: str | None = None  # The text after the gap that the output fills (fill-in-the-middle); None: no gap.
+    suffix_field: str = "suffix"  # The field of the request that has the suffix, for errors.
+    # The names and texts of files shown before the prefix. If the context is too small, their beginning is cut.
+    files: tuple[tuple[str, str], ...] = ()
+    begun: str = ""  # Text at the start of the gap, which the output continues.
+    adds_special: bool = True  # Whether text prompts begin with the model's BOS.
+
+    @property
+    def n_choices(self) -> int:
+        return len(self.prompts) * self.params.n
+
+
+@dataclass(frozen=True)
+class EmbeddingsRequest:
+    """A validated request for embeddings."""
+
+    model: str
+    inputs: tuple[Input, ...]
+    dimensions: int | None  # Return only this many numbers of each vector; None: all.
+    as_base64: bool = False  # Encode vectors in base64 instead of as lists of numbers.
+    truncates: bool = False  # Cut inputs that are longer than the context. False: refuse them.
+    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
+
+
+@dataclass(frozen=True)
+class RerankRequest:
+    """A query, and the documents to sort by relevance, in the format of Jina and Cohere."""
+
+    model: str
+    query: str
+    documents: tuple[str, ...]
+    top_n: int | None  # Return only this many documents; None: all.
+    returns_documents: bool  # Return the texts of the documents, too.

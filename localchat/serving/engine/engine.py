@@ -1,8 +1,9 @@
 """The engine: one thread that runs the sequences of all requests on one model, step by step.
 
 A step drains the inbox, schedules, decodes, samples and delivers. The thread waits only when there is nothing to run.
-Only the engine thread uses the context of the backend. Every sequence ends with exactly one finish reason or error, on
-every path: a stop, a cancel, a failed step, a closed engine. The engine uses the `Backend` protocol, not llama.cpp.
+Only the engine thread uses the context of the backend. Every request ends exactly once, on every path: all of its
+sequences have a finish reason, a step failed, it was dropped, the engine was closed. The engine uses the `Backend`
+protocol, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from .batch import Batch, BatchChunk, MediaChunk, Sequence
+from .batch import Batch, BatchChunk, Sequence
 from .inputs import Inputs
 from .layouts import new_kv_cache
 from .protocols import Backend, DecodeFailed, NoFreeCells
@@ -70,9 +71,10 @@ class Engine:
     ):
         """The engine owns the backend and the encoder of images and sounds, and closes them.
 
-        `after_step` is called on the engine thread when the output of a step has been
-        delivered, before the next step is decoded, which waits for it. It passes the output on, or keeps it until it is
-        called with True: before a step that takes long, and when nothing runs."""
+        `after_step` is called on the engine thread when the output of a step has been delivered, before the next step
+        is decoded, which waits for it. It passes the output on, or keeps it until it is called with True: before a step
+        that takes long, and when nothing runs.
+        """
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
@@ -164,42 +166,8 @@ class Engine:
         empty prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model
         makes embeddings only.
         """
-        # Sequences with the same prompt share the same tuple, and those of one request the same biases.
-        prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
-        biases: dict[int, tuple[tuple[int, float], ...]] = {}
-        sequences: list[Sequence] = []
-        for index, request in enumerate(requests):
-            check()
-            if id(request.prompt) not in prompts:
-                prompts[id(request.prompt)] = self.inputs.prompt_of(request)
-            logit_bias = request.sampling.logit_bias
-            if id(logit_bias) not in biases:
-                biases[id(logit_bias)] = self.inputs.biases_of(logit_bias)
-            sequences.append(
-                self._sequence(index, request, *prompts[id(request.prompt)], biases[id(logit_bias)], deliver)
-            )
-        tokens = [prompts[id(request.prompt)][0] for request in requests]
-        # Media have no token ids.
-        shown = [[max(id, -1) for id in ids] if request.returns_ids else () for request, ids in zip(requests, tokens)]
-        return Generation(sequences, Prompts(list(map(len, tokens)), shown), end)
-
-    def _sequence(
-        self,
-        index: int,
-        request: GenerationRequest,
-        prompt: list[int],
-        chunks: list[MediaChunk],
-        biases: tuple[tuple[int, float], ...],
-        deliver: Callable[[StepOutput], None],
-    ) -> Sequence:
-        sampling = replace(request.sampling, logit_bias=biases)
-        request = replace(request, prompt=tuple(prompt), sampling=sampling)
-        max_tokens, n_ctx = request.params.max_tokens, self.facts.n_ctx
-        # Even with a limit of 0 one token is sampled, so that the prompt is computed.
-        limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
-        # On this thread, since parsing a large grammar would delay the engine thread.
-        sampler = self.backend.new_sampler(request)
-        return Sequence(0, prompt[:], limit, request, chunks=chunks, sampler=sampler, index=index, deliver=deliver)
+        sequences, prompts = self.inputs.sequences_of(requests, deliver, check)
+        return Generation(sequences, prompts, end)
 
     def start(self, generation: Generation) -> None:
         """Queues the sequences of a request. Raises EngineStopped if the engine is closed, EngineGone if it failed."""
@@ -222,8 +190,7 @@ class Engine:
         """Ends the engine before the next step, all sequences with EngineStopped. Does not wait."""
         self.post(_close)
 
-    def stats(self, timeout_s: float = 0) -> EngineStats:
-        """`timeout_s` is for an EngineProcess; this returns at once."""
+    def stats(self) -> EngineStats:
         n_active, n_idle = self._cache.n_cells()
         return replace(
             self._stats,

@@ -8,14 +8,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
 from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
-from .batch import MediaChunk
+from .batch import MediaChunk, Sequence
 from .protocols import Backend
-from .values import GenerationRequest, PromptPart, check_tokens
+from .values import GenerationRequest, PromptPart, Prompts, StepOutput, check_tokens
 
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
@@ -77,6 +78,42 @@ class Inputs:
         if self._encoder is None:
             raise NotSupported("this model supports only text: it has no projector", file.path)
         return self._encoder.prepared(file)
+
+    def sequences_of(
+        self,
+        requests: Many[GenerationRequest],
+        deliver: Callable[[StepOutput], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> tuple[list[Sequence], Prompts]:
+        """The sequences of one request, and their tokenized prompts; see `Engine.prepare`."""
+        # Sequences with the same prompt share the same tuple, and those of one request the same biases.
+        prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
+        biases: dict[int, tuple[tuple[int, float], ...]] = {}
+        sequences: list[Sequence] = []
+        for index, request in enumerate(requests):
+            check()
+            if id(request.prompt) not in prompts:
+                prompts[id(request.prompt)] = self.prompt_of(request)
+            logit_bias = request.sampling.logit_bias
+            if id(logit_bias) not in biases:
+                biases[id(logit_bias)] = self.biases_of(logit_bias)
+            sampling = replace(request.sampling, logit_bias=biases[id(logit_bias)])
+            tokens, chunks = prompts[id(request.prompt)]
+            with_tokens = replace(request, prompt=tuple(tokens), sampling=sampling)
+            # On this thread, since parsing a large grammar would delay the engine thread.
+            sampler = self._backend.new_sampler(with_tokens)
+            options: dict[str, Any] = {"chunks": chunks, "sampler": sampler, "index": index, "deliver": deliver}
+            sequences.append(Sequence(0, tokens[:], self._max_length(request, len(tokens)), with_tokens, **options))
+        tokenized = [prompts[id(request.prompt)][0] for request in requests]
+        # Media have no token ids.
+        shown = [[max(token, -1) for token in ts] if r.returns_ids else () for r, ts in zip(requests, tokenized)]
+        return sequences, Prompts(list(map(len, tokenized)), shown)
+
+    def _max_length(self, request: GenerationRequest, n_prompt: int) -> int:
+        """The limit of prompt and output together."""
+        max_tokens, n_ctx = request.params.max_tokens, self._backend.facts.n_ctx
+        # Even with a limit of 0 one token is sampled, so that the prompt is computed.
+        return n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
 
     def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what

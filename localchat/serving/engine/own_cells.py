@@ -55,14 +55,15 @@ class OwnCells(KVCache):
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
-        return Match(best.slot, length, n_exact=_n_exact(sequence, best.n_common, best.prefix.n_exact))
+        n_exact = min(_n_exact(sequence, best.n_common, best.prefix.n_exact), length)
+        return Match(best.slot, length, n_exact=n_exact)
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
         n_common = n_common_of(running.tokens, sequence.tokens[:-1])
-        is_exact = self._prefix(running.slot or 0).n_exact == running.n_computed
-        return _n_reusable(sequence, n_common, n_common if is_exact else 0)
+        n_exact = self._prefix(running.slot or 0).n_exact
+        return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
         prefix = self._prefix(chunk.slot)
@@ -230,7 +231,8 @@ def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -
     n_most = sequence.whole(min(n_common, n_exact))
     # Where the common tokens end at an image of this prompt alone, the other text may go on.
     starts = {span.start for span in sequence.spans}
-    start = max(edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
+    edges = (edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
+    start = max(edges, default=0)
     end = min(edge for edge in sequence.edges if edge > start)
     n_in_part = min(n_most, end - n_left) - start
     return start + max(n_in_part - n_in_part % TILE_ROWS, 0)

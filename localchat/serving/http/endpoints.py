@@ -29,7 +29,7 @@ from ..core import errors
 from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
 from ..core.mailbox import Mailbox
-from ..core.request import TextRequest
+from ..core.request import CompletionRequest, TextRequest
 from ..core.text import printable
 from ..engine.values import EngineGone
 from ..loading.options import Options
@@ -200,7 +200,7 @@ class Endpoints:
                 if not ollama.asks_for_text(request):
                     self._load_or_unload(exchange, request, encoder_type, stream, mailbox)
                     return
-                start: Any = start_text if isinstance(request, completions.CompletionRequest) else start_chat
+                start: Any = start_text if isinstance(request, CompletionRequest) else start_chat
                 start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, mailbox=mailbox)
                 run: GenerationRun = self._used(exchange, request, start_for, mailbox)
                 exchange.id = run.head.id

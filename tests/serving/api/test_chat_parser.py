@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localchat.serving.api.chat import ChatRequest, parse_chat
+from localchat.serving.api.chat import parse_chat
 from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.params import parse_default
-from localchat.serving.core.request import ResponseFormat
+from localchat.serving.core.request import ChatRequest, ResponseFormat
 from tests.support.chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, values_of
 
 

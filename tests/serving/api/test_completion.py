@@ -236,14 +236,16 @@ def test_infill_makes_a_fim_prompt(facts: dict[str, Any], fields: dict[str, Any]
     assert (body["content"], body["tokens_evaluated"]) == (prompt, len(prompt))
 
 
-@pytest.mark.parametrize("fields", [{}, {"n_predict": 0}, {"n_predict": -1}], ids=["no limit", "limit 0", "limit -1"])
-def test_context_of_other_files_is_cut_and_leaves_a_token_for_the_output(fields: dict[str, Any]):
+@pytest.mark.parametrize(
+    ("fields", "n_output"), [({}, 32), ({"n_predict": 0}, 1), ({"n_predict": -1}, 32), ({"n_predict": 50}, 50)]
+)
+def test_context_of_other_files_is_cut_and_leaves_room_for_the_output(fields: dict[str, Any], n_output: int):
     files = [{"filename": "a.py", "text": "x = 1\n" * 100}]
     with serving(n_ctx=128, fim={"fim_tokens": (1, 2, 3)}) as running:
         status, body = ask(running.port, "/infill", {**GAP, "input_extra": files, **fields})
         assert status == 200, body
         assert running.last_prompt.endswith("\x01x\x02y\x03")
-        assert 100 < len(running.last_prompt) < 128
+        assert len(running.last_prompt) == 128 - n_output
 
 
 def test_model_file_has_the_fim_tokens(tmp_path: Path):

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.ollama import parse_generate, parse_ollama
-from localchat.serving.core.request import ResponseFormat
+from localchat.serving.core.request import CompletionRequest, ResponseFormat
 from tests.support.chat_requests import ignored, read, values_of
 from tests.support.exchanges import ask
 from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, generating, serving

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -183,6 +184,21 @@ def test_store_is_bounded_in_bytes():
     for id in ("resp_2", "resp_4"):
         with pytest.raises(NotFound):
             store.get(id)
+
+
+def test_store_takes_no_more_memory_than_it_counts():
+    store = ResponseStore(max_bytes=1_000_000)
+    tracemalloc.start()
+    try:
+        items = [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": f"{i}"}]} for i in range(50)
+        ]
+        for i in range(500):
+            store.put(response(f"resp_{i}"), json.loads(json.dumps(items)))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 1.3 * 1_000_000
 
 
 def test_store_is_read_while_other_threads_change_it():

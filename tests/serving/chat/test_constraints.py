@@ -11,7 +11,6 @@ import pytest
 
 from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
-from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.chat.constraints import constraint as constraint_module
 from localchat.serving.chat.constraints.constraint import constraint_for, plain_constraint
@@ -21,6 +20,7 @@ from localchat.serving.core.errors import BadRequest, NotSupported
 from localchat.serving.core.events import ContentDelta, ReasoningDelta
 from localchat.serving.core.fields import Fields
 from localchat.serving.core.params import GenerationParams
+from localchat.serving.core.request import CompletionRequest
 from tests.support import constraints as support
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import PLAIN, PROMPT, TOOLS, check_fits, constraint_of, fits, formatted, required

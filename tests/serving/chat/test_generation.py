@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
@@ -18,6 +17,7 @@ from localchat.serving.core import scan
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, PromptProgress, SampledTokens
 from localchat.serving.core.mailbox import Mailbox
+from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine.values import End, EngineError, StepOutput
 from tests.support import engines
 from tests.support.dialect_outputs import cuts, text_of

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.dialect import Dialect
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.start import reasoning_budget
 from localchat.serving.core.events import ReasoningDelta
+from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.reasoning import ReasoningTracker
 from tests.support.dialect_outputs import GOLDEN, TOOLS, parse, parser, text_of

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatEncoder, ChatRequest
+from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core.events import ContentDelta, PromptProgress, ResponseHead, SampledTokens, Usage
+from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine import delivery
 from localchat.serving.engine.values import End, StepOutput
 from tests.support.engines import events_of, output_of

@@ -12,6 +12,7 @@ import pytest
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.mailbox import Mailbox
+from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.pace import Pace
 from localchat.serving.engine.values import EngineError, GenerationRequest
@@ -169,7 +170,8 @@ def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[st
 
 @pytest.mark.parametrize("seed", range(6))
 def test_sequences_with_several_sets_of_adapters_have_the_tokens_of_each_alone(seed: int):
-    """The backend checks with which adapters each cell was computed, also where prefixes and slots move."""
+    """The backend checks with which adapters each cell was computed, also where prefixes and slots move, and where
+    memory is too short for that."""
     random_ = random.Random(seed)
     is_unified = seed % 2 == 0
     backend = FakeBackend(
@@ -180,7 +182,10 @@ def test_sequences_with_several_sets_of_adapters_have_the_tokens_of_each_alone(s
         for i in range(60):
             texts.append(random_.choice(["", "a" * 80, "b" * 150]) + "xyz"[i % 3] * random_.randint(1, 40))
             adapters = random_.choice([(), ((0, 1.0),), ((0, 0.5), (1, 1.0))])
-            generations.append(submit(engine, request(texts[-1], adapters=adapters)))
+            sampling = SamplingParams(seed=random_.choice([None, 1]))
+            options = {"adapters": adapters, "sampling": sampling, "cache_prompt": random_.random() < 0.9}
+            generations.append(submit(engine, request(texts[-1], **options)))
+            backend.failing = random_.choice([set(), set(), {"state"}, {"set_state"}])
             for _ in range(random_.randint(0, 30)):
                 engine.step()
         step_until_idle(engine)

@@ -1,5 +1,6 @@
 """The scheduler on fake cells, stepped by hand: prompts beside running sequences, cached prefixes, sets of adapters."""
 
+import itertools
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import GenerationParams, SamplingParams
-from localchat.serving.engine.batch import TILE_ROWS, Batch, CacheLimits, Sequence
+from localchat.serving.engine.batch import TILE_ROWS, Batch, CacheLimits, MediaChunk, Sequence
 from localchat.serving.engine.layouts import new_kv_cache
 from localchat.serving.engine.protocols import NoFreeCells
 from localchat.serving.engine.scheduler import Scheduler
@@ -226,6 +227,10 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "adapters": ({}, OF_SETS),
     "adapters, no truncation": ({"can_truncate": False}, OF_SETS),
     "prefix without a seed": (STREAMS, [(LONG, 0), (FORKED, 70), (FORKED, 64, SEEDED)]),
+    "a longer prompt after one with a seed": (
+        STREAMS,
+        [(LONG, 0), (LONG, 64, SEEDED), ([*LONG, *LONG], 150), (TWICE, 128, SEEDED)],
+    ),
     "a short end without a seed": (STREAMS, [(LONG, 0), (LONG[:100], 99), ([*LONG[:99], *THRICE], 64, SEEDED)]),
 }
 
@@ -398,27 +403,85 @@ def test_sequence_that_cannot_be_moved_stays_where_it_is(operation: str):
     assert [one.n_sampled for one in scheduler.running] == [11, 11]
 
 
+def test_long_prompt_and_images_go_on_beside_ever_new_short_prompts():
+    scheduler = new_scheduler(50_000, 8, 2048, is_unified=False)
+    long, seeing = sequence(1, 3000), with_images(2, [5, *[-2] * 600])
+    scheduler.add(long, seeing)
+    n_steps = 0
+    while not (long.n_sampled and seeing.n_sampled):
+        scheduler.add(sequence(n_steps + 10, 100))
+        scheduler.step()
+        for one in [one for one in scheduler.running if one.n_sampled and one not in (long, seeing)]:
+            scheduler.remove(one)
+        n_steps += 1
+    assert n_steps < 4 * (3000 // 192 + 1)
+
+
+def test_prompt_with_a_seed_does_not_wait_for_cells_that_it_cannot_reuse():
+    scheduler = new_scheduler(50_000, 8, 2048, is_unified=False)
+    first = with_prompt(1, LONG[:50])
+    scheduler.add(first)
+    scheduler.step()
+    scheduler.remove(first)
+    prompt = [*LONG, *range(2000, 3000)]
+    second, third = with_prompt(2, prompt), with_prompt(3, prompt, **SEEDED)
+    scheduler.add(second, third)
+    scheduler.step()
+    assert (second.n_cached, scheduler.running) == (50, [second, third])
+
+
+# Images by their cells: the number of cells and of positions, and whether they are causal.
+IMAGES = {-1: (40, 40, True), -2: (100, 100, True), -3: (70, 70, False), -4: (36, 6, True)}
+
+
+def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
+    """A sequence whose prompt are these tokens, without images that are cut."""
+    prompt: list[int] = []
+    chunks: list[MediaChunk] = []
+    for token, run in itertools.groupby(tokens):
+        n_cells, n_positions, is_causal = IMAGES.get(token, (1, 1, True))
+        n_whole = len(list(run)) // n_cells
+        prompt += [token] * n_whole * n_cells
+        if token < 0:
+            chunks += [MediaChunk(n_cells, n_positions, is_causal, cell=token, rows=b"encoded")] * n_whole
+    return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
+
+
+def parts_of(sequence: Sequence) -> Iterable[tuple[int, int]]:
+    """The start and the end of each text and image of a prompt."""
+    edges = sorted({0, sequence.n_prompt, *(edge for span in sequence.spans for edge in (span.start, span.end))})
+    return zip(edges, edges[1:])
+
+
+@pytest.mark.parametrize("images", [[], list(IMAGES)], ids=["text", "images"])
 @pytest.mark.parametrize("seed", range(20))
-def test_random_repeatable_prompts_are_computed_as_without_a_cached_prefix(seed: int):
-    """Whole chunks first, then smaller ones, whatever runs and ran before."""
+def test_prompts_with_a_seed_are_computed_as_without_a_cached_prefix(seed: int, images: list[int]):
+    """Each text and image in passes of a tile or more, unless it is shorter, whatever runs and ran before."""
     random_ = random.Random(seed)
     scheduler = new_scheduler(8000, 4, 2048, n_idle=random_.choice([1, 4]), is_unified=False)
+    scheduler.cells.row_s = random_.choice([0.0001, 0.01])
     texts: list[list[int]] = [[]]
-    for id in range(60):
-        text = random_.choice(texts)[: random_.choice([64, 100, 1000])]
-        prompt = [*text, *random_.choices(range(3), k=random_.choice([1, 2, 20, 64, 150]))]
-        if len(prompt) < 800:
-            scheduler.add(with_prompt(id, prompt, 1000, **random_.choice([SEEDED, GREEDY, {}])))
+    n_reused = 0
+    for id in range(80):
+        tokens = random_.choice(texts)[: random_.choice([64, 100, 150, 1000])]
+        tokens = [*tokens, *random_.choices(range(3), k=random_.choice([0, 1, 2, 20, 64, 150]))]
+        for image in random_.choices(images, k=random_.choice([0, 1, 2])) if images else ():
+            tokens += [*[image] * IMAGES[image][0], *random_.choices(range(2), k=random_.choice([1, 40, 70]))]
+        if len(tokens) < 800:
+            scheduler.add(with_images(id, tokens, **random_.choice([SEEDED, SEEDED, {}])))
         for _ in range(random_.randint(0, 12)):
             scheduler.step()
             for one in [one for one in scheduler.running if one.n_sampled]:
-                n_rows = [cell.n_rows for cell in scheduler.cells.slots[one.slot or 0]][: one.n_prompt]
-                if one.request.sampling.seed is not None:
-                    assert {n >= TILE_ROWS for n in n_rows} == {one.n_prompt >= TILE_ROWS}
+                n_rows = [cell.n_rows for cell in scheduler.cells.slots[one.slot or 0]]
+                if one.request.sampling.seed is not None and one.n_sampled == 1:
+                    n_reused += one.n_cached or 0
+                    for start, end in parts_of(one):
+                        assert {n >= TILE_ROWS for n in n_rows[start:end]} == {end - start >= TILE_ROWS}
                 if one.n_sampled == one.id % 40 + 1:
                     texts.append(one.tokens[: one.n_computed])
                     scheduler.remove(one)
-    assert len(texts) > 20
+    assert len(texts) > 15
+    assert n_reused > 0
 
 
 # Sets of adapters.

@@ -93,8 +93,11 @@ class ChannelParser(OutputParser):
 
 @dataclass(frozen=True)
 class ChannelDialect(Dialect):
-    """A family whose output is messages with headers. The header of reasoning has the text before <|message|> in its
-    start tag. `also_dropped` has the markers that end a message."""
+    """A family whose output is messages with headers.
+
+    The header of reasoning has the text before <|message|> in its start tag. `also_dropped` has the markers that end a
+    message.
+    """
 
     section_markers: tuple[str, ...] = (START, CHANNEL)
     calls_start: str = START + "assistant"
@@ -106,6 +109,7 @@ class ChannelDialect(Dialect):
         return (*self.dropped, *self.openers)
 
     def is_reasoning(self, header: str) -> bool:
+        """Whether the message with this header is reasoning."""
         return self.reasoning.start.removesuffix(MESSAGE) in header and "to=functions" not in header
 
     def prompt_end(self, prompt: str) -> PromptEnd:

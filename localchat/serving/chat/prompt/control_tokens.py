@@ -39,7 +39,7 @@ class ControlTokens:
         # The beginnings and the ends of tokens, and all parts that do not have the last character.
         self._beginnings = {text[:n] for text in texts for n in range(1, len(text))}
         self._ends = {text[n:] for text in texts for n in range(1, len(text))}
-        self._parts = {text[n:] for text in self._beginnings for n in range(len(text))}
+        self._inner_parts = {text[n:] for text in self._beginnings for n in range(len(text))}
 
     def marked(self, value: Any, template_words: frozenset[str] = frozenset()) -> Any:
         """A copy of a JSON value with markers in its strings.
@@ -58,7 +58,7 @@ class ControlTokens:
     def _marked_text(self, text: str, template_words: frozenset[str]) -> str:
         inner = text.strip()  # A template may strip a text and print it beside another one.
         marked = self._pattern.sub(lambda match: _START + match[0] + _END, inner)
-        if inner in self._parts and inner not in template_words:
+        if inner in self._inner_parts and inner not in template_words:
             marked += _END
         else:
             sizes = range(1, min(self._longest, len(inner) + 1))

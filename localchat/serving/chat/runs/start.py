@@ -9,14 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...api.chat import ChatRequest
-from ...api.completions import CompletionRequest
-from ...api.parts import note_of, refuse_media
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
 from ...core.mailbox import Mailbox
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, read_attachment
-from ...core.request import Input
+from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, note_of, read_attachment, refuse_media
+from ...core.request import ChatRequest, CompletionRequest, Input
 from ...engine.engine_client import EngineClient
 from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
@@ -27,6 +24,9 @@ from ..model import Model
 from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
 from .generation import GenerationRun, Output, PlainText, wire_errors
+
+# Without a length limit, the output of a FIM prompt with other files has at least this share of the context.
+_OUTPUT_SHARE = 4
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
@@ -229,9 +229,11 @@ def _prompt(engine: EngineClient, request: CompletionRequest, given: Input, mail
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
     files: Sequence[int] = ()
     if request.files:
-        # Of the other files, only the end that fits is used.
+        # Of the other files, only the end that fits is used, and leaves room for the output.
         n_gap = engine.count_tokens((*first, *gap), mailbox, add_bos=request.adds_special)
-        n_left = facts.n_ctx - n_gap - max(request.params.max_tokens or 0, 1)
+        max_tokens = request.params.max_tokens
+        n_output = facts.n_ctx // _OUTPUT_SHARE if max_tokens is None else max(max_tokens, 1)
+        n_left = facts.n_ctx - n_gap - n_output
         files = engine.tokenize_prompt(_file_parts(facts, request.files), mailbox)[-n_left:] if n_left > 0 else ()
     return (*first, *files, *gap)
 

@@ -6,9 +6,9 @@ import math
 from array import array
 from collections.abc import Sequence
 
-from ...api.embeddings import EmbeddingsRequest, RerankRequest, Vectors
 from ...core import errors
 from ...core.mailbox import Mailbox
+from ...core.request import EmbeddingsRequest, RerankRequest, Vectors
 from ..model import Model
 
 
