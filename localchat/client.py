@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import Arguments, Completion, Prompt, TextPrompt, Texts
+from .request.arguments import Arguments
+from .request.completion import Completion
 from .request.models import Model, fetch_models
 from .request.options import (
     OPTIONS_OF,
@@ -25,6 +26,7 @@ from .request.options import (
     describe_options,
     set_options,
 )
+from .request.prompts import Prompt, TextPrompt, Texts
 from .request.response import Response
 from .streams import BaseStream, Stream
 from .transport.call import Call

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
 from ..files import read_messages, write_messages
-from ..request.completion import Prompt, as_messages, n_system, reusable
+from ..request.arguments import reusable
+from ..request.prompts import Prompt, as_messages, n_system
 from .tool_run import AsyncToolRun, ToolRun
 from .tools import AnyTool
 

@@ -13,8 +13,9 @@ from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent, ToolCall
 from ..reply.truncation import check_not_cut, is_cut
 from ..request import media
-from ..request.completion import Completion, Prompt, take_media
+from ..request.completion import Completion
 from ..request.options import check_count
+from ..request.prompts import Prompt, take_media
 from ..streams import AsyncEvents, BlockingEvents, Events
 from ..transport.sockets import run_blocking
 from .tools import AnyTool, OnCall, Prepared, ToolResult, in_thread, prepare, refuse_awaitable, run_call, tools_by_name

@@ -18,8 +18,9 @@ from ...schema.enforce import json_rule
 from ...schema.patterns import whole_text
 from ...schema.types import STRING, is_free, restrictions, types_at
 from ...schema.walk import DEFINITIONS, target_of
+from ..dialects.bare_text import value_json
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
-from ..dialects.values import GEMMA_QUOTE, value_json
+from ..dialects.values import GEMMA_QUOTE
 from .lark import ANY, Rules, regex_literal, seq, text_regex
 
 # The arguments of Gemma 4, which are in braces. Lists and objects in them are JSON, which the parser accepts too.
