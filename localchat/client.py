@@ -79,7 +79,7 @@ class BaseClient:
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
         client._options = {**self._options, **set_options(options), **added}
         client._settings = new = Settings(**client._options, environment=old.environment)
-        new.learn(old)
+        new.share(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
         return client

@@ -41,7 +41,7 @@ class Completion(Arguments):
             from ..schema.response_format import ExpectedValue  # Few programs need it.
 
             del fields["response_format"]
-            self.expected = ExpectedValue(response_format, settings.accepted_formats)
+            self.expected = ExpectedValue(response_format, settings.server.accepted_formats)
 
     def _read_prompt(self, prompt: Any, what: str) -> Any:
         """The messages of a chat, or the prompt of `complete` as it is."""
@@ -76,13 +76,13 @@ class Completion(Arguments):
         body = {**({} if model is None else {"model": model}), **prompt, **fields}
         body.setdefault("stream", True)
         stream_options = body.pop("stream_options", {"include_usage": True})
-        if body["stream"] and stream_options and self._settings.takes_stream_options:
+        if body["stream"] and stream_options and self._settings.server.takes_stream_options:
             body["stream_options"] = stream_options
         return body
 
     async def send(self, call: Call) -> None:
         """Send the request. If the server refuses a field, repeat it without the field."""
-        settings, expected = self._settings, self.expected
+        server, expected = self._settings.server, self.expected
         if self._media:  # Their files are read in a thread.
             from .media import attach
 
@@ -103,14 +103,14 @@ class Completion(Arguments):
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
-                if self.names_model or model is None or model != settings.found_model:
+                if self.names_model or model is None or model != server.model:
                     raise
-                settings.found_model = None  # The server may have another model now.
+                server.model = None  # The server may have another model now.
                 body["model"] = await self.model(call)
                 if body["model"] in (None, model):
                     raise
         for field in refused:
-            setattr(settings, field, False)
+            setattr(server, field, False)
         if expected is not None:
             expected.accept()
 
@@ -122,7 +122,7 @@ def _is_wire_format(response_format: Any) -> bool:
 
 
 def _drop_refused(body: dict[str, Any], error: StatusError) -> str:
-    """Remove a field that a strict server refuses; return the name of the setting for it, "" if there is none."""
+    """Remove a field that a strict server refuses; return the name of its ServerTraits, "" if there is none."""
     named = [message for message in body.get("messages", ()) if message.get("role") == "tool" and "name" in message]
     if "stream_options" in body and "stream_options" in error.body:
         del body["stream_options"]

@@ -21,6 +21,8 @@ _OPEN_HEADERS = re.compile(
     "accept(-.*)?|user-agent|content-.*|cache-control|referer|http-referer|origin|host|date|x-title|.*-version|"
     ".*-beta|.*-organization|.*-project"
 )
+# The names of added headers in which also a word is a secret, in lower case.
+_CREDENTIAL_HEADERS = re.compile("auth|cookie|key|token|secret|passw|credential|session|signature")
 # The names of authentication schemes, which stand before the secret of a header.
 _SCHEME = re.compile(r"(?i:bearer|basic|token|digest|key|apikey|negotiate)")
 
@@ -53,15 +55,15 @@ def secrets_of_url(url: str) -> Iterator[str]:
 def secrets_of_headers(headers: Mapping[str, str]) -> Iterator[str]:
     """The values of headers that may be secrets: each as a whole and its parts, such as those of cookies."""
     for name, value in headers.items():
-        if not _OPEN_HEADERS.fullmatch(name.lower()):
-            yield value
-            for part in re.split(r"[\s;,]+", value):
-                if not _SCHEME.fullmatch(part):
-                    yield part
-                    yield part.partition("=")[2]
-            scheme, _, credentials = value.partition(" ")
-            if scheme.lower() == "basic":
-                yield from _basic_credentials(credentials)
+        if _OPEN_HEADERS.fullmatch(name.lower()):
+            continue
+        parts = [part for part in re.split(r"[\s;,]+", value) if not _SCHEME.fullmatch(part)]
+        texts = [value, *parts, *(part.partition("=")[2] for part in parts)]
+        has_credentials = _CREDENTIAL_HEADERS.search(name.lower()) is not None
+        yield from (text for text in texts if has_credentials or not text.isalpha())
+        scheme, _, credentials = value.partition(" ")
+        if scheme.lower() == "basic":
+            yield from _basic_credentials(credentials)
 
 
 def _basic_credentials(encoded: str) -> Iterator[str]:

@@ -98,11 +98,18 @@ def test_masking_takes_linear_time():
         ({"Authorization": "Basic " + base64.b64encode(f"ada:{SECRET}".encode()).decode()}, [SECRET, f"ada:{SECRET}"]),
         ({"Cookie": f"theme=dark; session={SECRET}"}, [SECRET]),
         ({"X-Whatever": f"a b {SECRET}"}, [SECRET]),
+        ({"X-Auth-Token": "topsecret"}, ["topsecret"]),
+        ({"Authorization": "Bearer topsecret"}, ["topsecret"]),
     ],
 )
 def test_secrets_of_headers(headers: Any, secrets: Any):
     assert set(secrets) <= set(secrets_of_headers(headers))
     assert not {"Bearer", "Basic", "text/csv"} & set(secrets_of_headers(headers))
+
+
+def test_words_in_headers_that_are_no_credentials_are_no_secrets():
+    found = set(secrets_of_headers({"X-Team": "research platform", "X-Environment": "production"}))
+    assert not found & {"research", "platform", "production"}
 
 
 def test_secrets_of_a_url_are_its_userinfo_and_the_values_of_its_query():

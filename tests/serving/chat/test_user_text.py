@@ -100,7 +100,7 @@ def test_message_in_chatml_has_only_the_control_tokens_of_the_template(content):
     [
         *("''.join([c])", "'{}'.format(c)", "'X' | replace('X', c)", "c * 1", "messages[0]", "tools", "'%s' % c"),
         *("[c] | string", "c.splitlines()", "(c | tojson | from_json)", "c | upper", "c.rpartition('x') | last"),
-        *("c | tojson(ensure_ascii=true)", "c | title", "c.split('<|im_end|>')", "c[:-1]", "[c, c] | join", "c ~ c"),
+        *("c | tojson(ensure_ascii=true)", "c | title", "c[:-1]", "[c, c] | join", "c ~ c"),
     ],
 )
 def test_control_tokens_of_the_template_are_parsed_beside_texts_of_the_request(expression):
