@@ -33,12 +33,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
-def crash(engine: Any) -> None:
-    """End an engine as the crash of its process does."""
-    engine.end(EngineDied("a crash"))
-    engine.close()
-
-
 def started_with(*options: dict[str, Any]) -> pytest.MarkDecorator:
     """Each of these is the options of a server."""
     return pytest.mark.parametrize("server", options, indirect=True, ids=str)
@@ -402,7 +396,7 @@ def test_crash_of_a_model_in_use_gives_its_place_to_the_model_that_waits(server)
     with server.service.using(server.service.find("one")) as crashing, server.service.using(server.service.find("two")):
         waiting = server.later(server.chat, "three")
         server.wait("three", "loading")
-        crash(crashing.engine)
+        crashing.engine.crash()
         again = server.later(server.chat, "one")  # The request notices the crash.
         assert waiting.result(30)[0] == 200
     assert again.result(30)[0] == 200
@@ -549,7 +543,7 @@ def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_
                         assert not model.engine.engine.backend.is_closed or model.engine.has_died
                         n_used += 1
                         if action < 0.05:
-                            crash(model.engine)
+                            model.engine.crash()
                 elif action < 0.75:
                     server.service.load(served)
                 elif action < 0.9:
