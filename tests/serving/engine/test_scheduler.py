@@ -414,7 +414,7 @@ def test_long_prompt_and_images_go_on_beside_ever_new_short_prompts():
         for one in [one for one in scheduler.running if one.n_sampled and one not in (long, seeing)]:
             scheduler.remove(one)
         n_steps += 1
-    assert n_steps < 4 * (3000 // 192 + 1)
+        assert n_steps < 4 * (3000 // 192 + 1)
 
 
 def test_prompt_with_a_seed_does_not_wait_for_cells_that_it_cannot_reuse():
@@ -445,6 +445,17 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
         if token < 0:
             chunks += [MediaChunk(n_cells, n_positions, is_causal, cell=token, rows=b"encoded")] * n_whole
     return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
+
+
+@pytest.mark.parametrize("n_prompt", [5, 800], ids=["a stream", "a long prompt"])
+def test_text_and_images_alternate_in_one_buffer(n_prompt: int):
+    scheduler = new_scheduler(50_000, 4, 128)
+    text, seeing = sequence(1, n_prompt), with_images(2, [-2] * 500)
+    scheduler.add(text)
+    scheduler.step()
+    scheduler.add(seeing)
+    steps = [{chunk.sequence for chunk in scheduler.step().chunks} for _ in range(8)]
+    assert steps == [{seeing}, {text}] * 4
 
 
 def parts_of(sequence: Sequence) -> Iterable[tuple[int, int]]:
