@@ -22,7 +22,7 @@ from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
 from ..chat.model import Model, check_listed
-from ..chat.runs.generation import GenerationRun, wire_errors
+from ..chat.runs.generation import GenerationRun, naming_field
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
 from ..chat.runs.vectors import embed_inputs, score_documents
 from ..core import errors
@@ -359,7 +359,7 @@ class Endpoints:
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
     options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
-    with wire_errors("content"):
+    with naming_field("content"):
         ids = model.engine.tokenize(request.text, mailbox, **options)
     return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
 
