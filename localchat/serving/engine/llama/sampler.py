@@ -211,7 +211,7 @@ class Sampler:
             return 0.0, [(token, 0.0)][:n_top]
         candidates = self._sampled_from
         (probability,) = candidates["p"][candidates["id"] == token]
-        likeliest = [(int(one["id"]), math.log(one["p"])) for one in candidates[:n_top] if one["p"] > 0]
+        likeliest = [(int(id), math.log(p)) for id, _, p in candidates[:n_top] if p > 0]
         return math.log(probability), likeliest
 
     def _find_biased(self) -> None:
