@@ -26,7 +26,8 @@ class Exchange:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             await operations.run(operations.driver.write, self._connection, request)
         while not response.status:
-            data = await self._receive()
+            data = await operations.run(operations.driver.read, self._connection)
+            operations.end_read()
             if not data and not response.begun:
                 raise ConnectionResetError("the connection was closed")
             if not data:
@@ -40,8 +41,10 @@ class Exchange:
             return data
         if self.response.framing_error:
             raise ProtocolError(self.response.framing_error)
+        operations = self._operations
         try:
-            data = await self._receive()
+            data = await operations.run(operations.driver.read, self._connection)
+            operations.end_read()
         except TimedOut:  # It is an OSError too.
             raise
         except OSError as error:
@@ -60,10 +63,3 @@ class Exchange:
         """Whether another request can be sent on the connection."""
         response = self.response
         return response.ended and response.keeps_alive and not response.surplus
-
-    async def _receive(self) -> bytes:
-        operations = self._operations
-        data: bytes = await operations.run(operations.driver.read, self._connection)
-        operations.deadlines.pause()
-        operations.check_cancelled()  # A cancel ends the connection, which would look like the end of the response.
-        return data

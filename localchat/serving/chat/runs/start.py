@@ -113,8 +113,13 @@ def _with_media(model: Model, request: ChatRequest, mailbox: Mailbox) -> tuple[C
         notes[i] = note_of(attachment.kind, error.message)
 
     modalities = model.engine.facts.modalities
+    # Agents send a screenshot with each step. If there are too many files, the oldest replayed ones are left out.
+    replayed = [i for i, attachment in enumerate(request.attachments) if attachment.is_replayed]
+    too_old = set(replayed[: max(len(request.attachments) - MAX_MEDIA, 0)])
     for i, attachment in enumerate(request.attachments):
-        if ("image" if attachment.kind == IMAGE else "audio") in modalities:
+        if i in too_old:
+            notes[i] = note_of(attachment.kind, f"the limit is {MAX_MEDIA} images and sounds, and newer ones follow")
+        elif ("image" if attachment.kind == IMAGE else "audio") in modalities:
             try:
                 media[i] = read_attachment(attachment)
             except errors.BadRequest as error:
