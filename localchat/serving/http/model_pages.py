@@ -62,12 +62,14 @@ class ModelEndpoints:
 
     def _all(self, entry: Callable[..., Any]) -> Sequence[Any]:
         """The entries of all models and adapters."""
-        return [entry(served, adapter) for served in self.service.served() for adapter in (None, *served.file.adapters)]
+        return [
+            entry(served, adapter) for served in self.service.all_models() for adapter in (None, *served.file.adapters)
+        ]
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
         models = []
-        for served in self.service.served():
+        for served in self.service.all_models():
             model = served.model
             if model is not None:
                 left_s = 0 if served.unload_requested else max(served.expires_at - self.service.clock(), 0)
