@@ -215,9 +215,9 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
         {"can_truncate": False, "n_parallel": 1, "n_idle": 3},
         [(SYSTEM, 0), ([9, *SYSTEM], 0), (SYSTEM, 49), ([8, *SYSTEM], 0), ([9, *SYSTEM], 0)],
     ),
-    "no truncation, and the same prompt again": (
+    "no truncation, and the same prompt computed again": (
         {"can_truncate": False, "n_parallel": 1, "n_idle": 5},
-        [(SYSTEM, 0), ([9, *SYSTEM], 0), (SYSTEM, 49), (SYSTEM, 49), (SYSTEM, 49), ([9, *SYSTEM], 50)],
+        [(SYSTEM, 0), ([9, *SYSTEM], 0), *[(SYSTEM, 0, UNCACHED)] * 3, ([9, *SYSTEM], 50)],
     ),
     # If sequences have their own cells, requests with a seed reuse whole tiles, and compute a tile or more.
     "repeated": (STREAMS, [(LONG, 0, SEEDED), (LONG, 64, SEEDED), (LONG, 149, GREEDY), (LONG, 149)]),
@@ -287,8 +287,79 @@ def test_cells_of_an_idle_prefix_count_once_it_is_in_use():
     scheduler.remove(first)
     second = with_prompt(2, [*range(1000, 1060), 7], 80)
     scheduler.add(second, sequence(3, 40, 60))
-    scheduler.step()
+    scheduler.schedule()
     assert (scheduler.running, second.n_cached) == ([second], 60)
+
+
+@pytest.mark.parametrize(("n_prompt", "n_running"), [(49, 2), (50, 1)])
+def test_sequence_starts_only_if_all_have_a_cell_for_their_next_token(n_prompt: int, n_running: int):
+    scheduler = new_scheduler(100, 4, 200)
+    scheduler.add(sequence(1, 49), sequence(2, n_prompt))
+    scheduler.schedule()
+    assert len(scheduler.running) == n_running
+
+
+def test_nothing_starts_after_a_preemption_until_a_sequence_has_ended():
+    scheduler = new_scheduler(100, 4, 200)
+    first, second, third = sequence(1, 40), sequence(2, 40), sequence(3, 2)
+    scheduler.add(first, second)
+    for _ in range(15):
+        scheduler.step()
+    assert scheduler.waiting == [second]
+    scheduler.add(third)
+    scheduler.step()
+    assert (scheduler.running, scheduler.waiting) == ([first], [second, third])
+    scheduler.remove(first)
+    scheduler.step()
+    assert (scheduler.running, scheduler.waiting) == ([second, third], [])
+
+
+def test_new_sequence_in_streams_takes_the_slot_beside_an_active_one():
+    scheduler = running_in_streams(50, 50, 50, 50, 50)
+    for one in scheduler.running[:4]:
+        scheduler.remove(one, keep=False)
+    new = sequence(9, 50)
+    scheduler.add(new)
+    scheduler.schedule()
+    assert new.slot in (3, 5)
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_prompt_of_a_set_delays_the_streams_of_others_by_a_bounded_time(is_unified: bool):
+    scheduler = new_scheduler(20_000, 4, 2048, is_unified=is_unified)
+    scheduler.cells.row_s = 0.01
+    scheduler.add(with_adapters(1, [1], 1), with_adapters(2, list(range(300, 1500)), 2))
+    steps = [scheduler.step() for _ in range(60)]
+    assert max(step.n_tokens for step in steps[8:]) < 2 * TILE_ROWS
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+@pytest.mark.parametrize(
+    ("n_streams", "has_prompt", "n_drafted"), [(1, False, 8), (4, False, 2), (5, False, 0), (1, True, 0)]
+)
+def test_few_sequences_draft_and_none_beside_prompts(
+    is_unified: bool, n_streams: int, has_prompt: bool, n_drafted: int
+):
+    scheduler = new_scheduler(20_000, 8, 2048, max_drafted=8, is_unified=is_unified)
+    scheduler.cells.row_s = 0.01
+    scheduler.add(*(with_prompt(id, [id, *[NEXT] * 20]) for id in range(n_streams)))
+    for _ in range(12):
+        scheduler.step()
+    if has_prompt:
+        scheduler.add(sequence(20, 4000))
+    steps = [step for step in (scheduler.step() for _ in range(3)) if any(step.outputs())]
+    assert {len(chunk.draft) for step in steps for chunk in step.chunks} == {n_drafted}
+
+
+@pytest.mark.parametrize("n_left", [1, 2, 3])
+def test_draft_ends_before_the_limit_of_its_sequence(n_left: int):
+    scheduler = new_scheduler(2000, 4, 2048, max_drafted=8)
+    one = with_prompt(1, [NEXT] * 20, 22 + n_left)
+    scheduler.add(one)
+    scheduler.step()
+    scheduler.step()
+    assert len(one.tokens) == 22
+    assert [len(chunk.draft) for chunk in scheduler.schedule().chunks] == [n_left - 1]
 
 
 @pytest.mark.parametrize("is_unified", [True, False])
