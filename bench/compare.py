@@ -18,29 +18,34 @@ import contextlib
 import math
 import statistics
 import sys
+from itertools import product
 
 from .loads import LOADS, SETS, Figure, chat
 from .measure import Refused, first_model, run_load
-from .servers import Command, commands, running
+from .servers import PURPOSES, Command, commands, running
 
 # By load, then by server: one tuple of figures for each round.
 Values = dict[str, dict[str, list[tuple[float, ...]]]]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_arguments(arguments)
-    sizes = (options.model, options.slots, options.ctx, options.threads)
-    shared = {"n_gpu_layers": options.gpu_layers, "against": options.against}
-    shared |= {"mmproj": options.mmproj, "adapters": options.lora}
-    found, to_embed = commands(*sizes, **shared), commands(*sizes, **shared, embeds=True)
+    compare(read_arguments(arguments))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Measures the loads on all servers, and prints the figures."""
+    loads = options.loads or SETS[options.set]
+    given = {"n_gpu_layers": options.gpu_layers, "against": options.against}
+    given |= {"mmproj": options.mmproj, "adapters": options.lora}
+    sizes = (options.model, options.slots, options.ctx)
+    by_purpose = {purpose: commands(*sizes, purpose=purpose, **given) for purpose in PURPOSES}
+    found = by_purpose["sized"]
     names = [name for name in options.servers or found if name in found]
-    print(f"servers: {', '.join(names)}; model: {options.model}; {options.rounds} rounds")
-    options.loads = options.loads or SETS[options.set]
-    values: Values = {load: {name: [] for name in names} for load in options.loads}
+    print(f"servers: {', '.join(names)}; model: {options.model}; {options.rounds} rounds", flush=True)
+    values: Values = {load: {name: [] for name in names} for load in loads}
     for _ in range(options.rounds):
-        for name in names:
-            measure_all(name, found[name], False, options, values)
-            measure_all(name, to_embed[name], True, options, values)
+        for purpose, name in product(PURPOSES, names):
+            measure_all(name, by_purpose[purpose][name], purpose, options, values)
     report(names, values)
 
 
@@ -60,21 +65,22 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=128, help="tokens of a completion")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--ctx", type=int, default=8192, help="context of one request")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lora", nargs="+", default=(), metavar="FILE", help="two adapters, for the load `lora`")
     parser.add_argument("--mmproj", metavar="FILE", help="projector of the model, for the load `images`")
     parser.add_argument("--gpu-layers", type=int, help="layers on the GPU (default: that of each server)")
     return parser.parse_args(arguments)
 
 
-def measure_all(name: str, command: Command, embeds: bool, options: argparse.Namespace, values: Values) -> None:
-    """One round of one server: the loads for embeddings, or all others."""
-    loads = [load for load in options.loads if LOADS[load].embeds == embeds]
+def measure_all(name: str, command: Command, purpose: str, options: argparse.Namespace, values: Values) -> None:
+    """One round of one server: the loads that need a server with this purpose, those of its first requests first."""
+    loads = sorted(
+        (load for load in values if LOADS[load].purpose == purpose), key=lambda load: not LOADS[load].is_first
+    )
     if not loads:
         return
     with running(name, command) as server:
         model = first_model(server.url)
-        if not embeds and loads[0] != "started":
+        if purpose != "embeddings" and not LOADS[loads[0]].is_first:
             with contextlib.suppress(Refused):  # The warm-up may give a response without a token.
                 run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)
         for load in loads:

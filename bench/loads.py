@@ -72,8 +72,11 @@ class Load:
     figures: tuple[Figure, ...]
     # Returns one value for each of `figures`, in their order.
     measure: Callable[[Server, str, argparse.Namespace], tuple[float, ...]]
-    # Whether the load needs a server process that is started for embeddings: most servers then do nothing else.
-    embeds: bool = False
+    # What the server must have been started for, one of `servers.PURPOSES`. Most servers do nothing but embeddings if
+    # they are started for these.
+    purpose: str = "sized"
+    # Whether it measures the first requests of a server, so that nothing may warm it up.
+    is_first: bool = False
 
 
 RATE = Figure("", "tokens/s", True)
@@ -90,6 +93,7 @@ def chat(model: str, *messages: tuple[str, str], n_tokens: int, **fields: Any) -
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": 0.8,
+        "seed": 1,
         "max_tokens": n_tokens,
         "ignore_eos": True,
         "messages": [{"role": role, "content": content} for role, content in messages],
@@ -103,25 +107,30 @@ def single(
     more_is_better: bool,
     measure: Callable[[Server, str, argparse.Namespace], float],
     *,
-    embeds: bool = False,
+    purpose: str = "sized",
 ) -> Load:
     """A load with one figure."""
 
     def measure_one(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
         return (measure(server, model, options),)
 
-    return Load(name, (Figure("", unit, more_is_better),), measure_one, embeds=embeds)
+    return Load(name, (Figure("", unit, more_is_better),), measure_one, purpose=purpose)
 
 
-def decode(n_streams: int) -> Load:
-    def measure(server: Server, model: str, options: argparse.Namespace) -> float:
-        bodies = [chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens) for i in range(n_streams)]
-        return run_load(server.url, bodies, n_streams, 1).tokens_per_s
+def decode(n_streams: int, n_requests: int) -> Load:
+    """Streams that start at the same time, each with some requests one after the other."""
 
-    return single(f"decode, {n_streams} streams", "tokens/s", True, measure)
+    def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        texts = random_texts(server, model, 40, n_streams * n_requests)
+        bodies = [chat(model, ("user", text), n_tokens=options.tokens) for text in texts]
+        rate, first_ms, _, gap_ms, gap_p95_ms, _ = figures_of(run_load(server.url, bodies, n_streams, n_requests))
+        return rate, first_ms, gap_ms, gap_p95_ms
+
+    name = f"decode, {n_streams} x {n_requests} requests"
+    return Load(name, (RATE, FIRST, GAP, GAP_P95), measure)
 
 
-def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = False) -> Load:
+def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = False, purpose: str = "sized") -> Load:
     """Streams that start at the same time, each with its own prompt of about `n_prompt` tokens.
 
     With `is_busy` they run beside a process that keeps one core busy.
@@ -134,8 +143,8 @@ def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = Fal
             return figures_of(run_load(server.url, bodies, n_streams, 1))
 
     beside = ", beside a busy process" if is_busy else ""
-    name = f"{n_streams} x prompts of {n_prompt}, {n_tokens} tokens{beside}"
-    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure)
+    name = f"{n_streams} x prompts of {n_prompt}, {n_tokens} tokens{beside}{', no options' * (purpose == 'defaults')}"
+    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure, purpose)
 
 
 def with_adapters(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
@@ -213,11 +222,82 @@ def short_behind_long(server: Server, model: str, options: argparse.Namespace) -
     return behind * 1e3, alone * 1e3
 
 
-def shared_prefix(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
-    salt = time.time_ns()
-    bodies = [chat(model, ("system", f"{salt} {SYSTEM}"), ("user", f"Question {i}?"), n_tokens=8) for i in range(16)]
-    measured = run_load(server.url, bodies, 16, 1)
-    return measured.tokens_per_s, statistics.median(response.first_s for response in measured.responses) * 1e3
+def shared_prefix(n_streams: int, *, purpose: str = "sized") -> Load:
+    """Requests at once whose prompts begin with the same 400 words."""
+
+    def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        system = ("system", f"{time.time_ns()} {SYSTEM}")
+        bodies = [chat(model, system, ("user", f"Question {i}?"), n_tokens=8) for i in range(n_streams)]
+        return figures_of(run_load(server.url, bodies, n_streams, 1))[:2]
+
+    name = f"{n_streams} requests, one system prompt{', no options' * (purpose == 'defaults')}"
+    return Load(name, (RATE, FIRST), measure, purpose)
+
+
+def turns(purpose: str) -> Load:
+    """Six turns of a conversation at temperature 0, and the first token of each."""
+    figures = tuple(Figure(f"first token of turn {turn}", "ms", False) for turn in range(1, 7))
+
+    def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        system, *texts = random_texts(server, model, 220, 1) + random_texts(server, model, 36, 6)
+        messages, firsts = [("system", system)], []
+        for text in texts:
+            messages.append(("user", text))
+            (response,) = run_load(server.url, [chat(model, *messages, n_tokens=48, temperature=0)], 1, 1).responses
+            messages.append(("assistant", response.text))
+            firsts.append(response.first_s * 1e3)
+        return tuple(firsts)
+
+    return Load(f"six turns at temperature 0{', no options' * (purpose == 'defaults')}", figures, measure, purpose)
+
+
+# What people ask for. A real model answers these with texts that repeat themselves here and there.
+QUESTIONS = (
+    "Write a Python function that reads a CSV file and returns the mean of a column.",
+    "Explain in three paragraphs how a canal lock works.",
+    "Add type hints to: def add(a, b): return a + b; def sub(a, b): return a - b; def neg(a): return -a",
+    "List twenty rivers of Europe with the countries through which they flow.",
+    "Tell a short story about a clockmaker and a flood.",
+)
+# Texts that a model is asked to copy.
+COPIES = (
+    """Repeat this text exactly, without any comment:
+
+The mill stands where the brook leaves the wood. Its wheel has not turned since the new road was built, and swallows
+nest under the roof. In spring the granddaughter of the miller comes with a ladder, counts the nests, and writes the
+number on the door. The numbers go back to the year of the war.""",
+    """Add a docstring to each function and repeat the whole file:
+
+```python
+def area(width, height):
+    return width * height
+
+def perimeter(width, height):
+    return 2 * (width + height)
+
+def diagonal(width, height):
+    return (width ** 2 + height ** 2) ** 0.5
+
+def scale(width, height, factor):
+    return width * factor, height * factor
+```""",
+)
+
+
+def written(name: str, questions: tuple[str, ...], temperature: float) -> Load:
+    """One stream after the other of texts as people ask for them. Needs a real model."""
+
+    def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        fields = {"temperature": temperature, "top_k": 40, "ignore_eos": False}
+        bodies = [chat(model, ("user", question), n_tokens=160, **fields) for question in questions]
+        responses = run_load(server.url, bodies, 1, len(bodies)).responses
+        gaps = sorted(gap for response in responses for gap in response.gaps_s)
+        # Without the time of the prompts.
+        rate = sum(response.n_tokens - 1 for response in responses) / sum(gaps)
+        median, p95 = statistics.median(gaps), percentile(gaps, 95)
+        return rate, median * 1e3, p95 * 1e3, p95 / median
+
+    return Load(name, (RATE, GAP, GAP_P95, Figure("gap, p95 to median", "", False)), measure)
 
 
 def conversation(server: Server, model: str, options: argparse.Namespace) -> float:
@@ -333,8 +413,16 @@ def memory(server: Server, model: str, options: argparse.Namespace) -> float:
     return server.memory_mb
 
 
-def start(server: Server, model: str, options: argparse.Namespace) -> float:
-    return server.start_s * 1e3
+def cost(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    """What a server costs that was just started: time until its first token, then memory and processor time."""
+    (response,) = run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 1).responses
+    answered_ms = (server.start_s + response.first_s) * 1e3
+    idle_ms, memory_mb = idle_cpu(server, model, options), server.memory_mb
+    texts = random_texts(server, model, 40, 16)
+    run_load(server.url, [chat(model, ("user", text), n_tokens=options.tokens) for text in texts], 16, 1)
+    # At least a megabyte, so that a ratio exists.
+    per_stream = max(server.memory_mb - memory_mb, 1.0) / 15
+    return answered_ms, response.first_s * 1e3, idle_ms, memory_mb, per_stream
 
 
 def first_requests(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
@@ -360,12 +448,32 @@ LOADS = {
         "first token in the first requests",
         tuple(Figure(f"{n} streams", "ms", False) for n in (1, 4, 16)),
         first_requests,
+        is_first=True,
     ),
-    "decode1": decode(1),
-    "decode4": decode(4),
-    "decode16": decode(16),
-    "decode64": decode(64),
+    "cost": Load(
+        "a server that was just started",
+        (
+            Figure("start to first token", "ms", False),
+            Figure("first token of the first request", "ms", False),
+            Figure("processor time per idle second", "ms", False),
+            Figure("memory", "MB", False),
+            Figure("memory of a further stream", "MB", False),
+        ),
+        cost,
+        is_first=True,
+    ),
+    "decode1": decode(1, 3),
+    "decode4": decode(4, 2),
+    "decode16": decode(16, 1),
+    "decode64": decode(64, 1),
     **{f"p{n}x{m}": prompts(n, m, 48) for n in (20, 220, 2000) for m in (1, 4, 16)},
+    **{f"default8x{n}": prompts(n, 8, 48, purpose="defaults") for n in (40, 220)},
+    "default8shared": shared_prefix(8, purpose="defaults"),
+    "turns": turns("sized"),
+    "default_turns": turns("defaults"),
+    "natural": written("texts as people ask for them, temperature 0.7", QUESTIONS, 0.7),
+    "natural0": written("texts as people ask for them, temperature 0", QUESTIONS, 0),
+    "copy": written("texts to copy, temperature 0", COPIES, 0),
     **{f"again{n}": prompts_again(n) for n in (16, 64)},
     "p1600x8": prompts(1600, 8, 256),
     **{f"busy{n}x{m}": prompts(n, m, 48, is_busy=True) for n, m in ((20, 1), (220, 1), (220, 16))},
@@ -376,7 +484,7 @@ LOADS = {
     ),
     "equal": single("greedy texts of 32, equal together and alone", "texts", True, equal_greedy),
     "first": single("first token of a short request alone", "ms", False, first_token),
-    "shared": Load("16 requests, one system prompt", (RATE, FIRST), shared_prefix),
+    "shared": shared_prefix(16),
     "conversation": single("conversation, turns 2 to 10: first token", "ms", False, conversation),
     "n8": single("8 choices of one prompt", "tokens/s", True, choices),
     "free4": single("4 streams, twice, without a schema", "tokens/s", True, free_text),
@@ -388,17 +496,16 @@ LOADS = {
         (RATE, FIRST, LAST_FIRST, Figure("another stream's longest gap", "ms", False)),
         images,
     ),
-    "embeddings": single("embeddings, 4 x 16 texts", "texts/s", True, embeddings, embeds=True),
-    "memory": single("resident memory after all this", "MB", False, memory),
-    "start": single("start to first answer", "ms", False, start),
+    "embeddings": single("embeddings, 4 x 16 texts", "texts/s", True, embeddings, purpose="embeddings"),
+    "memory": single("memory after all this", "MB", False, memory),
     "idle": single("processor time per idle second", "ms", False, idle_cpu),
 }
 
 # The loads of bench/README.md: `cpu` with a model of 0.5B parameters, `small` with one of 10M.
 SETS = {
-    "all": [name for name in LOADS if name not in ("images", "lora")],
+    "all": [name for name in LOADS if name not in ("images", "lora", "natural", "natural0", "copy")],
     "images": ["images"],  # with --mmproj
     "cpu": ["started", "p20x1", "p220x4", "p220x16", "busy20x1", "shared"],
     "small": ["started", "decode1", "decode4", "decode16", "schema", "free4"],
-    "gpu": ["started", "decode1", "decode16", "decode64", "again16", "again64", "start"],
+    "gpu": ["started", "decode1", "decode16", "decode64", "again16", "again64", "cost"],
 }

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         urls = dict(named(server) for server in options.servers)
         if not urls:
-            command = commands(options.model, max(options.streams), 0, 0)["localchat"]
+            command = commands(options.model, max(options.streams), 0)["localchat"]
             urls["localchat"] = stack.enter_context(running("localchat", command)).url
         loads = {name: bodies(first_model(url), options) for name, url in urls.items()}
         for name, url in urls.items():

@@ -7,6 +7,7 @@ import http
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -34,9 +35,9 @@ class Server:
 
     @property
     def memory_mb(self) -> float:
-        """Resident memory of its processes now; 0 on a system without /proc."""
-        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids())
-        return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        """Memory of its processes now, shared pages divided among their users; 0 on a system without /proc."""
+        rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self._pids()]
+        return sum(int(re.findall(r"^Pss: *(\d+) kB", text, re.MULTILINE)[0]) for text in rollups) * 1024 / 1e6
 
     @property
     def cpu_s(self) -> float:
@@ -61,45 +62,51 @@ class Command:
     folder: str | None = None
 
 
+# How a server is started: with sizes for many users, with no options at all, or for embeddings.
+PURPOSES = ("sized", "defaults", "embeddings")
+
+
 def commands(
     model: str,
     n_parallel: int,
     n_ctx: int,
-    n_threads: int,
     *,
+    purpose: str = "sized",
     n_gpu_layers: int | None = None,
-    embeds: bool = False,
     adapters: Sequence[str] = (),
     against: str | None = None,
     mmproj: str | None = None,
 ) -> dict[str, Command]:
-    """The command of each installed server, all with the same model, slots, context and threads.
+    """The command of each installed server, all with the same model, and no options but those that people set.
 
     Args:
+        n_parallel: Requests that run at a time.
+        n_ctx: The context of one request.
+        purpose: One of PURPOSES. "defaults" uses neither of these numbers. localchat makes embeddings without options.
         n_gpu_layers: The layers on the GPU, of localchat and llama-server; None: their defaults.
-        embeds: Start the servers for embeddings. localchat needs no option for that.
         adapters: The files of LoRA adapters, of localchat and llama-server.
         against: The folder of another checkout of localchat, or None.
         mmproj: The projector of the model, of localchat and llama-server, or None.
     """
-    localchat = [os.path.abspath(model), "--parallel", str(n_parallel), "--ctx", str(n_ctx)]
+    has_sizes = purpose != "defaults"
     projector = [] if mmproj is None else ["--mmproj", os.path.abspath(mmproj)]
     layers = projector if n_gpu_layers is None else [*projector, "-ngl", str(n_gpu_layers)]
-    localchat += ["--threads", str(n_threads), *layers]
+    localchat = [os.path.abspath(model), *layers]
+    localchat += ["--parallel", str(n_parallel), "--ctx", str(n_ctx)] if has_sizes else []
     localchat += [f"--lora={i}={os.path.abspath(file)}" for i, file in enumerate(adapters)]
     found = {"localchat": _localchat(localchat)}
     if against is not None:
         found["against"] = _localchat(localchat, against)
     llama_server = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if llama_server:
-        sizes = ["--threads", str(n_threads), "-np", str(n_parallel), "-c", str(n_ctx * n_parallel)]
+        sizes = ["-np", str(n_parallel), "-c", str(n_ctx * n_parallel)] if has_sizes else []
         sizes += [*layers, *(part for file in adapters for part in ("--lora", file))]
-        kind = ["--embeddings", "--pooling", "mean"] if embeds else []
-        found["llama-server"] = Command([llama_server, "-m", model, "--port", "{port}", "--no-ui", *sizes, *kind])
+        kind = ["--embeddings", "--pooling", "mean"] if purpose == "embeddings" else []
+        found["llama-server"] = Command([llama_server, "-m", model, "--port", "{port}", *sizes, *kind])
     python = os.environ.get("PEER_PYTHON", sys.executable)
     if _has(python, "llama_cpp", "fastapi", "uvicorn", "sse_starlette", "starlette_context", "pydantic_settings"):
-        sizes = ["--n_ctx", str(n_ctx), "--n_threads", str(n_threads), "--interrupt_requests", "False"]
-        kind = ["--embedding", "True"] if embeds else []
+        sizes = ["--n_ctx", str(n_ctx), "--interrupt_requests", "False"] if has_sizes else []
+        kind = ["--embedding", "True"] if purpose == "embeddings" else []
         module = [python, "-m", "llama_cpp.server", "--model", model, "--port", "{port}"]
         found["llama_cpp.server"] = Command([*module, *sizes, *kind])
     example = os.environ.get("LLAMA_CPP_EXAMPLE")
@@ -109,13 +116,12 @@ def commands(
             "n_seq_max": n_parallel,
             "n_batch": 512,
             "n_ubatch": 512,
-            "threads": n_threads,
-            "threads_batch": n_threads,
             "kv_unified": True,
             "store_logits": False,
         }
-        kind_by_name = {"embedding": True, "pooling_type": 1} if embeds else {}
-        config = {"model": {"path": model, "alias": "model", **sizes_by_name, **kind_by_name}}
+        kind_by_name = {"embedding": True, "pooling_type": 1} if purpose == "embeddings" else {}
+        given = {**(sizes_by_name if has_sizes else {}), **kind_by_name}
+        config = {"model": {"path": model, "alias": "model", **given}}
         found["examples/server"] = Command([python, example, "-C", "{config}"], config)
     return found
 

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     for n_streams in options.streams:
         spent = [alone(n_streams) for _ in range(options.rounds)]
         print(f"{n_streams:3} streams: {statistics.median(spent) * 1e6:.1f} us for each token, alone")
-    command = commands(options.model, max(options.streams), 0, 0)["localchat"]
+    command = commands(options.model, max(options.streams), 0)["localchat"]
     with running("localchat", command) as server:
         common = {"model": first_model(server.url), "stream": True, "temperature": 1, "ignore_eos": True}
         load = [{**common, "max_tokens": N_TOKENS, "messages": [{"role": "user", "content": text}]} for text in PROMPTS]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # For type checkers, and for programs that find modules by th
     from .errors import *  # noqa: F403
     from .events import *  # noqa: F403
     from .reply.assembly import *  # noqa: F403
-    from .request.completion import *  # noqa: F403
     from .request.models import *  # noqa: F403
     from .request.options import *  # noqa: F403
+    from .request.prompts import *  # noqa: F403
     from .request.response import *  # noqa: F403
     from .sse import *  # noqa: F403
     from .streams import *  # noqa: F403
@@ -46,10 +46,10 @@ _NAMES = {
     "events": "Annotations Audio AudioDelta Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop "
     "ReasoningDelta RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "reply.assembly": "Accumulator",
-    "request.completion": "Prompt",
     "request.models": "Model",
     "request.options": "ChatOptions ClientOptions CompletionOptions EmbeddingOptions MapOptions RequestOptions "
     "RunOptions StreamOptions",
+    "request.prompts": "Prompt",
     "request.response": "Response",
     "sse": "ServerSentEvent SSEDecoder SSEError",
     "streams": "AsyncStream Stream",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .client import BaseClient
 from .events import Reply, Value
-from .request.completion import Completion, Prompt, TextPrompt, Texts
+from .request.completion import Completion
 from .request.models import Model
 from .request.options import (
     ChatOptions,
@@ -23,6 +23,7 @@ from .request.options import (
     RunOptions,
     StreamOptions,
 )
+from .request.prompts import Prompt, TextPrompt, Texts
 from .request.response import Response
 from .streams import AsyncStream
 from .transport.aio_sockets import AsyncDriver

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.completion import Arguments, Completion, Prompt, TextPrompt, Texts
+from .request.arguments import Arguments
+from .request.completion import Completion
 from .request.models import Model, fetch_models
 from .request.options import (
     OPTIONS_OF,
@@ -25,6 +26,7 @@ from .request.options import (
     describe_options,
     set_options,
 )
+from .request.prompts import Prompt, TextPrompt, Texts
 from .request.response import Response
 from .streams import BaseStream, Stream
 from .transport.call import Call
@@ -77,7 +79,7 @@ class BaseClient:
         added = {} if headers is None else {"headers": {**old.headers, **headers}}
         client._options = {**self._options, **set_options(options), **added}
         client._settings = new = Settings(**client._options, environment=old.environment)
-        new.learn(old)
+        new.share(old)
         is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
         client._pool = self._pool if is_same else Pool()
         return client

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
-from .request.completion import Arguments
+from .request.arguments import Arguments
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.

@@ -89,7 +89,7 @@ class Usage(Record):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MessageStart(Record):
-    """The first payload of the response has arrived."""
+    """The response has begun. It is made from the first payload that has an id, a model or a choice."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
     id: str | None = None

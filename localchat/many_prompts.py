@@ -10,9 +10,11 @@ from typing import Any
 
 from .errors import LocalChatError
 from .events import Reply
-from .request.completion import Completion, Prompt, as_messages, reusable
+from .request.arguments import reusable
+from .request.completion import Completion
 from .request.models import default_model
 from .request.options import check_count, check_options
+from .request.prompts import Prompt, as_messages
 from .transport.sockets import Driver, run_blocking
 
 

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if importlib.util.find_spec("llguidance") is None:
             log.warning("outputs cannot be constrained without llguidance: pip install llguidance (Python 3.10)")
         if options.get:
-            return _print(f"serve it: {sys.executable} -m localchat.server {_fetch(options.get, catalog)}")
+            name = _fetch(options.get, catalog, options.finds_mmproj)
+            return _print(f"serve it: {sys.executable} -m localchat.server {name}")
         file = chosen_model(options, catalog)
         if serves_all:
             catalog.models()  # An invalid mapping file ends the start, and later only a change of it.
@@ -94,12 +95,12 @@ def _open_standard_files() -> None:
     os.close(number)
 
 
-def _fetch(name: str, catalog: Catalog) -> str:
+def _fetch(name: str, catalog: Catalog, with_projector: bool) -> str:
     """Fetch a model from the hub, or find it here if that fails. Returns its name."""
     from .serving.models import hub
 
     try:
-        return hub.fetch(name, _free_memory)
+        return hub.fetch(name, _free_memory, with_projector=with_projector)
     except KeyboardInterrupt:
         raise ModelFileError("interrupted: the same command goes on where this one ended") from None
     except ModelFileError as error:

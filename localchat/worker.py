@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .serving.engine.llama import default_threads
         from .serving.engine.llama.rpc import server
 
-        serve = server(host, options.port, options.threads or default_threads(sys.maxsize))
+        serve = server(host, options.port, options.threads or default_threads())
         print(f"This worker is for `--rpc {host}:{options.port}` (Ctrl-C ends it).", flush=True)
         if not is_loopback(options.host):
             print(f"Beware: {OPEN}.", flush=True)

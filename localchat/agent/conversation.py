@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
 from ..files import read_messages, write_messages
-from ..request.completion import Prompt, as_messages, n_system, reusable
+from ..request.arguments import reusable
+from ..request.options import set_options
+from ..request.prompts import Prompt, as_messages, n_system
 from .tool_run import AsyncToolRun, ToolRun
 from .tools import AnyTool
 
@@ -50,17 +52,17 @@ class _BaseConversation:
         if text is not None:
             self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
 
-    def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
-        """A run of class `kind`. When it is done, its messages are added to the conversation."""
-        options = {**self._options, **options}
-        is_replaced = options.get("system") is not None
-        before: list[dict[str, Any]] = self.messages[n_system(self.messages) if is_replaced else 0 :]
-        n_before = len(before) + is_replaced
+    def _start_turn(self, run_class: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
+        """A run whose messages are added to the conversation when it is done."""
+        options = {**self._options, **set_options(options)}
+        has_system = "system" in options  # It replaces that of the conversation in this turn.
+        earlier: list[dict[str, Any]] = self.messages[n_system(self.messages) if has_system else 0 :]
+        n_earlier = len(earlier) + has_system
 
         def add_turn(run: AnyRun) -> None:
-            self.messages += run.messages[n_before:]
+            self.messages += run.messages[n_earlier:]
 
-        return kind(self._client, [*before, *as_messages(prompt)], _on_done=add_turn, **options)
+        return run_class(self._client, [*earlier, *as_messages(prompt)], _on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""

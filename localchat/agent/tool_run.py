@@ -13,8 +13,9 @@ from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent, ToolCall
 from ..reply.truncation import check_not_cut, is_cut
 from ..request import media
-from ..request.completion import Completion, Prompt, take_media
+from ..request.completion import Completion
 from ..request.options import check_count
+from ..request.prompts import Prompt, take_media
 from ..streams import AsyncEvents, BlockingEvents, Events
 from ..transport.sockets import run_blocking
 from .tools import AnyTool, OnCall, Prepared, ToolResult, in_thread, prepare, refuse_awaitable, run_call, tools_by_name
@@ -164,7 +165,7 @@ class _BaseRun(Events[RunEvent, Any]):
         except StopAsyncIteration:
             self._results = self._stream = None
             return
-        name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
+        name = {"name": result.call.name} if self._client._settings.server.takes_tool_names else {}
         self.messages.append({**result.message, **name})
         self._options.pop("tool_choice", None)
         self._ready.append(result)

@@ -147,7 +147,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function that a thread of its own runs, while the event loop goes on."""
     from ..transport.aio_sockets import in_thread as run_in_thread  # It imports asyncio, which takes long.
 
-    return await run_in_thread(functools.partial(function, *arguments))
+    return await run_in_thread(functools.partial(function, *arguments), daemon=False)
 
 
 def _call_function(function: Callable[[], Any]) -> Any:

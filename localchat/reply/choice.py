@@ -35,7 +35,17 @@ CUT_REASONS = ("length", "content_filter", "error")
 
 
 class OpenChoice:
-    """The state of one choice."""
+    """The state of one choice while its response is received.
+
+    `take` adds an element of `choices`. The table `_READERS`, below the class, has a method for each field of a delta
+    or a message; a field without one, and a value that its method does not read, are kept for `Reply.raw`.
+
+    Args:
+        index: The index of the choice in the reply.
+        think_tags: How to treat <think> in the content, see Accumulator.
+        tool_names: The names of the offered tools.
+        warnings: The warnings of the response, by their texts; those of the choice are added.
+    """
 
     def __init__(
         self, index: int, think_tags: str, tool_names: Collection[str], warnings: dict[str, StreamEvent]

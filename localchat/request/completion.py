@@ -3,85 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
-from ..transport.call import Call, CallOptions
-from ..transport.settings import Settings, check_headers
-from ..transport.timeouts import Timeout, TotalDeadline
-from .models import default_model
-from .options import check_options, set_options
+from ..transport.call import Call
+from ..transport.settings import Settings
+from .arguments import Arguments
+from .prompts import as_messages, take_media
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-
-Prompt = Union[str, Sequence[Mapping[str, Any]]]
-# Several texts, also as lists of tokens; and the prompt of `complete`, which may be one or several.
-Texts = Union[Sequence[str], Sequence[Sequence[int]]]
-TextPrompt = Union[str, Sequence[int], Texts]
-
-
-def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
-    """The messages of a prompt, text or a list, after a system message. Raises ValueError if there would be two."""
-    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
-        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
-    messages = []
-    for message in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt:
-        if not isinstance(message, Mapping):
-            hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
-            raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
-        messages.append(dict(message))
-    if system is not None and any(message.get("role") == "system" for message in messages):
-        raise ValueError("the prompt has a system message, so system= would add a second one: leave one out")
-    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
-
-
-def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The number of system messages with which a conversation begins, 0 or 1."""
-    return int(bool(messages) and messages[0].get("role") == "system")
-
-
-def take_media(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
-    names = [name for name in ("images", "audio") if not (name == "audio" and isinstance(options.get(name), Mapping))]
-    media = {name: options.pop(name, None) for name in names}
-    return {name: sources for name, sources in media.items() if sources is not None and sources not in ([], ())}
-
-
-def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of several requests: a generator, which the first request would use up, becomes a list."""
-    return {name: list(value) if isinstance(value, Iterator) else value for name, value in set_options(options).items()}
-
-
-class Arguments:
-    """The options of a call of the method `what`. Raises TypeError for an unknown one, ValueError for a wrong value."""
-
-    def __init__(self, settings: Settings, options: Mapping[str, Any], what: str) -> None:
-        check_options(options, what)
-        # The options that are fields of the request, or that a subclass removes.
-        self.fields = fields = set_options(options)
-        timeout, max_retries = Timeout.of(fields.pop("timeout", settings.timeout)), fields.pop("max_retries", None)
-        headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
-        check_headers(headers)
-        self.call_options = CallOptions(
-            timeout,
-            TotalDeadline(timeout.total),
-            settings.max_retries if max_retries is None else max_retries,
-            headers,
-        )
-        # These fields replace others of the same name.
-        self.extra_body: Mapping[str, Any] = fields.pop("extra_body", None) or {}
-        # Whether the options name the model. None as the model in `extra_body` names none, and none is sent.
-        self.names_model = fields.get("model") is not None or "model" in self.extra_body
-        self._model: str | None = fields.pop("model", None)
-
-    async def model(self, call: Call) -> str | None:
-        """The model of the options, of the client, or the only one of the server."""
-        return self._model if self.names_model else await default_model(call)
-
-    def share_total(self, first: Arguments) -> None:
-        """Let this request end with the total timeout of an earlier request of the same call."""
-        self.call_options = self.call_options._replace(total=first.call_options.total)
 
 
 class Completion(Arguments):
@@ -110,7 +41,7 @@ class Completion(Arguments):
             from ..schema.response_format import ExpectedValue  # Few programs need it.
 
             del fields["response_format"]
-            self.expected = ExpectedValue(response_format, settings.accepted_formats)
+            self.expected = ExpectedValue(response_format, settings.server.accepted_formats)
 
     def _read_prompt(self, prompt: Any, what: str) -> Any:
         """The messages of a chat, or the prompt of `complete` as it is."""
@@ -145,17 +76,17 @@ class Completion(Arguments):
         body = {**({} if model is None else {"model": model}), **prompt, **fields}
         body.setdefault("stream", True)
         stream_options = body.pop("stream_options", {"include_usage": True})
-        if body["stream"] and stream_options and self._settings.takes_stream_options:
+        if body["stream"] and stream_options and self._settings.server.takes_stream_options:
             body["stream_options"] = stream_options
         return body
 
     async def send(self, call: Call) -> None:
         """Send the request. If the server refuses a field, repeat it without the field."""
-        settings, expected = self._settings, self.expected
+        server, expected = self._settings.server, self.expected
         if self._media:  # Their files are read in a thread.
             from .media import attach
 
-            self.prompt = await call.wait(call.driver.read_files, None, lambda: attach(self.prompt, **self._media))
+            self.prompt = await call.read_files(lambda: attach(self.prompt, **self._media))
             self._media = {}
         model = await self.model(call)
         body = self.body(model)
@@ -172,14 +103,14 @@ class Completion(Arguments):
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
-                if self.names_model or model is None or model != settings.found_model:
+                if self.names_model or model is None or model != server.model:
                     raise
-                settings.found_model = None  # The server may have another model now.
+                server.model = None  # The server may have another model now.
                 body["model"] = await self.model(call)
                 if body["model"] in (None, model):
                     raise
         for field in refused:
-            setattr(settings, field, False)
+            setattr(server, field, False)
         if expected is not None:
             expected.accept()
 
@@ -191,7 +122,7 @@ def _is_wire_format(response_format: Any) -> bool:
 
 
 def _drop_refused(body: dict[str, Any], error: StatusError) -> str:
-    """Remove a field that a strict server refuses; return the name of the setting for it, "" if there is none."""
+    """Remove a field that a strict server refuses; return the name of its ServerTraits, "" if there is none."""
     named = [message for message in body.get("messages", ()) if message.get("role") == "tool" and "name" in message]
     if "stream_options" in body and "stream_options" in error.body:
         del body["stream_options"]

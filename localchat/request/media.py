@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from ..errors import cut
-from .completion import Prompt, as_messages
+from .prompts import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)

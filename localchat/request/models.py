@@ -54,13 +54,14 @@ async def default_model(call: Call) -> str | None:
     response to the request itself says whether the model has to be named.
     """
     settings = call.settings
-    if settings.model is None and settings.found_model is None and settings.may_list_models:
+    server = settings.server
+    if settings.model is None and server.model is None and server.may_list_models:
         try:
-            settings.found_model = choose_model(await fetch_models(call))
+            server.model = choose_model(await fetch_models(call))
         except (IncompleteStream, ProtocolError, StatusError, StreamError) as error:
             is_missing = isinstance(error, ProtocolError) or getattr(error, "status", 0) in (404, 405, 501)
-            settings.may_list_models = not is_missing
-    return settings.model or settings.found_model
+            server.may_list_models = not is_missing
+    return settings.model or server.model
 
 
 def parse_models(body: Any) -> list[Model]:

@@ -43,7 +43,8 @@ class Printer:
         self._held = ""
         # Whether the last line is unfinished, on stdout or in what is held back, and that of the reasoning on stderr.
         self._in_line = self._in_reasoning = False
-        self._start_s = time.monotonic()
+        # When the response was requested, and when its first and its last output came.
+        self._start_s = self._end_s = time.monotonic()
         self._first_s: float | None = None
 
     def show(self, stream: Any) -> Reply[Any]:
@@ -52,6 +53,7 @@ class Printer:
             with stream:
                 for event in stream:
                     self._add(event)
+            self._end_s = time.monotonic()
             reply: Reply[Any] = stream.reply
             self._end(reply)
             return reply
@@ -61,12 +63,13 @@ class Printer:
 
     def report_usage(self, reply: Reply[Any]) -> None:
         """Report token counts and speed, as one line."""
-        now, usage = time.monotonic(), reply.usage
+        usage = reply.usage
         parts = [f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else "no token counts"]
         if self._first_s is not None:
             parts.append(f"first after {self._first_s - self._start_s:.2f} s")
-            if usage and usage.output_tokens > 1 and now - self._first_s > _LEAST_SPEED_S:
-                parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
+            seconds = self._end_s - self._first_s
+            if usage and usage.output_tokens > 1 and seconds > _LEAST_SPEED_S:
+                parts.append(f"{(usage.output_tokens - 1) / seconds:.1f} tokens/s")
         report(", ".join(parts))
 
     def _add(self, event: StreamEvent) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..client import Client
 from ..files import read_messages, write_messages
 from ..reply.truncation import is_cut
-from ..request.completion import as_messages, n_system
 from ..request.options import ClientOptions, MessageOptions
+from ..request.prompts import as_messages, n_system
 from .console import read_input
 from .printer import Printer, finish_code, waiting
 

@@ -154,10 +154,10 @@ class AsyncDriver:
             future.cancel()
 
 
-def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
+def in_thread(function: Callable[[], Any], *, daemon: bool = True) -> asyncio.Future[Any]:
     """A future of the result of a function that a thread of its own runs, with the context variables of the task.
 
-    The default executor of the loop is not used: the program may keep all of its threads busy.
+    The default executor of the loop is not used: the program may keep all of its threads busy. See `start_thread`.
     """
     loop = asyncio.get_running_loop()
     future = loop.create_future()
@@ -180,7 +180,7 @@ def in_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
         with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
             loop.call_soon_threadsafe(deliver, result, error)
 
-    start_thread(run)
+    start_thread(run, daemon=daemon)
     return future
 
 

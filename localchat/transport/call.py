@@ -1,4 +1,4 @@
-"""One call: its requests, tries, timeouts and responses, as coroutines. No I/O.
+"""One call: its requests, tries and responses, as coroutines. No I/O.
 
 The coroutines await only the operations of a driver. Those of `aio_sockets` wait in an event loop. Those of `sockets`
 block and never suspend, so that `sockets.run_blocking` can run the coroutines without an event loop.
@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
+from ..errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
 from ..reply.reported_errors import find_error, parse_error
-from .addresses import Proxy, find_proxy, known_addresses
+from .addresses import Proxy, find_proxy
+from .connecting import connect
+from .exchange import Exchange
 from .failures import connect_message, retry_delay, status_error
-from .http1 import Inflate, ResponseReader, check_codings, request_head
+from .http1 import Inflate, check_codings, request_head
+from .operations import Operations
 from .secrets import Secrets
 from .settings import Settings
 from .sockets import Pool
-from .timeouts import Deadlines, Timeout, TotalDeadline, timed_out
+from .timeouts import Deadlines, Timeout, TotalDeadline
 
 # The limits of the body of an error, and of the rest of a body after [DONE], which is read to reuse the connection.
 MAX_DRAINED_BYTES = 65536
@@ -63,8 +65,11 @@ class Call:
         self.deadlines = Deadlines(options.timeout, options.total)
         self._pool = pool
         self._options = options
+        self._operations = Operations(driver, self.deadlines)
         self._proxy: Proxy | None = None  # The proxy of the newest connection.
+        # The connection, and the exchange of the current request on it. None before the first and after the last.
         self._connection: Any = None
+        self._exchange: Exchange | None = None
         # The current request.
         self._method = self._target = ""
         self._headers: dict[str, str] = {}
@@ -73,9 +78,7 @@ class Call:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.warning = ""  # A defect of the head that was repaired; empty if there is none.
-        self._response = ResponseReader()
         self._inflate: Inflate | None = None
-        self._early_body = b""  # The part of the body that was received with the head and has not been read.
 
     @property
     def secrets(self) -> Secrets:
@@ -100,13 +103,13 @@ class Call:
                 return
             except LocalChatError as error:
                 self._drop()
-                self.check_cancelled(error)
+                self._operations.check_cancelled(error)
                 delay = retry_delay(error, tries, self._options.max_retries)
                 if delay is None or self.deadlines.total.at_most(delay) < delay:
                     raise
                 if self.settings.on_retry is not None:
                     self.settings.on_retry(tries + 1, delay, error)
-            await self.wait(self.driver.sleep, delay)
+            await self._operations.run_within(delay, self.driver.sleep)
 
     async def fetch(self, method: str, path: str, body: Any) -> bytes:
         """Send a request and return the whole body of the response."""
@@ -138,25 +141,17 @@ class Call:
 
     async def read(self) -> bytes:
         """The next bytes of the body, perhaps none; `all_read` is set at the end. Its errors may have secrets."""
-        data, self._early_body = self._early_body, b""
-        if not data and self._response.framing_error:
-            raise ProtocolError(self._response.framing_error)
-        if not data and not self._response.ended:
-            try:
-                received = await self._receive()
-            except TimedOut:  # It is an OSError too.
-                raise
-            except OSError as error:
-                raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
-            if not received:
-                self._response.feed_end()
-            data = self._response.feed(received)
+        data = b"" if self._exchange is None else await self._exchange.read()
         return data if self._inflate is None else self._inflate.feed(data)
+
+    async def read_files(self, function: Callable[[], Any]) -> Any:
+        """The result of a function that reads files, which an event loop lets a thread call."""
+        return await self._operations.run_within(None, self.driver.read_files, function)
 
     @property
     def all_read(self) -> bool:
         """Whether the body has been read to its end."""
-        return self._response.ended and not self._early_body
+        return self._exchange is None or self._exchange.all_read
 
     async def drain(self, seconds: float = DRAIN_S) -> bytes:
         """Read the rest of the body within these limits and return it, then release the connection."""
@@ -170,25 +165,12 @@ class Call:
 
     def release(self) -> None:
         """Return the connection to the pool if it can be reused; close it otherwise."""
-        response, connection = self._response, self._connection
-        is_reusable = response.ended and response.keeps_alive and not response.surplus and not self.driver.is_cancelled
+        exchange, connection = self._exchange, self._connection
+        is_reusable = exchange is not None and exchange.leaves_connection and not self.driver.is_cancelled
         if connection is not None and is_reusable:
             self._connection = None
             self._pool.give(connection)
         self._drop()
-
-    async def wait(self, operation: Callable[..., Awaitable[Any]], limit: float | None, *arguments: Any) -> Any:
-        """Return the result of a method of the driver. Raises OSError, or Cancelled if the call was cancelled."""
-        self.check_cancelled()
-        try:
-            return await operation(limit, *arguments)
-        except OSError as error:
-            self.check_cancelled(error)
-            raise
-
-    def check_cancelled(self, cause: BaseException | None = None) -> None:
-        if self.driver.is_cancelled:
-            raise Cancelled("the stream was closed") from cause
 
     @contextlib.contextmanager
     def _masked(self) -> Iterator[None]:
@@ -211,23 +193,27 @@ class Call:
         if not is_reused:
             await self._connect()
         try:
-            status = await self._request()
+            exchange = await self._request()
         except ConnectError:
-            if not is_reused or self._response.begun:
+            if not is_reused or (self._exchange is not None and self._exchange.response.begun):
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()
             await self._connect()
-            status = await self._request()
-        self._log("status %d", status)
+            exchange = await self._request()
+        self._log("status %d", self.status)
+        await self._check_head(exchange)
+
+    async def _check_head(self, exchange: Exchange) -> None:
+        """Raise the error of a status, or of a coding that cannot be read; prepare to decompress the body."""
         self._inflate = None
-        codings = [coding for coding in self._response.values("content-encoding") if coding != "identity"]
-        if not 200 <= status < 300:
+        codings = [coding for coding in exchange.response.values("content-encoding") if coding != "identity"]
+        if not 200 <= self.status < 300:
             raw = await self.drain(ERROR_BODY_S)
             with contextlib.suppress(ProtocolError):  # The header may be wrong.
                 raw = Inflate(MAX_DRAINED_BYTES).feed(raw)[:MAX_DRAINED_BYTES] if check_codings(codings) else raw
-            raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
-        transfer = ",".join(sorted({*self._response.values("transfer-encoding")} - {"identity"}))
+            raise status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
+        transfer = ",".join(sorted({*exchange.response.values("transfer-encoding")} - {"identity"}))
         if transfer not in ("", "chunked"):
             raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
         coding = check_codings(codings)
@@ -250,94 +236,30 @@ class Call:
             logging.getLogger("localchat.client").debug(message, *values)
 
     async def _connect(self) -> None:
-        """Connect to the server, with TLS for https, or to the proxy."""
         settings = self.settings
         self.deadlines.begin("connect")
         try:
             self._proxy = find_proxy(settings.address, settings.proxy)
-            self._connection = await self._open(self._proxy)
-            if settings.address.scheme == "https":
-                await self._start_tls(self._proxy)
-            else:
-                self._connection.proxy = self._proxy
+            self._connection = await connect(settings, self._operations, self._proxy)
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ValueError, RuntimeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, self._proxy)) from error
 
-    async def _open(self, proxy: Proxy | None) -> Any:
-        """Try the addresses of the host, one after another."""
-        address = self.settings.address
-        if address.socket_path:
-            candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
-        else:
-            host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
-            candidates = known_addresses(host, port) or await self._timed(self.driver.look_up, host, port)
-        failure: Exception = OSError(f"{address.host} has no address")
-        for number, where in enumerate(candidates):
-            left, timeout_name = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
-            share = None if left is None else left / (len(candidates) - number)
-            try:
-                return await self.wait(self.driver.connect, share, where)
-            except socket.timeout:
-                failure = timed_out(timeout_name)
-            except OSError as error:
-                # That the host refuses the connection says more than that this machine has no IPv6, for example.
-                failure = failure if isinstance(failure, ConnectionRefusedError) else error
-        raise failure
-
-    async def _start_tls(self, proxy: Proxy | None) -> None:
-        address = self.settings.address
-        if proxy is not None:
-            headers = {"Host": address.authority, **proxy.headers}
-            status = await self._exchange(request_head(f"CONNECT {address.authority} HTTP/1.1", headers))
-            if status // 100 != 2:
-                # A busy proxy may allow it later.
-                raise (OSError if status >= 500 else ProtocolError)(f"it refused the tunnel with status {status}")
-        context = await self._timed(self.driver.read_files, self.settings.tls_context)
-        await self._timed(self.driver.start_tls, self._connection, context, address.host)
-
-    async def _timed(self, operation: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Let the driver perform an operation within the timeouts, and return its result."""
-        limit, timeout_name = self.deadlines.left()
-        try:
-            return await self.wait(operation, limit, *arguments)
-        except socket.timeout:
-            raise timed_out(timeout_name) from None
-
-    async def _request(self) -> int:
-        """Send the request, receive the head of the response, and return the status."""
+    async def _request(self) -> Exchange:
+        """Send the request, and receive the head of the response."""
         target, headers, proxy = self._target, self._headers, self._connection.proxy
         if proxy is not None:  # A request to a proxy names the whole URL.
             target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
         self.deadlines.begin("first")
+        self._exchange = exchange = Exchange(self._operations, self._connection, self._method != "HEAD")
         try:
-            return await self._exchange(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body)
+            await exchange.send(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body)
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ProtocolError) as error:
             error_class = ProtocolError if isinstance(error, ProtocolError) else ConnectError
             reason = str(error) or type(error).__name__
             raise error_class(f"no response from {self.settings.address.shown}: {reason}") from error
-
-    async def _exchange(self, request: bytes) -> int:
-        """Send bytes, receive the head of the response to them, and return the status."""
-        self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
-        # A server may respond before it has read the whole request (413); the response can be read.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await self._timed(self.driver.write, self._connection, request)
-        while not self._response.status:
-            data = await self._receive()
-            if not data and not self._response.begun:
-                raise ConnectionResetError("the connection was closed")
-            if not data:
-                self._response.feed_end()
-            self._early_body = self._response.feed(data)
-        self.status, self.headers = self._response.status, self._response.headers
-        return self.status
-
-    async def _receive(self) -> bytes:
-        data: bytes = await self._timed(self.driver.read, self._connection)
-        self.deadlines.pause()
-        self.check_cancelled()  # A cancel ends the connection, which would look like the end of the response.
-        return data
+        self.status, self.headers = exchange.response.status, exchange.response.headers
+        return exchange

@@ -21,12 +21,17 @@ _OPEN_HEADERS = re.compile(
     "accept(-.*)?|user-agent|content-.*|cache-control|referer|http-referer|origin|host|date|x-title|.*-version|"
     ".*-beta|.*-organization|.*-project"
 )
+# The names of added headers in which also a word is a secret, in lower case.
+_CREDENTIAL_HEADERS = re.compile("auth|cookie|key|token|secret|passw|credential|session|signature")
 # The names of authentication schemes, which stand before the secret of a header.
 _SCHEME = re.compile(r"(?i:bearer|basic|token|digest|key|apikey|negotiate)")
 
-# A text that occurs in messages by chance: an ordinary word, such as the key "local" of many local servers, a small
-# number, or one of up to three characters. It is masked only where it is given as a value.
-_ORDINARY = re.compile(r"[A-Za-z]?[a-z]{0,9}|[0-9]{1,7}|.{1,3}", re.DOTALL)
+# A text that occurs in messages by chance: a short word, such as the key "local" of many local servers, the name of a
+# server, which is a usual key for it, a small number, or three characters. It is masked only where it is a value.
+_ORDINARY = re.compile(
+    r"[A-Za-z]{1,5}|[0-9]{1,5}|.{1,3}|(?i:ollama|lm-?studio|localchat|llama\.?cpp|vllm|sglang|none-?needed|not-?needed)",
+    re.DOTALL,
+)
 _BEFORE_VALUE = r"(=|\b(?i:bearer|basic|token|key|password|secret|provided|authorization)\W{1,4})"
 
 # A cut secret has at least this many characters; a shorter one is hardly of use.
@@ -50,15 +55,15 @@ def secrets_of_url(url: str) -> Iterator[str]:
 def secrets_of_headers(headers: Mapping[str, str]) -> Iterator[str]:
     """The values of headers that may be secrets: each as a whole and its parts, such as those of cookies."""
     for name, value in headers.items():
-        if not _OPEN_HEADERS.fullmatch(name.lower()):
-            yield value
-            for part in re.split(r"[\s;,]+", value):
-                if not _SCHEME.fullmatch(part):
-                    yield part
-                    yield part.partition("=")[2]
-            scheme, _, credentials = value.partition(" ")
-            if scheme.lower() == "basic":
-                yield from _basic_credentials(credentials)
+        if _OPEN_HEADERS.fullmatch(name.lower()):
+            continue
+        parts = [part for part in re.split(r"[\s;,]+", value) if not _SCHEME.fullmatch(part)]
+        texts = [value, *parts, *(part.partition("=")[2] for part in parts)]
+        has_credentials = _CREDENTIAL_HEADERS.search(name.lower()) is not None
+        yield from (text for text in texts if has_credentials or not text.isalpha())
+        scheme, _, credentials = value.partition(" ")
+        if scheme.lower() == "basic":
+            yield from _basic_credentials(credentials)
 
 
 def _basic_credentials(encoded: str) -> Iterator[str]:
@@ -84,10 +89,10 @@ class Secrets:
         """Matches a secret in any form. The first group is what stands before the value of an ordinary word."""
         ordinary = [text for text in self._texts if _ORDINARY.fullmatch(text)]
         special = [text for text in self._texts if not _ORDINARY.fullmatch(text)]
-        patterns = [f"(?i:{_any_form(text)})" for text in special]  # Names of codings, for example, get lower case.
+        patterns = list(map(_any_form, special))
         if ordinary:
             patterns.append(_BEFORE_VALUE + rf"(?:{'|'.join(map(_any_form, ordinary))})(?!\w)")
-        patterns += [rf"(?i:{_cut_form(text)})(?=\W{{0,3}}(?:\.\.\.\W{{0,3}})?\Z)" for text in special]
+        patterns += [rf"{_cut_form(text)}(?=\W{{0,3}}(?:\.\.\.\W{{0,3}})?\Z)" for text in special]
         return re.compile("|".join(patterns))
 
     def mask(self, text: str) -> str:
@@ -122,8 +127,12 @@ class Secrets:
 
 
 def _any_form(secret: str) -> str:
-    """A pattern of a secret in which each character may be escaped as in JSON, URLs or HTML."""
-    return "".join(map(_any_form_of_char, secret))
+    """A pattern of a secret in which each character may be escaped as in JSON, URLs or HTML.
+
+    Upper and lower case are the same, as in the names of codings, unless the secret could be a word.
+    """
+    pattern = "".join(map(_any_form_of_char, secret))
+    return pattern if secret.isalpha() else f"(?i:{pattern})"
 
 
 def _any_form_of_char(char: str) -> str:
@@ -139,7 +148,7 @@ def _any_form_of_char(char: str) -> str:
 
 def _cut_form(secret: str) -> str:
     """A pattern of the beginning of a secret, of any length."""
-    chars = list(map(_any_form_of_char, secret[:_MAX_CUT_CHARS]))
+    chars = [f"(?i:{_any_form_of_char(char)})" for char in secret[:_MAX_CUT_CHARS]]
     start, others = chars[:_LEAST_CUT_CHARS], chars[_LEAST_CUT_CHARS:]
     rest = r"\S*" if len(secret) > _MAX_CUT_CHARS else ""
     return "".join(start) + "".join(f"(?:{char}" for char in others) + rest + ")?" * len(others)

@@ -21,6 +21,19 @@ DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 DEFAULT_MAX_RETRIES = 2
 
 
+class ServerTraits:
+    """What clients have learned of a server. Those that `with_options` made of one another share it."""
+
+    def __init__(self, takes_tool_names: bool) -> None:
+        self.model: str | None = None  # Its only model, as far as it is known.
+        self.may_list_models = True  # False if it has no list of models.
+        self.takes_stream_options = True  # Whether requests may have the field `stream_options`.
+        # Whether results of tools have the name of the tool, which templates of local servers may need.
+        self.takes_tool_names = takes_tool_names
+        # The accepted modes of response formats, by the texts of the schemas (response_format.ExpectedValue).
+        self.accepted_formats: dict[str, str] = {}
+
+
 class Settings:
     """The arguments of a client (ClientOptions), already checked by type, and the environment at that time."""
 
@@ -51,22 +64,13 @@ class Settings:
         # Made by the first https request, or now if `verify` is no bool, since it may be wrong.
         self._tls_context = None if isinstance(self.verify, bool) else make_tls_context(self.verify)
         self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
-        # What the client has learned of the server: its only model, whether it has a list of models, whether it accepts
-        # stream_options, and the accepted modes of response formats (response_format.ExpectedValue).
-        self.found_model: str | None = None
-        self.may_list_models = True
-        self.takes_stream_options = True
-        self.accepted_formats: dict[str, str] = {}
-        # Whether results of tools have the name of the tool, which templates of local servers may need.
-        self.takes_tool_names = self.address.scheme != "https" or is_loopback(self.address.host)
+        self.server = ServerTraits(self.address.scheme != "https" or is_loopback(self.address.host))
         check_headers(self.headers)
 
-    def learn(self, other: Settings) -> None:
-        """Take over what another client has learned of the same server, and its TLS context."""
+    def share(self, other: Settings) -> None:
+        """Share what another client has learned of the same server, and its TLS context."""
         if other.base_url == self.base_url:
-            self.found_model, self.may_list_models = other.found_model, other.may_list_models
-            self.takes_stream_options, self.takes_tool_names = other.takes_stream_options, other.takes_tool_names
-            self.accepted_formats = other.accepted_formats
+            self.server = other.server
         if other.verify == self.verify:
             self._tls_context = self._tls_context or other._tls_context
 

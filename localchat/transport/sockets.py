@@ -115,13 +115,14 @@ class Pool:
             connection.close()
 
 
-def start_thread(function: Callable[[], object]) -> None:
+def start_thread(function: Callable[[], object], *, daemon: bool = True) -> None:
     """Run a function in a thread of its own, or at once if the system or the interpreter allows no further thread.
 
-    It is no thread of an executor, which has a limit of threads, all of which the program may keep busy.
+    It is no thread of an executor, which has a limit of threads, all of which the program may keep busy. The end of the
+    program waits for a thread that is no daemon.
     """
     try:
-        threading.Thread(target=function, name="localchat", daemon=True).start()
+        threading.Thread(target=function, name="localchat", daemon=daemon).start()
     except RuntimeError:
         function()
 

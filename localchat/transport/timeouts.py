@@ -16,6 +16,7 @@ _TIMEOUT_REASONS = {
     "total": "no complete response",
 }
 
+_NEVER_S = 1e9  # Longer than any call: an integer that is larger than any float cannot be added to a time.
 _MAX_WAIT_S = 1e6  # A wait of an operation is never longer: sockets refuse more than about 24 days.
 _DEFAULT: Any = object()
 
@@ -135,4 +136,4 @@ class Deadlines:
 
 
 def _after(seconds: float | None) -> float | None:
-    return None if seconds is None else time.monotonic() + seconds
+    return None if seconds is None else time.monotonic() + min(seconds, _NEVER_S)

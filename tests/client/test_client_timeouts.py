@@ -103,7 +103,8 @@ def test_timeout_expires(make_server, timeout, kind, client_class):
 
 
 def test_a_timeout_may_be_the_largest_number_or_none():
-    with always(HELLO) as server, make_client(server, timeout=sys.maxsize) as client:
+    with always(HELLO) as server, make_client(server, timeout=10**400) as client:
+        assert client.with_options(timeout=sys.maxsize).chat("hi").text == "Hello"
         assert client.chat("hi", timeout=Timeout(None)).text == client.chat("hi").text
 
 

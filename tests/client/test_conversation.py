@@ -33,15 +33,16 @@ def started(*responses: Response, client_class: Any = Client, **options: Any) ->
 def test_turns_are_added_and_sent_again(client_class: Any):
     """A turn with tools has all its messages."""
     responses = text("Hello."), calls(("add", '{"a": 1, "b": 2}')), text("3")
-    options = {"system": "be brief", "temperature": 0, "tools": [add]}
+    options = {"system": "be brief", "temperature": 0, "tools": [add], "max_tokens": 9}
     with started(*responses, client_class=client_class, **options) as (conversation, script):
         assert conversation.say("hi").text == "Hello."
-        assert conversation.say("1+2?", temperature=1).text == "3"
+        assert conversation.say("1+2?", temperature=1, max_tokens=None).text == "3"
     *messages, call, result, last = conversation.messages
     assert messages == [SYSTEM, user("hi"), assistant("Hello."), user("1+2?")]
     assert (call["role"], result["role"], last) == ("assistant", "tool", assistant("3"))
     assert script.requests[1]["messages"] == messages
     assert [request["temperature"] for request in script.requests] == [0, 1, 1]
+    assert [request["max_tokens"] for request in script.requests] == [9, 9, 9]
 
 
 def test_system_message_of_a_turn_is_not_kept_and_messages_may_be_edited(client_class: Any):

@@ -54,12 +54,20 @@ UNCHANGED = [
     "x = y",
     "the model none",
     "sk- and sk-7",
+    "an empty response of Ollama",
+    "a topsecret word",
 ]
+
+
+@pytest.mark.parametrize("secret", ["SECRET", "topsecret", "hunter2", "passwort", "1234567", "Ab-9"])
+def test_other_short_keys_are_masked_anywhere(secret: str):
+    assert Secrets([secret]).mask(f"no {secret}, x{secret}/y") == "no ***, x***/y"
 
 
 @pytest.mark.parametrize("text", UNCHANGED)
 def test_ordinary_words_are_no_secrets(text: str):
-    assert Secrets(["local", "404", "4096", "test", "x", "none", "-", "", ASCII_SECRET]).mask(text) == text
+    words = ["local", "404", "4096", "test", "x", "none", "-", "", "EMPTY", "ollama", "lm-studio", "TOPSECRET"]
+    assert Secrets([*words, ASCII_SECRET]).mask(text) == text
 
 
 @pytest.mark.parametrize(
@@ -90,11 +98,18 @@ def test_masking_takes_linear_time():
         ({"Authorization": "Basic " + base64.b64encode(f"ada:{SECRET}".encode()).decode()}, [SECRET, f"ada:{SECRET}"]),
         ({"Cookie": f"theme=dark; session={SECRET}"}, [SECRET]),
         ({"X-Whatever": f"a b {SECRET}"}, [SECRET]),
+        ({"X-Auth-Token": "topsecret"}, ["topsecret"]),
+        ({"Authorization": "Bearer topsecret"}, ["topsecret"]),
     ],
 )
 def test_secrets_of_headers(headers: Any, secrets: Any):
     assert set(secrets) <= set(secrets_of_headers(headers))
     assert not {"Bearer", "Basic", "text/csv"} & set(secrets_of_headers(headers))
+
+
+def test_words_in_headers_that_are_no_credentials_are_no_secrets():
+    found = set(secrets_of_headers({"X-Team": "research platform", "X-Environment": "production"}))
+    assert not found & {"research", "platform", "production"}
 
 
 def test_secrets_of_a_url_are_its_userinfo_and_the_values_of_its_query():

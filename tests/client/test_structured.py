@@ -211,15 +211,20 @@ WRONG_SCHEMAS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "path", "words"), WRONG_SCHEMAS, ids=lambda value: str(value)[:40])
+def test_error_of_a_wrong_schema_names_its_place(schema: Any, path: str, words: str):
+    with pytest.raises(ValueError, match=words.replace("[", r"\[").replace("$", r"\$")) as caught:
+        ExpectedValue(schema)
+    assert f"the schema is wrong at {path}" in str(caught.value)
+
+
 @pytest.mark.parametrize("method", ["chat", "stream", "run", "complete", "map"])
-def test_wrong_schema_is_an_error_before_the_request(
-    schema: Any, path: str, words: str, method: str, client_class: Any
-):
+def test_wrong_schema_is_an_error_before_the_request(method: str, client_class: Any):
     with playing(client_class=client_class) as (client, script):
         use = getattr(client, method)
-        with pytest.raises(ValueError, match=words.replace("[", r"\[").replace("$", r"\$")) as caught:
-            use(["a"] if method == "map" else "a", response_format=schema)
-        assert f"the schema is wrong at {path}" in str(caught.value)
+        with pytest.raises(
+            ValueError, match=r"the schema is wrong at \$\.required: expected a list of names, got true"
+        ):
+            use(["a"] if method == "map" else "a", response_format={"type": "object", "required": True})
         assert script.requests == []
 
 

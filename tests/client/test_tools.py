@@ -436,7 +436,7 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
         assert len(script.requests) == 7  # No further one was refused.
     assert "name" not in script.requests[-1]["messages"][-1]
     urls = {"http://10.0.0.1/v1": True, "https://127.0.0.1/v1": True, "https://api.example.com/v1": False}
-    assert {url: Settings(base_url=url).takes_tool_names for url in urls} == urls
+    assert {url: Settings(base_url=url).server.takes_tool_names for url in urls} == urls
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

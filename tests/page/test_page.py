@@ -187,12 +187,13 @@ def test_the_list_is_searched_renamed_deleted_exported_and_imported(browser):
         page.do(("#search", "wasps"), ("#list li", 1), ("#search", " "), ("#list li", 2))
         page.do("#list [aria-label='Rename wasps']", ("#list input", "Insects\n"))
         page.wait_for_text("#title", "Insects")
-        page.eval("""void (window.exported = new Promise((resolve) => {
-            URL.createObjectURL = (blob) => { resolve(blob.text()); return "data:,"; };
-        }))""")
-        page.do("#export")
-        exported = page.eval("exported")
-        assert {one["title"] for one in json.loads(exported)["conversations"]} == {"bees", "Insects"}
+        for button, titles in (("[aria-label='Export bees']", {"bees"}), ("#export", {"bees", "Insects"})):
+            page.eval("""void (window.exported = new Promise((resolve) => {
+                URL.createObjectURL = (blob) => { resolve(blob.text()); return "data:,"; };
+            }))""")
+            page.do(button)
+            exported = page.eval("exported")
+            assert {conversation["title"] for conversation in json.loads(exported)["conversations"]} == titles
         page.do("#list [aria-label='Delete bees']", "#ask button: Delete", ("#list li", 1))
         import_text(page, exported)
         page.do(("#list li", 2))

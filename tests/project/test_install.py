@@ -53,6 +53,13 @@ def test_options_of_a_wheelhouse_for_several_machines():
     assert args == "-DGGML_NATIVE=off -DGGML_CUDA=on -DGGML_RPC=on -DX=1"
     done = run(["make", "--dry-run", "wheelhouse", "RPC=1"], cwd=ROOT)
     assert "--rpc '1'" in done.stdout
+    assert "--extras 'server,media'" in done.stdout
+
+
+def test_make_installs_what_decodes_images_and_sound():
+    for target in ("run", "test"):
+        done = run(["make", "--dry-run", "--always-make", target], cwd=ROOT, MAKEFLAGS="")
+        assert re.search(r"tools\.install \S+ server,media\b", done.stdout), done.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")

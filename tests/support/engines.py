@@ -95,6 +95,11 @@ class LocalEngine(EngineClient):
         if self.engine.failure is not None:  # An engine process would end.
             self.end(EngineDied(f"the engine has stopped: {self.engine.failure!r}"))
 
+    def crash(self) -> None:
+        """End as an engine process does that crashes."""
+        self.end(EngineDied("the engine process was killed by SIGSEGV"))
+        self.engine.close()
+
     def stop(self) -> None:
         self.engine.stop()
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localchat import AsyncClient, ChatOptions, Client, LocalChatError, Prompt, Reply, Stream, Timeout, Tool, chat
+from localchat import (
+    AsyncClient,
+    ChatOptions,
+    Client,
+    FakeServer,
+    LocalChatError,
+    Prompt,
+    Reply,
+    Stream,
+    Timeout,
+    Tool,
+    chat,
+)
 
 
 @dataclass
@@ -38,7 +50,12 @@ def right(client: Client) -> None:
     lengths = [model.context_length for model in client.models() if model.startswith("q")]
     print(names, numbers, completed, from_function, nothing, vector, vectors, replies, lengths)
     client.with_options(timeout=5, headers={"X-A": "b"}).run("Hello!", [print], max_rounds=2)
-    client.request("POST", "rerank", {"query": "q"}, timeout=3)
+    response = client.request("POST", "rerank", {"query": "q"}, timeout=3)
+    parts: tuple[int, bytes, str] = (response.status, response.content, response.text)
+    with FakeServer() as server, Client(server.url) as faked:
+        server.reply("Hello!", calls=[("right", {})])
+        same: Client = faked.with_options(timeout=3)
+        print(parts, same.chat("Hello!"), server.requests[0].json["messages"], response.json())
     client.conversation(system="Be brief.", tools=[print], max_rounds=2).say("Hello!", temperature=0)
 
 

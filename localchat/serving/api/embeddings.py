@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -51,28 +52,44 @@ def _base64(vector: array[float]) -> str:
 
 
 def parse_rerank(body: Fields) -> RerankRequest:
-    body.ignore(("user",))
-    documents = body.items("documents", "strings")
+    """The request in a body. One with `texts` in place of `documents` is that of text-embeddings-inference."""
+    body.ignore(("user", "truncate", "truncation_direction"))
+    is_tei = "texts" in body.raw and "documents" not in body.raw
+    field = "texts" if is_tei else "documents"
+    documents = body.items(field, "strings")
     if not 0 < len(documents) <= MAX_INPUTS or not all(isinstance(document, str) for document in documents):
-        body.refuse("documents", f"a list of 1 to {MAX_INPUTS} strings")
+        body.refuse(field, f"a list of 1 to {MAX_INPUTS} strings")
     return RerankRequest(
         model=body.text("model") or "",
         query=body.required_text("query"),
         documents=tuple(documents),
         top_n=body.integer("top_n", 1),
-        returns_documents=body.boolean("return_documents") or False,
+        returns_documents=body.boolean("return_text" if is_tei else "return_documents") or False,
+        field=field,
+        is_raw=body.boolean("raw_scores") or False if is_tei else True,
     )
 
 
-def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_tokens: int) -> dict[str, Any]:
-    """The documents, sorted by score. Scores are comparable with one another, but are not probabilities."""
+def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_tokens: int) -> Any:
+    """The documents, sorted by score. Scores are comparable with one another, but are not probabilities.
+
+    The response of text-embeddings-inference is a list. It has probabilities unless the request has `raw_scores`.
+    """
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
+    if request.field == "texts":
+        texts = [{"text": text} if request.returns_documents else {} for text in request.documents]
+        values = scores if request.is_raw else [_sigmoid(score) for score in scores]
+        return [{"index": i, "score": values[i], **texts[i]} for i in order]
 
     def result(i: int) -> dict[str, Any]:
         document = {"document": {"text": request.documents[i]}} if request.returns_documents else {}
         return {"index": i, "relevance_score": scores[i], **document}
 
-    order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
     return {"object": "list", "model": model, "results": [*map(result, order)], "usage": _usage_body(n_tokens)}
+
+
+def _sigmoid(value: float) -> float:
+    return 0.5 + 0.5 * math.tanh(value / 2)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -108,13 +109,13 @@ def _think(body: Fields) -> dict[str, Any]:
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     """The chat messages. Ollama's calls have no ids, so results are assigned to calls in their order."""
     messages: list[dict[str, Any]] = []
-    open_ids: list[str] = []
+    open_ids: OrderedDict[str, None] = OrderedDict()  # Of calls without a result, in their order.
     new_ids = map("call_{}".format, itertools.count())
     for given in body.objects("messages"):
         role = given.required_choice("role", _ROLES)
         images, text = _images(given, is_replayed=role == "tool"), given.text("content") or ""
         calls = [_call(call, next(new_ids)) for call in given.objects("tool_calls")]
-        open_ids += [call["id"] for call in calls]
+        open_ids.update((call["id"], None) for call in calls)
         message: dict[str, Any] = {
             "role": role,
             "content": text + images if role == "tool" else images + text,  # Models are trained with images first.
@@ -123,7 +124,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
         }
         if role == "tool":
             id = given.text("tool_call_id") or next(iter(open_ids), None)
-            open_ids = [other for other in open_ids if other != id]
+            open_ids.pop(id or "", None)
             message.update(name=given.text("tool_name") or given.text("name"), tool_call_id=id)
         messages.append(without_nulls(message))
     return tuple(messages)

@@ -160,7 +160,7 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
     callable = [tool for tool in listed.objects("tools") if tool.raw.get("type") in (None, "function", "custom")]
     named = [(tool, _chosen_name(tool, listed.at("tools"))) for tool in callable]
     # Chat completions skip custom tools.
-    offered = [tool["function"]["name"] for tool, _ in tools]
+    offered = {tool["function"]["name"] for tool, _ in tools}
     names = [name for tool, name in named if name in offered or tool.raw.get("type") != "custom"]
     if not names:
         listed.refuse("tools", "a list of at least one function")
@@ -169,12 +169,12 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
     """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
-    offered = [tool["function"]["name"] for tool, _ in tools]
+    offered = dict.fromkeys(tool["function"]["name"] for tool, _ in tools)
     if mode == "required" and not offered:
         raise field_error(field, f"is {show(body.raw[field])}, which needs 'tools'")
     for name in names:
         if name not in offered:
-            raise field_error(field, f"names {show(name)}; 'tools' offers {show(offered)}")
+            raise field_error(field, f"names {show(name)}; 'tools' offers {show([*offered])}")
     return {
         "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
         "tool_choice": mode if offered else "none", "allowed": tuple(names),

@@ -165,34 +165,49 @@ def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ..
     """The chat messages of `instructions` and the items. Consecutive items of the assistant, such as reasoning and
     calls, are joined, since chat templates expect one assistant message."""
     instructions = body.text("instructions")
-    messages = [{"role": "developer", "content": instructions}] if instructions else []
+    joined = [_JoinedMessage({"role": "developer", "content": instructions})] if instructions else []
     for item in items:
         for message in _read_item(item):
-            if messages and _are_one(messages[-1], message, n_before=len(messages)):
-                _join(messages[-1], message)
+            if joined and joined[-1].is_continued_by(message, n_before=len(joined)):
+                joined[-1].add(message)
             else:
-                messages.append(message)
+                joined.append(_JoinedMessage(message))
+    messages = tuple(message.fields() for message in joined)
     is_new = body.raw.get("input") or any(message["role"] not in _SYSTEM for message in messages)
     if not messages or not is_new:
         body.refuse("input", "a string or a list with at least one item")
-    return tuple(messages)
+    return messages
 
 
-def _are_one(last: dict[str, Any], message: dict[str, Any], *, n_before: int) -> bool:
-    if last["role"] != "assistant" or message["role"] != "assistant":
-        # Many templates accept only one system message, at the start.
-        return n_before == 1 and last["role"] in _SYSTEM and message["role"] in _SYSTEM
-    # Text after text begins another message. A message with tool calls is open until the results of the calls follow.
-    return "content" not in last or "tool_calls" in last or "tool_calls" in message
+class _JoinedMessage:
+    """A chat message that consists of several: their texts and calls are joined once, when all are there."""
 
+    def __init__(self, message: dict[str, Any]) -> None:
+        self._role: str = message["role"]
+        self._values: dict[str, list[Any]] = {}  # Of each field, those of all messages.
+        self.add(message)
 
-def _join(message: dict[str, Any], other: dict[str, Any]) -> None:
-    """Add the fields of a message of the same role."""
-    for name, value in other.items():
-        if name == "tool_calls":
-            message[name] = [*message.get(name, ()), *value]
-        elif name != "role":
-            message[name] = "\n\n".join(filter(None, [message.get(name), value]))
+    def add(self, message: dict[str, Any]) -> None:
+        for name, value in message.items():
+            self._values.setdefault(name, []).append(value)
+
+    def is_continued_by(self, message: dict[str, Any], *, n_before: int) -> bool:
+        if self._role != "assistant" or message["role"] != "assistant":
+            # Many templates accept only one system message, at the start.
+            return n_before == 1 and self._role in _SYSTEM and message["role"] in _SYSTEM
+        # Text after text begins another message. A message with calls is open until the results of the calls follow.
+        return "content" not in self._values or "tool_calls" in self._values or "tool_calls" in message
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for name, values in self._values.items():
+            if len(values) == 1 or name == "role":
+                fields[name] = values[0]
+            elif name == "tool_calls":
+                fields[name] = [call for calls in values for call in calls]
+            else:
+                fields[name] = "\n\n".join(filter(None, values))
+        return fields
 
 
 def _read_item(item: Fields) -> Iterator[dict[str, Any]]:

@@ -79,7 +79,8 @@ class ChatRequest(TextRequest):
         """The tools that may be called. The prompt may show other tools, too."""
         if self.tool_choice == "none":
             return ()
-        return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
+        allowed = set(self.allowed)
+        return tuple(tool for tool in self.tools if not allowed or tool["function"]["name"] in allowed)
 
     @property
     def prefill(self) -> tuple[str, str]:
@@ -119,10 +120,12 @@ class EmbeddingsRequest:
 
 @dataclass(frozen=True)
 class RerankRequest:
-    """A query, and the documents to sort by relevance, in the format of Jina and Cohere."""
+    """A query, and the documents to sort by relevance, in the format of Jina and Cohere or of TEI."""
 
     model: str
     query: str
     documents: tuple[str, ...]
     top_n: int | None  # Return only this many documents; None: all.
     returns_documents: bool  # Return the texts of the documents, too.
+    field: str = "documents"  # The field that has the documents: "texts" in text-embeddings-inference (TEI).
+    is_raw: bool = True  # Whether scores are returned as they are, and not as probabilities.

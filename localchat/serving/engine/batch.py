@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..core.events import PromptProgress
+from .drafts import Drafter
 from .tuning import CPU, Tuning
 from .values import Adapters, GenerationRequest, SequenceStats, StepOutput, TokenTexts
 
@@ -81,7 +82,7 @@ class Sequence:
         # How many of the first tokens shared the cells of another running sequence when this one started.
         self.n_shared = 0
         self.n_cached: int | None = None  # Prompt tokens that were cached when it first ran; None before that.
-        self.lookup_text = ""  # The text that prompt lookup searches: a character for each token, for a fast search.
+        self.drafter = Drafter()
         # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
         self.adapters = self.request.adapters

@@ -1,4 +1,4 @@
-"""Speculative decoding: drafts of the next tokens, by prompt lookup.
+"""Speculative decoding: drafts of the next tokens, by prompt lookup, and when computing them pays.
 
 A draft token costs a row of a batch. The model samples a token at each position of a draft, so a wrong draft token
 costs time and never changes the text.
@@ -6,7 +6,9 @@ costs time and never changes the text.
 
 from __future__ import annotations
 
-from .batch import Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 # Shorter matches are by chance.
 _MIN_MATCH = 3
@@ -15,13 +17,73 @@ _MAX_MATCH = 32
 _MAX_SEARCHES = 8
 # The character of the cells of images and sounds. No vocabulary has as many tokens.
 _MEDIA = chr(0x10FFFF)
+# The acceptance before any prediction has been compared counts as much as so many predictions.
+_FIRST_ACCEPTANCE, _FIRST_WEIGHT = 0.5, 2
+# The acceptance is an average of about so many predictions.
+_WINDOW = 16
+# A step with drafts must make at least so many times the tokens per second of one without, and may take at most so many
+# times as long, so that the text arrives evenly.
+_LEAST_GAIN, _LONGEST_STEP = 1.05, 2.0
 
 
-def draft_of(sequence: Sequence, n_tokens: int) -> tuple[int, ...]:
-    """A draft of at most `n_tokens` tokens; empty if the text of the sequence has no earlier match of its end."""
-    new = sequence.tokens[len(sequence.lookup_text) :]
-    sequence.lookup_text += "".join(_MEDIA if token < 0 else chr(token) for token in new)
-    return tuple(map(ord, looked_up(sequence.lookup_text, n_tokens).partition(_MEDIA)[0]))
+class Drafter:
+    """Predicts the tokens of one sequence, and measures how many of its predictions are right.
+
+    Each prediction is compared with the tokens that are sampled, whether a step computes it as a draft or not. So the
+    acceptance of a sequence is known before a draft has cost anything.
+    """
+
+    def __init__(self) -> None:
+        # The share of predicted tokens that were sampled, where the tokens before them were.
+        self.acceptance = _FIRST_ACCEPTANCE
+        self._n_compared = 0
+        # The text that prompt lookup searches: a character for each token, for a fast search.
+        self._text = ""
+        self._prediction = ""  # Of the tokens after `_text`.
+
+    def predict(self, tokens: list[int], n_most: int) -> tuple[int, ...]:
+        """At most `n_most` tokens that may follow these; none if the text has no earlier match of its end. `tokens` are
+        those of the last call and further ones."""
+        new = "".join(_MEDIA if token < 0 else chr(token) for token in tokens[len(self._text) :])
+        self._compare(new)
+        self._text += new
+        self._prediction = looked_up(self._text, n_most).partition(_MEDIA)[0]
+        return tuple(map(ord, self._prediction))
+
+    def _compare(self, new: str) -> None:
+        for predicted, sampled in zip(self._prediction, new):
+            self._n_compared += 1
+            weight = max(1 / (_FIRST_WEIGHT + self._n_compared), 1 / _WINDOW)
+            self.acceptance += weight * ((predicted == sampled) - self.acceptance)
+            if predicted != sampled:
+                break
+
+
+class Prediction(NamedTuple):
+    """What a step may compute as the draft of one sequence."""
+
+    n_tokens: int
+    acceptance: float
+
+
+def paying_length(predictions: Many[Prediction], step_s: Callable[[int], float]) -> int:
+    """The length of drafts with which the next step makes most tokens per second; 0 if none is worth its rows.
+
+    Args:
+        predictions: One for each sequence of the step. A shorter one is a shorter draft.
+        step_s: How long a step with so many draft tokens takes; infinity if that is unknown.
+    """
+    plain_s, n_expected = step_s(0), float(len(predictions))
+    best, best_rate = 0, _LEAST_GAIN * n_expected / plain_s
+    for n in range(1, max((prediction.n_tokens for prediction in predictions), default=0) + 1):
+        seconds = step_s(sum(min(n, prediction.n_tokens) for prediction in predictions))
+        if seconds > _LONGEST_STEP * plain_s:
+            break
+        # The last of n tokens is accepted if all of them are right.
+        n_expected += sum(prediction.acceptance**n for prediction in predictions if prediction.n_tokens >= n)
+        if n_expected / seconds > best_rate:
+            best, best_rate = n, n_expected / seconds
+    return best
 
 
 def looked_up(text: str, n_tokens: int) -> str:

@@ -100,12 +100,8 @@ class OwnCells(KVCache):
         return prompt
 
     def _token_step(self, work: Work, others_wait: bool) -> Batch:
-        """The newest tokens, with drafts of one length, as llama.cpp computes unequal numbers of rows in several
-        passes."""
-        drafts = {} if others_wait else drafts_of(work, self._limits)
-        n_drafted = min(map(len, drafts.values()), default=0)
-        equally_long = {sequence: draft[:n_drafted] for sequence, draft in drafts.items()}
-        return batch_of(self._newest_tokens(work.decoding), equally_long)
+        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace)
+        return batch_of(self._newest_tokens(work.decoding), drafts)
 
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for forced tokens. Forced tokens that not all of the

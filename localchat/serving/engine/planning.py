@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .batch import Batch, BatchChunk, CacheLimits, Sequence
-from .drafts import draft_of
+from .drafts import Prediction
 from .pace import MAX_WAIT_S, Pace
 
 # With more sequences than this nothing is drafted: their step is long already, and drafts would delay all.
@@ -51,18 +51,28 @@ def have_waited(work: Work) -> bool:
     return bool(work.decoding) and min(sequence.computed_at for sequence in work.decoding) < max(computed_at)
 
 
-def drafts_of(work: Work, limits: CacheLimits) -> dict[Sequence, tuple[int, ...]]:
-    """The drafts of the sequences that decode: none if many do, or beside prompts, which they would delay."""
-    n_each = limits.max_drafted // max(len(work.decoding), 1)
+def drafts_of(work: Work, limits: CacheLimits, pace: Pace) -> dict[Sequence, tuple[int, ...]]:
+    """The drafts of the sequences that decode, as long as they pay: none if many decode, or beside prompts, which they
+    would delay. If the sequences have their own cells, the drafts have one length, as llama.cpp computes unequal
+    numbers of rows in several passes."""
     has_forced = any(sequence.n_missing > 1 for sequence in work.decoding)
-    if not n_each or len(work.decoding) > _MAX_DRAFTING or work.has_prompts or has_forced:
+    if not 1 <= len(work.decoding) <= _MAX_DRAFTING or work.has_prompts or has_forced:
         return {}
-    drafts = {}
+    n_each = limits.max_drafted // len(work.decoding)
+    if not n_each:
+        return {}
+    predicted = {}
     for sequence in work.decoding:
         # One token is sampled after the last one of the draft.
         n_left = sequence.max_length - len(sequence.tokens) - 1
-        drafts[sequence] = draft_of(sequence, min(n_each, n_left))
-    return drafts
+        predicted[sequence] = sequence.drafter.predict(sequence.tokens, min(n_each, n_left))
+    if not limits.is_unified:
+        shortest = min(map(len, predicted.values()))
+        predicted = {sequence: tokens[:shortest] for sequence, tokens in predicted.items()}
+    n_paying = pace.paying_length(
+        [Prediction(len(tokens), sequence.drafter.acceptance) for sequence, tokens in predicted.items()]
+    )
+    return {sequence: tokens[:n_paying] for sequence, tokens in predicted.items()}
 
 
 def batch_of(n_tokens: Mapping[Sequence, int], drafts: Mapping[Sequence, tuple[int, ...]]) -> Batch:

@@ -63,9 +63,10 @@ class EngineProcess(EngineClient):
         self._last_lines: deque[str] = deque(maxlen=30)
         self._is_loaded = False
         self._connection, theirs = Pipe()
+        # The receiving thread starts last, since it waits for the end of the others, which must have been started.
         self._threads = [
             threading.Thread(target=run, name=f"localchat-engine-{name}", daemon=True)
-            for name, run in (("output", self._read_output), ("receive", self._receive_all), ("send", self._send_all))
+            for name, run in (("output", self._read_output), ("send", self._send_all), ("receive", self._receive_all))
         ]
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
         with theirs:
@@ -167,7 +168,7 @@ class EngineProcess(EngineClient):
                     log.info("it wrote: %s", line)
             self.end(death)
             self._outgoing.put(None)
-            self._threads[-1].join()
+            self._threads[1].join()
             self._connection.close()
 
     def _died(self, status: int) -> EngineDied:

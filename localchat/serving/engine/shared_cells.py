@@ -80,7 +80,7 @@ class SharedCells(KVCache):
         n_tokens = self._newest_tokens(work)
         n_left = self._limits.n_batch - sum(n_tokens.values())
         n_tokens.update(self._prompt_tokens(work.prefilling, min(n_rows, n_left)))
-        return batch_of(n_tokens, {} if others_wait else drafts_of(work, self._limits))
+        return batch_of(n_tokens, {} if others_wait else drafts_of(work, self._limits, self._pace))
 
     def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
         candidates = super()._candidates(tokens, adapters)

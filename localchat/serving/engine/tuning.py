@@ -28,15 +28,16 @@ class Tuning:
     n_prompt_beside: int
     # Prompt tokens of a step that no running sequence waits for. Cancels and new requests wait for its end.
     n_prompt_alone: int
-    max_drafted: int  # Draft tokens of a step, for all sequences together.
+    # The limit of draft tokens of a step, for all sequences together. pace.py chooses how many pay.
+    max_drafted: int
 
 
 # Measured on 2 cores with models of 0.2B and 0.5B parameters: 64 prompt rows take as long as 9 steps that decode one
 # token, 128 rows as 16, 256 as 36, 512 as 73. So 64 rows delay running sequences by 9 steps, which cost the prompt a
-# tenth, and larger steps are no faster for each row. Each row of a draft takes a fifth of a step.
+# tenth, and larger steps are no faster for each row.
 CPU = Tuning(n_prompt_beside=64, n_prompt_alone=256, max_drafted=8)
 # On an H200, a step with 512 prompt rows of a 1.6B model takes as long as 4 steps that decode one token for each of 16
-# sequences (44 and 11 ms). Rows of drafts are not measured.
+# sequences (44 and 11 ms).
 GPU = Tuning(n_prompt_beside=512, n_prompt_alone=2048, max_drafted=24)
 
 

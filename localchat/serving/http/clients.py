@@ -146,18 +146,16 @@ class ClientMailbox(Mailbox):
             if messages:
                 return messages
             now = time.monotonic()
-            if now >= ends_at:
-                return []
             if now >= self._probe_at:
                 self._probe()
             elif now >= next_ping_at and self._stream is not None:
                 self._stream.ping()
+            if now >= ends_at:
+                return []
 
     def check(self) -> None:
         """What `take` does beside waiting for messages. Call it while no request to the engine is open."""
         self.take(0)
-        if self._stream is not None and time.monotonic() >= self._stream.next_ping_at:
-            self._stream.ping()
 
     def put_change(self) -> None:
         self.put(_CHANGED)

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,14 +60,14 @@ class Catalog:
             taken_names = {name for model in named.values() for name in _names(model)}
             for model in source:
                 names = [printable_name(name) for name in (model.name, *model.aliases)]
-                names = [name for name in names if name and name.casefold() not in taken_names]
+                names = [name for name in names if name and _key(name) not in taken_names]
                 real_path = os.path.realpath(model.path)
                 first_name = by_real_path.get(real_path)
                 if first_name is not None and not model.settings:  # One file under several names is one model.
                     first = named[first_name]
                     named[first_name] = replace(first, aliases=(*first.aliases, *names))
-                elif names and names[0].casefold() not in named:
-                    key = names[0].casefold()
+                elif names and _key(names[0]) not in named:
+                    key = _key(names[0])
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
                     by_real_path.setdefault(real_path, key)
         taken_names = {name for model in named.values() for name in _names(model)}
@@ -91,7 +92,7 @@ class Catalog:
         if takes_paths and (is_written_as_path or os.path.exists(name)):
             return model_at(name)
         models = self.models()
-        whole_name = name.casefold()
+        whole_name = _key(name)
         wanted = whole_name.removesuffix(".gguf")
         rules: tuple[Callable[[ModelFile], bool], ...] = (
             lambda model: whole_name in _names(model),
@@ -153,7 +154,12 @@ class Catalog:
 
 
 def _names(model: ModelFile) -> Iterator[str]:
-    return (name.casefold() for name in (model.name, *model.aliases))
+    return (_key(name) for name in (model.name, *model.aliases))
+
+
+def _key(name: str) -> str:
+    """The text by which names are compared: macOS decomposes letters with accents in the names of files."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _has_tag(model: ModelFile, wanted: str) -> bool:
@@ -166,6 +172,6 @@ def _has_tag(model: ModelFile, wanted: str) -> bool:
 
 def _is_base(model: ModelFile, wanted: str) -> bool:
     """Whether the name lacks only the publisher, the tag or the quantisation of this model."""
-    short = model.name.casefold().rpartition("/")[2]
-    names = (short, short.partition(":")[0], model.name.casefold().partition(":")[0], QUANTISATION.sub("", short))
+    short = _key(model.name).rpartition("/")[2]
+    names = (short, short.partition(":")[0], _key(model.name).partition(":")[0], QUANTISATION.sub("", short))
     return wanted != "" and wanted in names

@@ -31,7 +31,7 @@ log = logging.getLogger("localchat.server")
 Memory = Callable[[], tuple[int, str]]  # Returns the bytes that are free for a model, and where they are.
 REACH_S = 5  # The time limit of a try to reach the hub.
 SHARE = 0.8  # Of the free memory, for the file of a model. The rest is for the context and for other programs.
-_USUAL = re.compile(r"(IQ|Q|MXFP)[4-8]")  # Without a quantisation in the name, one of these is taken.
+_USUAL = re.compile(r"(UD-)?(IQ|Q|MXFP)[4-8]")  # Without a quantisation in the name, one of these is taken.
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,25 @@ def projector(files: Iterable[HubFile]) -> list[HubFile]:
     return sorted(found, key=lambda file: (not re.search(r"(?<!b)f16", file.name.lower()), file.n_bytes))[:1]
 
 
+def _is_tag(wanted: str, tag: str, files: Sequence[HubFile]) -> bool:
+    return wanted in (tag, name_of(Path(files[0].name)).casefold())
+
+
+def _is_plain_tag(wanted: str, tag: str, files: Sequence[HubFile]) -> bool:
+    """Whether this is the quantisation without the "UD-" before it."""
+    return wanted == tag.removeprefix("ud-")
+
+
 def chosen(models: Mapping[str, Sequence[HubFile]], wanted: str, memory: Memory) -> tuple[str, str]:
     """The quantisation to fetch, and why: the one in the name of the model, else the largest that fits."""
     sizes = {tag: sum(file.n_bytes for file in files) for tag, files in models.items()}
     by_size = sorted(sizes, key=lambda tag: -sizes[tag])
     offered = ", ".join(f"{tag} ({gigabytes(sizes[tag])})" for tag in by_size)
     if wanted:
-        for tag, files in models.items():
-            if wanted.casefold() in (tag.casefold(), name_of(Path(files[0].name)).casefold()):
-                return tag, "as named"
+        for is_same in (_is_tag, _is_plain_tag):
+            for tag, files in models.items():
+                if is_same(wanted.casefold(), tag.casefold(), files):
+                    return tag, "as named"
         raise ModelFileError(f"there is no {wanted}: choose one of {offered}")
     if len(sizes) == 1:
         return by_size[0], "the only one"
@@ -77,7 +87,7 @@ def chosen(models: Mapping[str, Sequence[HubFile]], wanted: str, memory: Memory)
     raise ModelFileError(f"there is none {limit}: name one with :QUANTISATION, of {offered}")
 
 
-def fetch(name: str, memory: Memory) -> str:
+def fetch(name: str, memory: Memory, *, with_projector: bool = True) -> str:
     """Fetch "publisher/repository:quantisation" with its projector; `memory` may choose. Returns the whole name."""
     repository, _, wanted = re.sub(r"^(https?://)?(huggingface\.co|hf\.co)/", "", name.strip()).partition(":")
     # The library reads these when it is imported. Its telemetry would ask the hub for a list first.
@@ -98,7 +108,8 @@ def fetch(name: str, memory: Memory) -> str:
             raise ModelFileError(f"no GGUF files{hub.nearest()}")
         tag, reason = chosen(models, wanted, memory)
         # The first part comes last, so that the catalog has no model of which parts are missing.
-        hub.download([*projector(files), *reversed(models[tag])], f"{tag}, {reason}")
+        projectors = projector(files) if with_projector else []
+        hub.download([*projectors, *reversed(models[tag])], f"{tag}, {reason}")
     except (ValueError, OSError, hub.http.HTTPError) as error:
         raise ModelFileError(f"{repository}: {hub.problem(error)}") from error
     return f"{repository}:{tag}"

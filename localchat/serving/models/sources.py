@@ -46,6 +46,7 @@ log = logging.getLogger("localchat.server")
 # The limits of the folders below a root: deeper ones and further ones are not scanned.
 _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
 _MAX_BYTES = 1 << 20  # The limit of a mapping file, and of a file of another program that names a model.
+_DYNAMIC = "UD-"  # Before the quantisation of a file in which it differs from layer to layer.
 # The folders of Ollama's registry, and of the models without a publisher in it.
 _OLLAMA_REGISTRY = re.compile(r"^registry\.ollama\.ai/(library/)?")
 
@@ -201,15 +202,27 @@ def _repository_models(files: Iterable[tuple[str, Path]], source: str) -> Iterat
     for repository, path in files:
         by_repository.setdefault(repository, {}).setdefault((name_of(path), quantisation_of(path)), path)
     for repository, paths in by_repository.items():
+        tags = {tag for _, tag in paths}
         for (short, tag), path in paths.items():
             name = f"{repository}:{tag or short}"
-            yield ModelFile(path, repository if len(paths) == 1 else name, source, (short, name))
+            aliases = [short, name]
+            plain = tag.removeprefix(_DYNAMIC)
+            if plain not in tags:  # The repository has no other file with this quantisation.
+                aliases.append(f"{repository}:{plain}")
+            yield ModelFile(path, repository if len(paths) == 1 else name, source, tuple(aliases))
 
 
 def quantisation_of(path: Path) -> str:
-    """The quantisation in the name of a file, or else in that of its folder; "" if there is none."""
-    found = QUANTISATION.search(name_of(path)) or QUANTISATION.search(f"-{path.parent.name}")
-    return found[1].upper() if found else ""
+    """The quantisation in the name of a file, or else in that of its folder; "" if there is none.
+
+    It begins with "UD-" for a dynamic one, under which llama.cpp and Ollama know the file, too.
+    """
+    for name in (name_of(path), f"-{path.parent.name}"):
+        found = QUANTISATION.search(name)
+        if found:
+            is_dynamic = name[: found.start() + 1].upper().endswith(("-" + _DYNAMIC, "." + _DYNAMIC, "_" + _DYNAMIC))
+            return (_DYNAMIC if is_dynamic else "") + found[1].upper()
+    return ""
 
 
 def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
@@ -306,7 +319,7 @@ SOURCES = (
     Source(
         lambda root, scan: models_below(root, scan, "llama.cpp"),
         (".cache/llama.cpp", "Library/Caches/llama.cpp"),
-        {"LLAMA_CACHE": ""},
+        {"LLAMA_CACHE": "", "XDG_CACHE_HOME": "llama.cpp", "LOCALAPPDATA": "llama.cpp"},
     ),
     Source(_ollama_models, (".ollama/models",), {"OLLAMA_MODELS": ""}),
 )

@@ -20,6 +20,8 @@ _WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Without those of the 
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What a pattern has that matches only texts with control characters: such a character, or an escape.
 _MAY_NEED_CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[A-Za-z0-9]")
+# The limit of characters of a pattern: llguidance takes seconds for one that repeats `a?` so often.
+MAX_PATTERN_CHARS = 1 << 15
 # The limits of work that cannot be interrupted: llguidance compares all properties of an object, and all patterns with
 # the properties. Levels of schemas, which references continue, are on the stack.
 _MAX_PROPERTIES, _MAX_NAMES, _MAX_LEVELS = 3000, 5000, 600
@@ -255,9 +257,17 @@ def _min_properties(keyword: str, node: Schema, is_lenient: bool) -> str:
     return "2 or more can only be enforced for names that are listed"
 
 
+def _pattern(keyword: str, node: Schema, is_lenient: bool) -> str:
+    n_chars = len(node[keyword])
+    return f"it has {n_chars} characters, the limit is {MAX_PATTERN_CHARS}" if n_chars > MAX_PATTERN_CHARS else ""
+
+
 def _pattern_properties(keyword: str, node: Schema, is_lenient: bool) -> str:
     """Refuse a pattern that matches no name beside the listed ones, or patterns that match all names."""
     patterns, listed = node[keyword], dict.fromkeys(node.get("properties", ()), False)
+    n_chars = max(map(len, patterns), default=0)
+    if n_chars > MAX_PATTERN_CHARS:
+        return f"a pattern has {n_chars} characters, the limit is {MAX_PATTERN_CHARS}"
     tests = [{keyword: {pattern: True}, "additionalProperties": False} for pattern in patterns]
     if patterns and _has_other_names(node):
         tests.append({keyword: dict.fromkeys(patterns, False), "additionalProperties": True})
@@ -305,5 +315,6 @@ _NOT_ENFORCED = (
 _KEYWORDS: Mapping[str, Callable[[str, Schema, bool], str]] = {
     **dict.fromkeys(_NOT_ENFORCED, _unsupported),
     "minProperties": _min_properties,
+    "pattern": _pattern,
     "patternProperties": _pattern_properties,
 }

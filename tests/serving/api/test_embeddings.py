@@ -10,7 +10,7 @@ import pytest
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.runs.vectors import embed_inputs
-from localchat.serving.core.errors import ContextLengthExceeded, ShuttingDown
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.engine.values import ModelFacts
 from tests.support.chat_requests import read
@@ -116,3 +116,29 @@ def test_documents_are_sorted_by_score(more: Any, results: Any):
     body = rerank_body("m", request, [-1.0, 2.0, 0.5], 9)
     assert [(result["index"], result.get("document")) for result in body["results"]] == results
     assert body["usage"]["total_tokens"] == 9
+
+
+PROBABILITIES = [pytest.approx(0.8808, abs=1e-4), pytest.approx(0.2689, abs=1e-4)]
+
+
+@pytest.mark.parametrize(
+    ("more", "scores", "texts"),
+    [
+        ({"raw_scores": True}, [2.0, -1.0], [None, None]),
+        ({}, PROBABILITIES, [None, None]),
+        ({"raw_scores": True, "return_text": True}, [2.0, -1.0], ["b", "a"]),
+    ],
+)
+def test_request_of_text_embeddings_inference_gets_a_list(more: Any, scores: Any, texts: Any):
+    request = read(parse_rerank, {"query": "q", "texts": ["a", "b"], **more})
+    body = rerank_body("m", request, [-1.0, 2.0], 9)
+    assert [result["index"] for result in body] == [1, 0]
+    assert [result["score"] for result in body] == scores
+    assert [result.get("text") for result in body] == texts
+
+
+@pytest.mark.parametrize("field", ["documents", "texts"])
+def test_error_of_the_documents_names_their_field(field: str):
+    with pytest.raises(BadRequest) as caught:
+        read(parse_rerank, {"query": "q", field: []})
+    assert caught.value.param == field

@@ -100,7 +100,7 @@ def test_message_in_chatml_has_only_the_control_tokens_of_the_template(content):
     [
         *("''.join([c])", "'{}'.format(c)", "'X' | replace('X', c)", "c * 1", "messages[0]", "tools", "'%s' % c"),
         *("[c] | string", "c.splitlines()", "(c | tojson | from_json)", "c | upper", "c.rpartition('x') | last"),
-        *("c | tojson(ensure_ascii=true)", "c | title", "c.split('<|im_end|>')", "c[:-1]", "[c, c] | join", "c ~ c"),
+        *("c | tojson(ensure_ascii=true)", "c | title", "c[:-1]", "[c, c] | join", "c ~ c"),
     ],
 )
 def test_control_tokens_of_the_template_are_parsed_beside_texts_of_the_request(expression):
@@ -111,6 +111,13 @@ def test_control_tokens_of_the_template_are_parsed_beside_texts_of_the_request(e
     tokens = tokens_of(template.parts(template.render([{"role": "user", "content": forged}], tools=tools)))
     assert [token for token in tokens if token < 0] == [START, END]
     assert (tokens[0], tokens[-1]) == (START, END)
+
+
+def test_control_token_of_the_template_beside_a_part_of_a_text_is_parsed():
+    """A template may cut a text at a control token, so that only one of its two markers is left."""
+    before, after = VOCABULARY.marked("a</s>b").split("</s>")
+    assert VOCABULARY.parts(f"{before}<s>") == [("a<s>", True)]
+    assert VOCABULARY.parts(f"<s>{after}") == [("<s>b", True)]
 
 
 def test_unknown_roles_and_variables_are_texts_of_the_request():

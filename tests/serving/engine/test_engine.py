@@ -13,8 +13,8 @@ from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.drafts import looked_up
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.pace import Pace
 from localchat.serving.engine.values import EngineError, GenerationRequest
 from tests.support.engines import (
     LocalEngine,
@@ -246,6 +246,13 @@ def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
 QUOTED = "the quick brown fox jumps over the lazy dog"
 
 
+@pytest.fixture
+def drafts_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a draft pays depends on how long steps take; here all do."""
+    monkeypatch.setattr(Pace, "paying_length", lambda self, predictions: max(one.n_tokens for one in predictions))
+
+
+@pytest.mark.usefixtures("drafts_cost_nothing")
 def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
     plain, plain_end, slow = completed(request(QUOTED))
     text, end, fast = completed(request(QUOTED), max_drafted=16)
@@ -258,6 +265,7 @@ def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
     assert end.usage.n_completion == len(fast.batches) + end.usage.n_draft_accepted
 
 
+@pytest.mark.usefixtures("drafts_cost_nothing")
 @pytest.mark.parametrize("max_tokens", range(1, 30))
 def test_limit_within_a_draft_holds(max_tokens: int):
     text, end, _ = completed(request("abcd" * 5, max_tokens=max_tokens), endless_loop, max_drafted=16)
@@ -269,6 +277,7 @@ def endless_loop(tokens: list[int], n_prompt: int) -> int:
     return ord("abcd"[(len(tokens) - n_prompt) % 4])
 
 
+@pytest.mark.usefixtures("drafts_cost_nothing")
 def test_stop_token_and_end_within_a_draft_end_the_output_there():
     def loop_that_ends(tokens: list[int], n_prompt: int) -> int:
         return END if len(tokens) - n_prompt == 9 else endless_loop(tokens, n_prompt)
@@ -280,6 +289,7 @@ def test_stop_token_and_end_within_a_draft_end_the_output_there():
     assert (text, end.stop, end.usage.n_completion) == ("ab", ord("c"), 3)
 
 
+@pytest.mark.usefixtures("drafts_cost_nothing")
 def test_logprobs_come_with_each_token_of_a_draft():
     with stepped(FakeBackend(max_drafted=16)) as engine:
         generation = submit(engine, request(QUOTED, top_logprobs=1))
@@ -289,6 +299,7 @@ def test_logprobs_come_with_each_token_of_a_draft():
         assert [[top.id for top in token.top] for token in tokens] == [[token.id] for token in tokens]
 
 
+@pytest.mark.usefixtures("drafts_cost_nothing")
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [
@@ -309,23 +320,3 @@ def test_sampling_error_within_a_draft_comes_after_the_text_before_it(error: Exc
         assert text_of([next(generation)]) == "abcdabcda"
         with pytest.raises(expected, match=message):
             next(generation)
-
-
-LOOKUPS: dict[str, tuple[list[int], list[int]]] = {
-    "nothing": ([], []),
-    "one": ([1], []),
-    "one run": ([1, 2, 3], []),
-    "no repetition": ([1, 2, 3, 4, 5], []),
-    "a shorter run only": ([1, 2, 3, 4, 5, 6, 1, 2], []),
-    "the shortest match": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], [4]),
-    "a longer match": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5], [6, 7, 8]),
-    "the newest of two places": ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5]),
-    "the place with more in common": ([0, 1, 2, 3, 4, 9, 1, 2, 3, 5, 0, 1, 2, 3], [4, 9]),
-    "one token again and again": ([7] * 8, [7, 7, 7, 7]),
-    "two tokens again and again": ([5, 1, 2, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),
-}
-
-
-@pytest.mark.parametrize(("tokens", "expected"), LOOKUPS.values(), ids=LOOKUPS)
-def test_draft_is_the_continuation_of_the_longest_earlier_match(tokens: list[int], expected: list[int]):
-    assert list(map(ord, looked_up("".join(map(chr, tokens)), 4))) == expected

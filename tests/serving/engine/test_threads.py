@@ -1,9 +1,13 @@
-"""The number of threads of a step: fewer beside a busy process, and all again when its core is free."""
+"""The number of threads of a step: one for each physical core, fewer beside a busy process, and all again when its core
+is free."""
+
+import os
+from pathlib import Path
 
 import pytest
 
 from localchat.serving.engine.llama import threads
-from localchat.serving.engine.llama.threads import ThreadCount
+from localchat.serving.engine.llama.threads import ThreadCount, default_threads
 
 STEP_S = 0.2
 
@@ -60,3 +64,50 @@ def test_last_thread_stays_and_the_others_come_back_when_the_cores_are_free(mach
     count = ThreadCount(4)
     for machine.n_free, n_used in ((0, 1), (4, 4)):
         assert machine.run(count, 500)[-1] == n_used
+
+
+@pytest.mark.parametrize(
+    ("siblings", "efficient", "allowed", "expected"),
+    [
+        (["1", "2"], [], 2, 2),
+        ([f"{core % 8}" for core in range(16)], [], 16, 8),
+        ([f"{core}" for core in range(16)], [], 16, 16),
+        ([f"{core // 2}" for core in range(16)], [], 6, 3),
+        (["0", "0", "2", "2", "4", "5", "6"], [4, 5, 6], 7, 2),
+        (["0", "0", "2", "3"], [0, 1, 2, 3], 4, 3),
+        ([], [], 3, 3),
+        ([], [], 12, 6),
+    ],
+    ids=[
+        "two cores",
+        "eight cores with hyperthreads",
+        "sixteen cores without",
+        "three of eight cores allowed",
+        "efficient cores beside two fast ones",
+        "only efficient cores allowed",
+        "not described, few",
+        "not described, many",
+    ],
+)
+def test_default_threads_are_the_fast_physical_cores_that_the_process_may_use(
+    siblings: list[str],
+    efficient: list[int],
+    allowed: int,
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for n, text in enumerate(siblings):
+        folder = tmp_path / f"system/cpu/cpu{n}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings").write_text(text)
+    if efficient:
+        (tmp_path / "cpu_core").mkdir()
+        (tmp_path / "cpu_core/cpus").write_text(f"0-{efficient[0] - 1}\n" if efficient[0] else "8-9\n")
+    monkeypatch.setattr(threads, "_SYSTEM", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)), raising=False)
+    assert default_threads() == expected
+
+
+def test_default_threads_are_within_this_machine():
+    assert 1 <= default_threads() <= (os.cpu_count() or 1)

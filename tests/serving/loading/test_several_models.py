@@ -396,8 +396,7 @@ def test_crash_of_a_model_in_use_gives_its_place_to_the_model_that_waits(server)
     with server.service.using(server.service.find("one")) as crashing, server.service.using(server.service.find("two")):
         waiting = server.later(server.chat, "three")
         server.wait("three", "loading")
-        crashing.engine.has_died = True
-        crashing.engine.close()
+        crashing.engine.crash()
         again = server.later(server.chat, "one")  # The request notices the crash.
         assert waiting.result(30)[0] == 200
     assert again.result(30)[0] == 200
@@ -541,11 +540,10 @@ def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_
                 if action < 0.6:
                     keep_alive_s = random_.choice([None, 0, 0.001])
                     with server.service.using(served, keep_alive_s) as model:
-                        assert not model.engine.backend.is_closed or model.engine.has_died
+                        assert not model.engine.engine.backend.is_closed or model.engine.has_died
                         n_used += 1
                         if action < 0.05:
-                            model.engine.has_died = True
-                            model.engine.close()
+                            model.engine.crash()
                 elif action < 0.75:
                     server.service.load(served)
                 elif action < 0.9:

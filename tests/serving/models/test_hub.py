@@ -91,6 +91,13 @@ def test_quantisation_is_the_named_one_or_the_largest_that_fits(wanted: str, n_f
     assert (found[0], found[1].startswith(reason)) == (tag, True)
 
 
+@pytest.mark.parametrize(("wanted", "tag"), [("UD-Q4_K_XL", "UD-Q4_K_XL"), ("q4_k_xl", "UD-Q4_K_XL"), ("Q8_0", "Q8_0")])
+def test_dynamic_quantisation_has_two_names(wanted: str, tag: str):
+    models = quantisations(files("a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "a-UD-Q8_0.gguf"))
+    assert set(models) == {"UD-Q4_K_XL", "Q8_0", "UD-Q8_0"}
+    assert chosen(models, wanted, lambda: (10**9, "here"))[0] == tag
+
+
 @pytest.mark.parametrize(
     ("wanted", "problem"), [("", "there is none from Q4 to Q8 within 80% of the 40 MB"), ("Q5", "Q5")]
 )

@@ -144,11 +144,39 @@ def test_folders_of_other_programs_follow_their_variables(tmp_path):
     snapshot = "models--x--y/snapshots/1/"
     for variable, place in {
         "HF_HOME": f"hub/{snapshot}", "HF_HUB_CACHE": snapshot, "XDG_CACHE_HOME": f"huggingface/hub/{snapshot}",
-        "LLAMA_CACHE": "",
+        "LLAMA_CACHE": "", "LOCALAPPDATA": "llama.cpp/",
     }.items():  # fmt: skip
         root = tmp_path / variable
         put(root, f"{place}y-Q8_0.gguf")
         assert catalog(tmp_path, **{variable: str(root)}).find("y-Q8_0").path == root / f"{place}y-Q8_0.gguf"
+
+
+def test_cache_of_llama_cpp_follows_the_cache_folder_of_the_user(tmp_path):
+    put(tmp_path, "llama.cpp/y-Q8_0.gguf")
+    assert catalog(tmp_path, XDG_CACHE_HOME=str(tmp_path)).find("y-Q8_0").source == "llama.cpp"
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["tiny-UD-Q4_K_XL"], {":UD-Q4_K_XL": 0, ":ud-q4_k_xl": 0, ":Q4_K_XL": 0}),
+        (["tiny-UD-Q4_K_XL", "tiny-Q8_0"], {":UD-Q4_K_XL": 0, ":Q4_K_XL": 0, ":Q8_0": 1}),
+        (["tiny-UD-Q4_K_XL", "tiny-Q4_K_XL"], {":UD-Q4_K_XL": 0, ":Q4_K_XL": 1}),
+    ],
+)
+def test_dynamic_quantisation_has_its_name_in_other_programs(tmp_path, files, names):
+    snapshot = ".cache/huggingface/hub/models--maker--tiny-GGUF/snapshots/1"
+    put(tmp_path, *(f"{snapshot}/{file}.gguf" for file in files))
+    found = catalog(tmp_path)
+    for name, index in names.items():
+        assert found.find(f"maker/tiny-GGUF{name}").path.name == f"{files[index]}.gguf"
+
+
+@pytest.mark.parametrize("name", ["caf\u00e9", "cafe\u0301", "CAFE\u0301"])
+@pytest.mark.parametrize("file", ["caf\u00e9", "cafe\u0301"])
+def test_letters_with_accents_are_found_however_they_are_written(tmp_path, file, name):
+    put(tmp_path, f"{MODELS}/{file}.gguf")
+    assert catalog(tmp_path).find(name).path.name == f"{file}.gguf"
 
 
 def test_model_of_an_installation_without_a_network_is_found_by_its_name(home, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.messages import parse_messages
+from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.schema.check import checked
@@ -118,8 +119,6 @@ def test_regex_is_read_by_its_characters(pattern: str, right: list[str], wrong: 
 
 @pytest.mark.parametrize("dialect", ["hermes", "glm"])  # Arguments as JSON, and as bare text between tags.
 def test_classes_of_patterns_are_those_of_ascii(dialect: str):
-    from localchat.serving.chat.dialects import DIALECTS
-
     parameters = {"type": "object", "properties": {"a": {**TEXT, "pattern": r"^\d\w\\$"}}, "required": ["a"]}
     tools = ({"function": {"name": "f", "parameters": parameters}},)
     constraint = constraint_of("", dialect=DIALECTS[dialect], tools=tools, tool_choice="required")
@@ -138,7 +137,40 @@ def test_pattern_is_unchanged_where_nothing_is_to_be_done():
         assert with_ascii_classes(pattern) == between_slashes(pattern) == pattern
 
 
-# --- the time of hostile schemas ---
+# --- hostile schemas ---
+
+
+@pytest.mark.parametrize("dialect", ["glm", "gemma-4"])
+@pytest.mark.parametrize("n", [200, 201, 1500])
+def test_tool_with_many_arguments_is_constrained(dialect: str, n: int):
+    """llguidance would end the process if the rule of each argument referred to that of the next one."""
+    parameters = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(n)}}
+    tools = ({"function": {"name": "f", "parameters": parameters}},)
+    assert constraint_of("", dialect=DIALECTS[dialect], tools=tools, tool_choice="required")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        formatted("regex", "a?" * 20_000),
+        formatted("json_schema", {**TEXT, "pattern": "a?" * 20_000}),
+        formatted("json_schema", {"type": "object", "patternProperties": {"a?" * 20_000: {}}}),
+    ],
+    ids=["regex", "pattern", "pattern of names"],
+)
+def test_long_pattern_is_refused_with_both_numbers(fields: Any):
+    with pytest.raises(BadRequest, match="40000 characters, the limit is 32768"):
+        constraint_of(**fields)
+
+
+def test_definitions_are_copied_for_few_arguments():
+    """Between tags, an argument that refers to a definition has a copy of all definitions."""
+    definitions = {f"d{i}": {"anyOf": [{"type": "integer"}, {"enum": [str(i)]}]} for i in range(2000)}
+    properties = {f"p{i}": {"$ref": f"#/$defs/d{i}"} for i in range(190)}
+    tools = ({"function": {"name": "f", "parameters": {"properties": properties, "$defs": definitions}}},)
+    constraint = constraint_of("", dialect=DIALECTS["glm"], tools=tools, tool_choice="required")
+    assert len(constraint.grammar) < 10 * len(json.dumps(tools))
+
 
 LARGE: dict[str, Callable[[int], Any]] = {
     "a long name": lambda n: {"properties": {"x" * (100 * n): {"properties": {f"p{i}": {} for i in range(n)}}}},
@@ -156,7 +188,7 @@ LARGE: dict[str, Callable[[int], Any]] = {
         },
     },
     "patterns with control characters": lambda n: {
-        "additionalProperties": {"anyOf": [{**TEXT, "pattern": f"^\\x1f{i}"} for i in range(n // 4)]},
+        "additionalProperties": {"anyOf": [{**TEXT, "pattern": f"^\\x1f{i}"} for i in range(n // 16)]},
         "properties": {"a": {}},
     },
     "many enums": lambda n: {"properties": {f"p{i}": {"enum": [i, str(i)]} for i in range(n // 4)}},

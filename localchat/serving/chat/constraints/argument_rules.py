@@ -18,13 +18,17 @@ from ...schema.enforce import json_rule
 from ...schema.patterns import whole_text
 from ...schema.types import STRING, is_free, restrictions, types_at
 from ...schema.walk import DEFINITIONS, target_of
+from ..dialects.bare_text import value_json
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
-from ..dialects.values import GEMMA_QUOTE, value_json
+from ..dialects.values import GEMMA_QUOTE
 from .lark import ANY, Rules, regex_literal, seq, text_regex
 
 # The arguments of Gemma 4, which are in braces. Lists and objects in them are JSON, which the parser accepts too.
 _GEMMA = ArgumentFormat(after_key=":", separator=",", line_breaks=False, quotes=(GEMMA_QUOTE, GEMMA_QUOTE))
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
+# The limit of arguments one by one: the rule of each refers to that of the next one, and llguidance, which follows them
+# on the stack, ends the process with 1,200 rules and 8 MB of stack.
+_MAX_ARGUMENTS = 200
 # The characters of rules with a copy of the definitions: a minimum, and how many times the text of the schema.
 _MIN_COPIED, _MAX_COPIES = 30_000, 4
 # Values that some templates print as Python does.
@@ -66,6 +70,8 @@ class _Arguments:
         required = self.root.get("required", ())
         is_plain = restrictions(self.root) <= _OF_OBJECT and isinstance(others, bool)
         if not is_plain or not set(required) <= properties.keys() or (others and not properties):
+            raise NotExact
+        if len(properties) > _MAX_ARGUMENTS:
             raise NotExact
         # Made from the last argument to the first: `first` matches the arguments from here on if none precedes them,
         # and `rest` matches them after an earlier one, with a separator before them.

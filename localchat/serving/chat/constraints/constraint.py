@@ -22,7 +22,7 @@ from ...core.params import GenerationParams
 from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
 from ...schema.compiler import error_in, is_empty
-from ...schema.enforce import json_rule, loosened, refusal
+from ...schema.enforce import MAX_PATTERN_CHARS, json_rule, loosened, refusal
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from ...schema.prepare import prepared
 from ..dialects import Dialect
@@ -140,6 +140,8 @@ class _Grammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
+            if len(value) > MAX_PATTERN_CHARS:
+                raise ValueError(f"it has {len(value)} characters, the limit is {MAX_PATTERN_CHARS}")
             rule = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))

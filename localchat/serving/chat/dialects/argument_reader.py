@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING, types_at
+from .bare_text import text_json, value_json
 from .call_format import ArgumentFormat
 from .calls import Calls
-from .values import maybe_nested, text_json, value_json
+from .values import read_container
 
 _ATTRIBUTE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
 _ITEM = "item"  # The name of list items that are elements.
@@ -99,7 +100,7 @@ class ArgumentReader:
         if types == STRING:
             return (yield from self._string(*ends))
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
-        json_text = yield from maybe_nested(cursor)
+        json_text = yield from read_container(cursor)
         has_elements = format.repeats_key and not json_text and len(path) < _MAX_DEPTH
         if has_elements and (yield from self._begins_element()):
             return (yield from self._items(end, types, *path))

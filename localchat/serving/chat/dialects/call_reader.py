@@ -13,7 +13,7 @@ from .argument_reader import ArgumentReader
 from .call_format import CallFormat, Hole, Text, text_of, words_of
 from .calls import Calls, emit_broken_arguments
 from .object_reader import ObjectReader
-from .values import NAME, Value, read_value
+from .values import NAME, ValueReader, read_value
 
 
 def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
@@ -137,14 +137,14 @@ def read_arguments(
 ) -> Reader[None]:
     """Begin a call whose name was read, and read its arguments, one object, and one of the markers `ends`.
 
-    The text of broken arguments is emitted as it is. For `is_json` and `closer` see `Value`.
+    The text of broken arguments is emitted as it is. For `is_json` and `closer` see `ValueReader`.
     """
     calls.start(name, call_id)
     cursor.end_record()
     yield from cursor.read_run()
     try:
         if closer or (yield from cursor.is_next("{")):
-            yield from Value(cursor, calls.arguments, *ends, is_json=is_json, closer=closer).read()
+            yield from ValueReader(cursor, calls.arguments, *ends, is_json=is_json, closer=closer).read()
         else:
             yield from cursor.expect(*ends)
             calls.arguments("{}")

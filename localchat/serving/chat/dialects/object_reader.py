@@ -8,7 +8,7 @@ from typing import Any
 from ...core.scan import Cursor, Mismatch, Reader
 from .call_format import CallFormat, ObjectKeys
 from .calls import Calls, emit_broken_arguments
-from .values import Value, decode, read_value
+from .values import ValueReader, decode, read_value
 
 
 @dataclass
@@ -110,7 +110,7 @@ class ObjectReader:
             self.calls.arguments(_object_text((yield from read_value(self.cursor))))
         else:
             self.cursor.end_record()
-            yield from Value(self.cursor, self.calls.arguments).read()
+            yield from ValueReader(self.cursor, self.calls.arguments).read()
 
 
 def _object_text(raw: str) -> str:

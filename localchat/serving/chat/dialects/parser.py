@@ -53,8 +53,8 @@ class OutputParser:
         format, so the text after reasoning is calls or content. `is_continued`: the prompt ends with the beginning of
         the content. `is_raw`: emit all text outside calls as it is, also that of the format.
         """
-        # Whether the text so far ends inside reasoning, and whether reasoning can still begin.
         self._prompt_end = prompt_end or dialect.prompt_end("")
+        # Whether the text so far ends inside reasoning, and whether reasoning can still begin.
         self.reasoning_is_open = self._prompt_end.reasoning == "open"
         self.reasoning_may_open = True
         self.is_raw = is_raw
@@ -71,10 +71,12 @@ class OutputParser:
 
     @property
     def has_tool_calls(self) -> bool:
+        """Whether the output has a call so far."""
         return self._calls.n_begun > 0
 
     @property
     def inside_tool_call(self) -> bool:
+        """Whether the text so far ends inside the arguments of a call."""
         return self._calls.is_open
 
     def feed(self, text: str) -> list[Event]:
@@ -88,6 +90,7 @@ class OutputParser:
         return self._next_events()
 
     def _next_events(self) -> list[Event]:
+        """Read the text up to where more is needed. Returns the events of it."""
         next(self._reader, None)
         self._emit_format(self._cursor.done)
         events = merged(self._events)
@@ -110,6 +113,7 @@ class OutputParser:
             cursor.shown = end
 
     def _read(self) -> Reader[None]:
+        """Read the output: reasoning, the text that precedes content, then text and calls."""
         cursor, dialect = self._cursor, self._dialect
         end = yield from self._first_reasoning()
         # A call may have ended the reasoning.
@@ -202,6 +206,7 @@ class OutputParser:
             emit((yield from self._cursor.read_run()) + self._cursor.take(1))
 
     def _text_and_calls(self) -> Reader[None]:
+        """Read the rest of the output: text, calls, and reasoning in families that reason anywhere."""
         cursor, tags = self._cursor, self._dialect.reasoning
         in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
         text_tags = self._dialect.text_tags
@@ -282,8 +287,8 @@ def merged(events: list[Event]) -> list[Event]:
     result: list[Event] = []
     for event in events:
         last = result[-1] if result else None
-        is_other = type(last) is not type(event) or getattr(last, "index", 0) != getattr(event, "index", 0)
-        if last is None or is_other or isinstance(event, ToolCallStart) or isinstance(last, ToolCallStart):
+        differs = type(last) is not type(event) or getattr(last, "index", 0) != getattr(event, "index", 0)
+        if last is None or differs or isinstance(event, ToolCallStart) or isinstance(last, ToolCallStart):
             result.append(event)
         else:
             result[-1] = replace(event, text=last.text + event.text)

@@ -1,4 +1,4 @@
-"""Values of arguments as JSON: values in JSON, or in the notations of Gemma 4 and LFM2, and bare text between tags.
+"""Reads values of arguments in JSON, or in the notations of Gemma 4 and LFM2, and emits them as JSON.
 
 Valid JSON is not changed. In other JSON, these are corrected: escapes that JSON does not have, control characters in
 strings, names without quotes, and a comma that is missing or precedes a closing bracket. A value ends as broken at any
@@ -11,18 +11,20 @@ import ast
 import contextlib
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
-from ...schema.types import ALL_TYPES, TYPE_NAMES
+from ...schema.types import ALL_TYPES
+from .bare_text import text_json, value_json
 
 GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
 
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
+# Names, and words without quotes, in JSON and in other notations.
 NAME = re.compile(r"[^,:={}\[\]()\"'<]*")
 _JSON_WORD = re.compile(r"[+\-.\w]*")
 _WORD = re.compile(r"[^,{}\[\]()<]*")
+# An escape that the end of the text cuts, and the escapes that are known.
 _CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?|U[0-9a-fA-F]{0,7})?\Z")
 _JSON_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _PYTHON_ESCAPE = re.compile(
@@ -33,11 +35,11 @@ _PYTHON_ESCAPE = re.compile(
 def read_value(cursor: Cursor) -> Reader[str]:
     """Read the next JSON value. Returns its text, corrected. Raises Mismatch if it is broken."""
     texts: list[str] = []
-    yield from Value(cursor, texts.append).read()
+    yield from ValueReader(cursor, texts.append).read()
     return "".join(texts)
 
 
-def maybe_nested(cursor: Cursor) -> Reader[str]:
+def read_container(cursor: Cursor) -> Reader[str]:
     """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read."""
     cursor.begin()
     yield from cursor.read_run()
@@ -58,11 +60,20 @@ def decode(raw: str) -> Any:
         return None
 
 
-class Value:
+class ValueReader:
+    """Reads one value, item by item, without recursion. The items are emitted while they are generated.
+
+    JSON      {"a": "text", "b": [1, true]}
+    Gemma 4   {a:<|"|>text<|"|>,b:[1,true]}
+    LFM2      a="text", b=[1, True])
+    """
+
     def __init__(self, cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> None:
-        """`ends` are markers that no string without escapes may contain. With `is_json`, quotes, words and escapes are
-        those of JSON, instead of those of Gemma 4 and Python. `closer` is the closing bracket of named arguments,
-        `a=1)`, which become an object; "": a value is next."""
+        """`ends` are markers that no string without escapes may contain.
+
+        With `is_json`, quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python. `closer` is
+        the closing bracket of named arguments, `a=1)`, which become an object; "": a value is next.
+        """
         self._cursor = cursor
         self._emit = emit
         self._ends = ends
@@ -81,14 +92,14 @@ class Value:
         if self._has_arguments:
             self._emit("{")
         try:
-            yield from self._part()
+            yield from self._next_part()
             while self._closers:
-                yield from self._part()
+                yield from self._next_part()
         except Mismatch:
             self._emit(self._before)
             raise
 
-    def _part(self) -> Reader[None]:
+    def _next_part(self) -> Reader[None]:
         """Read a comma, a closing bracket, or an item: a value, after its name in an object."""
         closers = self._closers
         self._before += yield from self._cursor.read_run()
@@ -114,6 +125,7 @@ class Value:
         self._follows_item = True
 
     def _name(self, end: str) -> Reader[None]:
+        """Read a name, with or without quotes, and the text `end` after it."""
         cursor = self._cursor
         quote = yield from cursor.read_one_of(*self._quotes)
         if quote:
@@ -143,6 +155,7 @@ class Value:
             yield from self._word()
 
     def _word(self) -> Reader[None]:
+        """Read a value without quotes: a number, a word such as true, or text in other notations."""
         if self._is_json:
             word = yield from self._cursor.read_run(_JSON_WORD)
         else:
@@ -154,6 +167,7 @@ class Value:
         self._emit_item(word)
 
     def _string(self, quote: str) -> Reader[None]:
+        """Read a string, whose opening quote was read."""
         cursor = self._cursor
         self._emit_item('"')
         markers = Markers(quote, *(self._ends if quote == GEMMA_QUOTE else "\\"))
@@ -175,50 +189,3 @@ class Value:
                 self._emit(r"\\")
             else:
                 self._emit(text if self._is_json else json.dumps(ast.literal_eval(f"'{text}'"))[1:-1])
-
-
-# Bare text
-
-_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
-
-
-def text_json(text: str) -> str:
-    """Escape a text for a JSON string, without the quotes. A text may be converted in pieces."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def value_json(raw: str, types: frozenset[str]) -> str:
-    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string. An empty text is an
-    empty object or list if no other type is allowed. Python literals such as True and None are accepted, too. But a
-    number that JSON writes in another way, such as 0x10, stays text if text is allowed."""
-    text, is_json = raw.strip(), True
-    if not text and types in ({"object"}, {"array"}):
-        return "{}" if types == {"object"} else "[]"
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        value, is_json = _python_value(text), False
-    name = TYPE_NAMES[type(value)]
-    if name == "integer" or (isinstance(value, float) and value.is_integer()):
-        is_allowed = bool(types & {"integer", "number"})
-    else:
-        # Strings are written without quotes, so quotes are part of the string.
-        is_allowed = name != "string" and name in types
-    may_be_text = not is_json and name in ("integer", "number") and "string" in types
-    if not is_allowed or may_be_text:
-        return json.dumps(raw, ensure_ascii=False)
-    return text if is_json else json.dumps(value, ensure_ascii=False)
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _python_value(text: str) -> Any:
-    """The value of a Python literal, if JSON can represent it; otherwise the text."""
-    try:
-        value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return text
-    return value if type(value) in TYPE_NAMES else text

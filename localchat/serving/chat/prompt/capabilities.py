@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from .control_tokens import without_markers
 from .jinja import TemplateError
+from .missing_text import missing_text
 
 Message = dict[str, Any]
 Messages = Sequence[Mapping[str, Any]]
@@ -36,6 +38,9 @@ class Capabilities(NamedTuple):
     shows_tools: bool = True  # If not, a system message describes the tools.
     shows_calls: bool = True  # If not, calls are written into the text of the message.
     shows_results: bool = True  # It supports the role "tool". If not, a user message has the result.
+    prints_texts: bool = (
+        True  # Texts are in the prompt as they are, so that it can be found out whether one is missing.
+    )
     no_tools: tuple[()] | None = None  # `tools` of a request without tools: some templates iterate over it.
 
 
@@ -84,12 +89,24 @@ def find_capabilities(source: str, render: Render) -> Capabilities:
     with_part = [capabilities._replace(reasoning_part=True)] if may_read_parts else []
     capabilities = first_that_shows(_REASONING, [capabilities, *with_part]) or capabilities
     return capabilities._replace(
+        prints_texts=_prints_texts(render, capabilities),
         lone_reasoning=capabilities.shows_calls and not shows(_REASONING_AND_CALL, capabilities),
         shows_results=shows(_RESULT, capabilities),
         one_call=capabilities.shows_calls and not shows(_TWO_CALLS, capabilities),
         only_objects=capabilities.shows_calls and not shows(_CALL_WITH_TEXT, capabilities),
     )
 
+
+def _prints_texts(render: Render, capabilities: Capabilities) -> bool:
+    try:
+        prompt = render([{"role": "user", "content": _ANY_TEXT}], None, capabilities)
+    except TemplateError:
+        return False
+    return missing_text(without_markers(prompt), [{"role": "user", "content": _ANY_TEXT}], lambda text: text) is None
+
+
+# A text in which templates could change something.
+_ANY_TEXT = 'A "text"\n\n  of <b>three</b> lines,\nsuch as `x = {1: 2}` & more'
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
 

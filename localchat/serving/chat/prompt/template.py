@@ -15,8 +15,10 @@ from typing import Any, Callable
 
 from ..dialects import detect
 from .capabilities import Capabilities, Messages, find_capabilities
-from .control_tokens import ControlTokens, TextPart
+from .control_tokens import ControlTokens, TextPart, without_markers
+from .conversation import forms, with_results_in_order
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
+from .missing_text import missing_text
 from .template_messages import adapt_messages, whole_tool
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
@@ -71,24 +73,46 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
+        """Render the prompt for these messages, with its BOS, in the first form in which the template prints all texts.
 
-        `variables` are more variables of the template. Those that this class sets take precedence.
+        `variables` are more variables of the template. Those that this class sets take precedence. Raises TemplateError
+        if the template refuses every form, or prints none of them whole.
         """
+        deadline = new_deadline()
+        problem: TemplateError | None = None
         try:
-            prompt = self._rendered(
-                {
-                    **self._marked_variables(variables or {}),
-                    "messages": self.marked(self._adapted(messages, tools, self.capabilities)),
-                    "tools": self.marked(list(map(whole_tool, tools or ()))) or self.capabilities.no_tools,
-                    "add_generation_prompt": add_generation_prompt,
-                },
-                new_deadline(),
-            )
+            fixed = {**self._marked_variables(variables or {}), "add_generation_prompt": add_generation_prompt}
+            for form, capabilities in forms(messages, self.capabilities):
+                try:
+                    adapted = self.marked(self._adapted(form, tools, capabilities))
+                    shown_tools = tools if capabilities.shows_tools and tools else ()
+                    marked_tools = self.marked(list(map(whole_tool, shown_tools))) or capabilities.no_tools
+                    prompt = self._rendered({**fixed, "messages": adapted, "tools": marked_tools}, deadline)
+                    self._check_whole(prompt, messages)
+                except TemplateError as error:
+                    problem = problem or error
+                else:
+                    # A BOS in a text of the request has markers around it, so it is not taken for that of the prompt.
+                    return prompt if prompt.startswith(self._bos) else self._bos + prompt
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
-        # A BOS in a text of the request has markers around it, so it is not taken for that of the prompt.
-        return prompt if prompt.startswith(self._bos) else self._bos + prompt
+        assert problem is not None, "there is a form"
+        raise problem
+
+    def _check_whole(self, prompt: str, messages: Messages) -> None:
+        """Raise TemplateError if a text of the messages is not in the prompt.
+
+        Not for a template that prints texts in another way, such as in capital letters.
+        """
+        if not self.capabilities.prints_texts:
+            return
+        ordered = with_results_in_order(messages)
+        index = missing_text(without_markers(prompt), ordered, self._without_reasoning)
+        if index is not None:
+            index = next(i for i, message in enumerate(messages) if message == ordered[index])
+            place, role = f"messages[{index}]", messages[index]["role"]
+            hint = "move its text to another message"
+            raise TemplateError(f"the model's chat template leaves out '{place}', of the role {role!r}: {hint}", place)
 
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
         """A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
@@ -110,6 +134,9 @@ class ChatTemplate:
     def parts(self, prompt: str) -> list[TextPart]:
         """The texts of a rendered prompt to tokenize."""
         return self._control_tokens.parts(prompt)
+
+    def _without_reasoning(self, text: str) -> str:
+        return text.rpartition(self.dialect.reasoning.end)[2] if self.dialect.reasoning.end else text
 
     def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.marked(value) for name, value in variables.items()}

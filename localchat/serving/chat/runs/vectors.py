@@ -35,7 +35,7 @@ def score_documents(model: Model, request: RerankRequest, mailbox: Mailbox) -> t
     if model.engine.facts.pooling != "rank":
         text = "this model is not a reranker: start the server with a model of pooling type rank"
         raise errors.NotSupported(text, "model")
-    vectors, n_tokens = model.engine.embed(request.documents, mailbox, field="documents", query=request.query)
+    vectors, n_tokens = model.engine.embed(request.documents, mailbox, field=request.field, query=request.query)
     return [vector[0] for vector in vectors], n_tokens
 
 

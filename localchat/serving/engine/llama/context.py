@@ -286,7 +286,7 @@ class LoadedModel:
         params.n_ubatch = min(self.n_pass, params.n_batch)
         # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
         params.n_outputs_max = self.n_outputs
-        params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads(self.n_bytes)
+        params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads()
         params.kv_unified = not n_streams
         params.type_k = params.type_v = KV_TYPES[self.options.kv_type]
         if self.options.kv_type != "f16":

@@ -135,7 +135,7 @@ def _load_projector(owner: Model, model: LoadedModel) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
     has_gpu = any(not gpu.is_remote for gpu in model.gpus)
-    n_threads, use_gpu = model.options.n_threads or default_threads(model.n_bytes), bool(model.n_on_gpus) and has_gpu
+    n_threads, use_gpu = model.options.n_threads or default_threads(), bool(model.n_on_gpus) and has_gpu
     projector = LlamaProjector(str(model.options.mmproj), owner, n_threads=n_threads, use_gpu=use_gpu)
     model.n_pass = max(model.n_pass, projector.n_most_whole)
     return projector

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
-# A model with fewer bytes uses one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast
-# as two: in its short steps, threads mostly wait for each other. With 26 MB, most of them the output matrix of 152,000
-# tokens, the second thread is worth a quarter.
-_TINY_MODEL_BYTES = 12 << 20
+# Where Linux describes the processors.
+_SYSTEM = Path("/sys/devices")
 # The threads are too many if they get less than this share of their time from the cores. Where nothing else runs they
 # get .95, also while they wait for each other; on 2 cores, one of them busy, .5. The steps of one decision take at
 # least so long: with .05 s, a process that computes for 30 ms three times in a second takes a thread away for ever.
@@ -18,16 +17,39 @@ _MIN_S = 0.2
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.25, 8.0
 
 
-def default_threads(n_model_bytes: int) -> int:
-    """The number of threads of a step: one for each core that this process may use, or half as many if there are more
-    than 4 cores, which may be hyperthreads; 1 for a tiny model."""
-    if n_model_bytes < _TINY_MODEL_BYTES:
-        return 1
+def default_threads() -> int:
+    """The number of threads of a step, for every model: that of the physical cores which this process may use, without
+    the efficient ones of a hybrid processor.
+
+    The threads wait for each other after each operation, so two on one core, or one on a slower core, delay all. This
+    is llama-server's number, too. Where the system does not describe the cores, it is half of the processors if there
+    are more than 4, which may be hyperthreads.
+    """
     try:
-        n_cores = len(os.sched_getaffinity(0))
+        processors = os.sched_getaffinity(0)
     except AttributeError:  # not on macOS and Windows
-        n_cores = os.cpu_count() or 1
-    return n_cores if n_cores <= 4 else n_cores // 2
+        processors = set(range(os.cpu_count() or 1))
+    n_cores = _n_physical_cores(processors)
+    return n_cores or (len(processors) if len(processors) <= 4 else len(processors) // 2)
+
+
+def _n_physical_cores(processors: set[int]) -> int:
+    """How many fast physical cores these processors are; 0 if the system does not describe them."""
+    try:
+        fast = processors & _parsed((_SYSTEM / "cpu_core/cpus").read_text())
+    except (OSError, ValueError):  # not a hybrid processor
+        fast = processors
+    files = [_SYSTEM / f"system/cpu/cpu{n}/topology/thread_siblings" for n in fast or processors]
+    try:
+        return len({file.read_text() for file in files})
+    except OSError:
+        return 0
+
+
+def _parsed(ranges: str) -> set[int]:
+    """The numbers of a list such as "0-3,8"."""
+    bounds = [part.partition("-") for part in ranges.split(",")]
+    return {n for first, _, last in bounds for n in range(int(first), int(last or first) + 1)}
 
 
 class ThreadCount:

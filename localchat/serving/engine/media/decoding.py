@@ -28,6 +28,8 @@ _MAX_READS = 100_000
 MIN_SECONDS, MAX_SECONDS = 0.1, 600
 _MIN_RATE, _MAX_RATE = 4000, 192_000
 _MAX_CHANNELS = 8
+# The limit of samples in all channels, which take a few seconds to decode: ten minutes of a recording in stereo.
+_MAX_SAMPLES = MAX_SECONDS * 48_000 * 2
 
 _IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 # The first bytes of WAV, FLAC and MP3. libsndfile gets no other file, since it has decoders for many rare formats.
@@ -183,6 +185,7 @@ class _SoundReader:
         self._file = file
         self.format = str(file.format)
         self.rate = int(file.samplerate)
+        self.n_channels = int(file.channels)
         self.n_read = 0
         # The number of samples by the header of the file; None if it is not there.
         self.n_stated = None if file.frames == _UNKNOWN_LENGTH else int(file.frames)
@@ -192,8 +195,8 @@ class _SoundReader:
         if not _MIN_RATE <= self.rate <= _MAX_RATE:
             limits = f"the limits are {_MIN_RATE} and {_MAX_RATE}"
             raise ValueError(f"the {self.format} has {self.rate} samples a second, {limits}")
-        if not 1 <= self._file.channels <= _MAX_CHANNELS:
-            raise ValueError(f"the {self.format} has {self._file.channels} channels, the limit is {_MAX_CHANNELS}")
+        if not 1 <= self.n_channels <= _MAX_CHANNELS:
+            raise ValueError(f"the {self.format} has {self.n_channels} channels, the limit is {_MAX_CHANNELS}")
         if self.n_stated is not None:
             self.check_length(self.n_stated)
 
@@ -202,6 +205,9 @@ class _SoundReader:
         if not MIN_SECONDS <= seconds <= MAX_SECONDS:
             limits = f"the limits are {MIN_SECONDS} and {MAX_SECONDS} seconds"
             raise ValueError(f"the {self.format} has {n_samples} samples, which are {seconds:.4g} seconds, {limits}")
+        if n_samples * self.n_channels > _MAX_SAMPLES:
+            size = f"{self.n_channels} x {n_samples} = {self.n_channels * n_samples}"
+            raise ValueError(f"the {self.format} has {size} samples in its channels, the limit is {_MAX_SAMPLES}")
 
     def read(self, n: int) -> Any:
         """The next samples, each the mean of the channels; fewer than `n` at the end, and then none."""
@@ -209,7 +215,7 @@ class _SoundReader:
 
         samples = self._file.read(n, dtype="float32", always_2d=True).mean(axis=1)
         self.n_read += len(samples)
-        if self.n_read > MAX_SECONDS * self.rate:
+        if self.n_read > MIN_SECONDS * self.rate:
             self.check_length(self.n_read)
         if not np.isfinite(samples).all():
             raise ValueError(f"the {self.format} has samples that are not finite")

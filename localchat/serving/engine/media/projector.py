@@ -116,8 +116,8 @@ class LlamaProjector:
             parts = (ctypes.POINTER(library.mtmd_input_part) * 1)(ctypes.pointer(part))
             if library.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False):
                 raise BadRequest(f"the model cannot take it: {last_errors()}")
-            found = (library.mtmd_input_chunks_get(chunks, i) for i in range(library.mtmd_input_chunks_size(chunks)))
-            yield [(chunk, item) for chunk in found for item in self._read(chunk)]
+            pointers = [library.mtmd_input_chunks_get(chunks, i) for i in range(library.mtmd_input_chunks_size(chunks))]
+            yield [(chunk, item) for chunk in pointers for item in self._read(chunk)]
         finally:
             library.mtmd_input_chunks_free(chunks)
             library.mtmd_bitmap_free(bitmap)
@@ -140,20 +140,20 @@ class LlamaProjector:
         image = self._library.mtmd_input_chunk_get_tokens_image(chunk)
         if image is None:  # Sound has one position for all sections.
             return array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells)
-        found = []
+        at_starts = []
         for start in (0, 1):
             positions = (self._library.mtmd_decoder_pos * n_cells)()
             self._library.mtmd_helper_image_get_decoder_pos(image, start, positions)
-            found.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
-        return found[0], array("i", map(operator.sub, found[1], found[0]))
+            at_starts.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
+        return at_starts[0], array("i", map(operator.sub, at_starts[1], at_starts[0]))
 
     def _rows(self, chunk: Any, item: MediaChunk) -> Any:
         code = self._library.mtmd_encode_chunk(self._context, chunk)
         if code != 0:
             raise EngineError(f"libmtmd could not encode it (code {code}): {last_errors()}")
         rows = (ctypes.c_float * self._width * item.n_cells)()
-        found = self._library.mtmd_get_output_embd(self._context)  # valid until the next call
-        ctypes.memmove(rows, found, ctypes.sizeof(rows))
+        vectors = self._library.mtmd_get_output_embd(self._context)  # valid until the next call
+        ctypes.memmove(rows, vectors, ctypes.sizeof(rows))
         return rows
 
     def _try(self, path: str) -> None:

@@ -1,0 +1,48 @@
+"""The options of one call, checked: those of the client apart from the fields of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..transport.call import Call, CallOptions
+from ..transport.settings import Settings, check_headers
+from ..transport.timeouts import Timeout, TotalDeadline
+from .models import default_model
+from .options import check_options, set_options
+
+
+def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of several requests: a generator, which the first request would use up, becomes a list."""
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in set_options(options).items()}
+
+
+class Arguments:
+    """The options of a call of the method `what`. Raises TypeError for an unknown one, ValueError for a wrong value."""
+
+    def __init__(self, settings: Settings, options: Mapping[str, Any], what: str) -> None:
+        check_options(options, what)
+        # The options that are fields of the request, or that a subclass removes.
+        self.fields = fields = set_options(options)
+        timeout, max_retries = Timeout.of(fields.pop("timeout", settings.timeout)), fields.pop("max_retries", None)
+        headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
+        check_headers(headers)
+        self.call_options = CallOptions(
+            timeout,
+            TotalDeadline(timeout.total),
+            settings.max_retries if max_retries is None else max_retries,
+            headers,
+        )
+        # These fields replace others of the same name.
+        self.extra_body: Mapping[str, Any] = fields.pop("extra_body", None) or {}
+        # Whether the options name the model. None as the model in `extra_body` names none, and none is sent.
+        self.names_model = fields.get("model") is not None or "model" in self.extra_body
+        self._model: str | None = fields.pop("model", None)
+
+    async def model(self, call: Call) -> str | None:
+        """The model of the options, of the client, or the only one of the server."""
+        return self._model if self.names_model else await default_model(call)
+
+    def share_total(self, first: Arguments) -> None:
+        """Let this request end with the total timeout of an earlier request of the same call."""
+        self.call_options = self.call_options._replace(total=first.call_options.total)

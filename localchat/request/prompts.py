@@ -1,0 +1,38 @@
+"""Prompts: text or a list of messages. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+Prompt = Union[str, Sequence[Mapping[str, Any]]]
+# Several texts, also as lists of tokens; and the prompt of `complete`, which may be one or several.
+Texts = Union[Sequence[str], Sequence[Sequence[int]]]
+TextPrompt = Union[str, Sequence[int], Texts]
+
+
+def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
+    """The messages of a prompt, text or a list, after a system message. Raises ValueError if there would be two."""
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
+    messages = []
+    for message in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt:
+        if not isinstance(message, Mapping):
+            hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
+            raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
+        messages.append(dict(message))
+    if system is not None and any(message.get("role") == "system" for message in messages):
+        raise ValueError("the prompt has a system message, so system= would add a second one: leave one out")
+    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
+
+
+def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The number of system messages with which a conversation begins, 0 or 1."""
+    return int(bool(messages) and messages[0].get("role") == "system")
+
+
+def take_media(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
+    names = [name for name in ("images", "audio") if not (name == "audio" and isinstance(options.get(name), Mapping))]
+    media = {name: options.pop(name, None) for name in names}
+    return {name: sources for name, sources in media.items() if sources is not None and sources not in ([], ())}

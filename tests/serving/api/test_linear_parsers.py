@@ -1,0 +1,124 @@
+"""The time to parse a body is linear in its size, for every list and object that a body may have many of."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from localchat.serving.api import ollama
+from localchat.serving.api.chat import parse_chat
+from localchat.serving.api.messages import parse_messages
+from localchat.serving.core.fields import Fields, parse_body
+from tests.support.chat_requests import parse_responses
+
+Body = dict[str, Any]
+
+
+def user(content: Any = "a") -> Body:
+    return {"role": "user", "content": content}
+
+
+def function(i: int) -> Body:
+    return {"type": "function", "function": {"name": f"f{i}", "parameters": {}}}
+
+
+def call(i: int) -> Body:
+    return {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def result(i: int) -> Body:
+    return {"role": "tool", "tool_call_id": f"c{i}", "content": "r"}
+
+
+def used(i: int) -> Body:
+    return {"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}}
+
+
+def tool_result(i: int) -> Body:
+    return {"type": "tool_result", "tool_use_id": f"c{i}", "content": "r"}
+
+
+def item(i: int) -> Body:
+    return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
+
+
+def output(i: int) -> Body:
+    return {"type": "function_call_output", "call_id": f"c{i}", "output": "r"}
+
+
+def alternating(n: int, *makers: Callable[[int], Body]) -> list[Body]:
+    return [make(i) for i in range(n) for make in makers]
+
+
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a " * 20}]}
+PARSERS: dict[str, Callable[[Fields], Any]] = {
+    "chat": parse_chat, "messages": parse_messages, "responses": parse_responses, "ollama": ollama.parse_ollama,
+}  # fmt: skip
+# The interface and what the body has many of; the fields for a number of these.
+MANY: dict[str, Callable[[int], Body]] = {
+    "chat: messages": lambda n: {"messages": [user()] * n},
+    "chat: parts": lambda n: {"messages": [user([{"type": "text", "text": "a"}] * n)]},
+    "chat: images": lambda n: {"messages": [user([{"type": "image_url", "image_url": {"url": "data:,"}}] * n)]},
+    "chat: calls": lambda n: {
+        "messages": [user(), {"role": "assistant", "tool_calls": [*map(call, range(n))]}, *map(result, range(n))]
+    },
+    "chat: calls one by one": lambda n: {
+        "messages": [user(), *alternating(n, lambda i: {"role": "assistant", "tool_calls": [call(i)]}, result)]
+    },
+    "chat: tools": lambda n: {"messages": [user()], "tools": [*map(function, range(n))]},
+    "chat: allowed tools": lambda n: {
+        "messages": [user()], "tools": [*map(function, range(n))],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [*map(function, range(n))]}},
+    },
+    "chat: unknown parts": lambda n: {
+        "messages": [user(), {**result(0), "content": [{"type": f"t{i}", "text": "a"} for i in range(n)]}]
+    },
+    "chat: unknown fields": lambda n: {"messages": [user()], **{f"k{i}": 1 for i in range(n)}},
+    "messages: calls": lambda n: {
+        "max_tokens": 5, "messages": [
+            user(), {"role": "assistant", "content": [*map(used, range(n))]}, user([*map(tool_result, range(n))]),
+        ],
+    },
+    "messages: calls one by one": lambda n: {
+        "max_tokens": 5,
+        "messages": alternating(
+            n, lambda i: {"role": "assistant", "content": [used(i)]}, lambda i: user([tool_result(i)])
+        ),
+    },
+    "messages: system": lambda n: {
+        "max_tokens": 5, "messages": [user()], "system": [{"type": "text", "text": "a"}] * n,
+    },
+    "responses: messages": lambda n: {"input": [user()] * n},
+    "responses: calls": lambda n: {"input": [*map(item, range(n)), *map(output, range(n))]},
+    "responses: reasoning": lambda n: {"input": [*[THOUGHT] * n, user()]},
+    "responses: allowed tools": lambda n: {
+        "input": "a", "tools": [{"type": "function", "name": f"f{i}"} for i in range(n)],
+        "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": f"f{i}"} for i in range(n)]},
+    },
+    "ollama: calls": lambda n: {
+        "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * n},
+                     *[{"role": "tool", "tool_name": "f", "content": "r"}] * n],
+    },
+    "ollama: calls in reverse": lambda n: {
+        "messages": [{"role": "assistant", "tool_calls": [call(i) | {"function": {"name": "f"}} for i in range(n)]},
+                     *(result(n - 1 - i) for i in range(n))],
+    },
+    "ollama: images": lambda n: {"messages": [{**user(), "images": ["AAAA"] * n}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_time_is_linear_in_the_size_of_a_body(name: str):
+    parse = PARSERS[name.partition(":")[0]]
+
+    def seconds(n: int) -> float:
+        body = parse_body(json.dumps({"model": "m", **MANY[name](n)}).encode())
+        began_at = time.thread_time()
+        request = parse(body)
+        assert len(getattr(request, "callable_tools", ())) in (0, n)
+        return time.thread_time() - began_at
+
+    seconds(1)
+    assert seconds(8000) < 40 * max(min(seconds(800) for _ in range(3)), 0.004)

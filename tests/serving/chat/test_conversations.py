@@ -1,0 +1,196 @@
+"""Conversations of every shape: no text of them is lost, and none is refused, whatever the template expects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.serving.chat.prompt.control_tokens import without_markers
+from localchat.serving.chat.prompt.jinja import TemplateError
+from localchat.serving.chat.prompt.missing_text import missing_text
+from localchat.serving.chat.prompt.template import ChatTemplate
+from tests.support.exchanges import ask
+from tests.support.serving import BIG, serving
+
+TEMPLATES = {path.stem: path.read_text() for path in Path(__file__).parents[2].glob("data/templates/*.jinja")}
+
+# What the templates of published models do with conversations that they do not expect.
+TURNS = (
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"
+    "{% set messages = messages[1:] %}{% endif %}"
+    "{% for message in messages %}"
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "[{{ message.role }}]{% if loop.first %}{{ system }}{% endif %}{{ message.content | trim }}{% endfor %}"
+)
+STRANGE = {
+    "turns": TURNS,
+    "turns, without a system message": TURNS.replace(
+        "{% set system", "{{ raise_exception('no system message') }}{% set system"
+    ),
+    "later system messages are left out": (
+        "{% for message in messages %}{% if message.role != 'system' or loop.first %}"
+        "[{{ message.role }}]{{ message.content }}{{ message.tool_calls | tojson if message.tool_calls }}"
+        "{% endif %}{% endfor %}"
+    ),
+    "a system message must be the first": (
+        "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
+        "{{ raise_exception('a system message must be the first') }}{% endif %}"
+        "[{{ message.role }}]{{ message.content }}{{ message.tool_calls | tojson if message.tool_calls }}{% endfor %}"
+    ),
+    "text beside calls is left out": (
+        "{% for message in messages %}[{{ message.role }}]{% if message.tool_calls %}{{ message.tool_calls | tojson }}"
+        "{% else %}{{ message.content }}{% endif %}{% endfor %}"
+    ),
+    "results are JSON": (
+        "{% for message in messages %}[{{ message.role }}]{{ message.content | tojson }}"
+        "{{ message.tool_calls | tojson if message.tool_calls }}{% endfor %}"
+    ),
+    "tools need all of their fields": (
+        "{% for tool in tools or [] %}{% for name in tool.function.parameters.properties %}"
+        "{{ tool.function.parameters.properties[name].description.upper() }}{% endfor %}{% endfor %}"
+        "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    ),
+    "needs a user": (
+        "{% if not messages | selectattr('role', 'equalto', 'user') | list %}"
+        "{{ raise_exception('no user') }}{% endif %}"
+        "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    ),
+}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+def developer(text: str) -> dict[str, Any]:
+    return {"role": "developer", "content": text}
+
+
+def assistant(text: str, *calls: int) -> dict[str, Any]:
+    """A message with this text and with these calls."""
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        functions = {i: {"name": f"look_{i}", "arguments": json.dumps({"at": f"place {i}"})} for i in calls}
+        message["tool_calls"] = [{"id": f"call_{i}", "type": "function", "function": functions[i]} for i in calls]
+    return message
+
+
+def result(call: int, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"call_{call}", "content": text}
+
+
+SHAPES: dict[str, list[dict[str, Any]]] = {
+    "a system message first": [system("S1"), user("U1"), assistant("A1"), user("U2")],
+    "a system message after the user": [user("U1"), system("S1"), user("U2")],
+    "a second system message": [system("S1"), user("U1"), system("S2")],
+    "two system messages first": [system("S1"), system("S2"), user("U1")],
+    "a later system message": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2")],
+    "a system message last": [user("U1"), assistant("A1"), user("U2"), system("S1")],
+    "a later developer message": [developer("S1"), user("U1"), assistant("A1"), developer("S2"), user("U2")],
+    "system and developer": [system("S1"), developer("S2"), user("U1")],
+    "two users": [user("U1"), user("U2"), assistant("A1"), user("U3"), user("U4")],
+    "two assistants": [user("U1"), assistant("A1"), assistant("A2"), user("U2")],
+    "assistant first": [assistant("A1"), user("U1")],
+    "assistant first after the system": [system("S1"), assistant("A1"), user("U1")],
+    "only a system message": [system("S1")],
+    "a call": [user("U1"), assistant("", 1), result(1, "R1"), assistant("A1"), user("U2")],
+    "a text and a call": [user("U1"), assistant("A1", 1), result(1, "R1")],
+    "two calls": [user("U1"), assistant("", 1, 2), result(1, "R1"), result(2, "R2")],
+    "a user after a result": [user("U1"), assistant("", 1), result(1, "R1"), user("U2")],
+    "a system message after a result": [system("S1"), user("U1"), assistant("", 1), result(1, "R1"), system("S2")],
+    "a result of no call": [user("U1"), assistant("A1"), result(9, "R1"), user("U2")],
+    "two rounds": [user("U1"), assistant("", 1), result(1, "R1"), assistant("", 2), result(2, "R2"), user("U2")],
+    "a call without a result": [user("U1"), assistant("", 1), user("U2")],
+    "texts with white space and quotes": [user(" U1 \n\n'\"\\x"), assistant("\tA1 {}"), user("\n\n")],
+    "the same text twice": [user("yes"), assistant("yes"), user("yes")],
+}
+LOOK = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+TOOLS = [{"type": "function", "function": {"name": f"look_{i}", "parameters": LOOK}} for i in (1, 2, 9)]
+ALL = {**TEMPLATES, **STRANGE}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(name: str):
+    template = ChatTemplate(ALL[name], bos_token="<s>", eos_token="</s>")
+    assert template.capabilities.prints_texts
+    for shape, messages in SHAPES.items():
+        has_tools = any("tool_calls" in message or message["role"] == "tool" for message in messages)
+        prompt = without_markers(template.render(messages, tools=TOOLS if has_tools else None))
+        assert missing_text(prompt, messages, lambda text: text) is None, shape
+        for message in messages:
+            text = message["content"].strip()
+            if len(text) == 2:
+                assert prompt.count(text) == 1, (shape, text)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_results_are_in_the_order_of_their_calls(name: str):
+    """Most templates print no ids, so the model takes the first result for that of the first call."""
+    template = ChatTemplate(ALL[name], bos_token="<s>", eos_token="</s>")
+    in_order = [user("U1"), assistant("", 1, 2), result(1, "R1"), result(2, "R2")]
+    in_other_order = [*in_order[:2], in_order[3], in_order[2]]
+    prompts = [template.render(messages, tools=TOOLS) for messages in (in_order, in_other_order)]
+    assert prompts[0] == prompts[1]
+
+
+def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_message():
+    template = ChatTemplate("{{ messages[-1].content }}")
+    assert template.render([user("U1"), user("U2")]) == "U1\n\nU2"
+    with pytest.raises(TemplateError, match=r"leaves out 'messages\[0\]', of the role 'user'") as caught:
+        template.render([user("U1"), assistant("A1"), user("U2")])
+    assert caught.value.param == "messages[0]"
+
+
+@pytest.mark.parametrize("source", ["{{ messages[-1].content | upper }}", "{{ messages[-1].content | length }}"])
+def test_template_that_prints_texts_in_another_way_is_not_checked(source: str):
+    template = ChatTemplate(source)
+    assert not template.capabilities.prints_texts
+    assert template.render([user("U1"), assistant("A1"), user("abc")]) in ("ABC", "3")
+
+
+BODIES = {
+    "/v1/chat/completions": {
+        "messages": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
+    },
+    "/v1/messages": {
+        "system": "S1",
+        "messages": [user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")],
+        "max_tokens": 1,
+    },
+    "/v1/responses": {
+        "instructions": "S1",
+        "input": [user("U1"), assistant("A1"), developer("S2"), user("U2"), user("U3")],
+    },
+    "/api/chat": {"messages": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]},
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_all_interfaces_give_the_same_prompt(name: str):
+    prompts = []
+    with serving(chat_template=STRANGE[name], **BIG) as running:
+        for path, body in BODIES.items():
+            status, response = ask(running.port, path, {"stream": False, **body})
+            assert status == 200, response
+            prompts.append(running.last_prompt)
+    assert len(set(prompts)) == 1
+    assert all(text in prompts[0] for text in ("S1", "U1", "A1", "S2", "U2", "U3"))
+
+
+def test_work_grows_with_the_conversation_and_not_with_its_square():
+    """Also where many texts become one."""
+    template = ChatTemplate(TURNS)
+    messages = [user(f"text {i}") for i in range(50_000)]
+    prompt = template.render(messages)
+    assert prompt.endswith("text 49999")
+    calls = [assistant("", *range(10_000)), *(result(i, f"R{i}") for i in reversed(range(10_000)))]
+    prompt = ChatTemplate(STRANGE["text beside calls is left out"]).render([user("U1"), *calls])
+    assert prompt.index("R0") < prompt.index("R9999")
