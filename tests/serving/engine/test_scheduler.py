@@ -41,7 +41,7 @@ class SteppedScheduler(Scheduler):
 
     def step(self) -> Batch:
         """Computes a batch as the engine does. Each sequence samples NEXT."""
-        while True:
+        for _ in range(100):
             batch = self.schedule()
             try:
                 self.cache.decode(batch)
@@ -51,6 +51,7 @@ class SteppedScheduler(Scheduler):
                 self.update(batch, [[NEXT] for _ in batch.outputs()])
                 self.cells.check(self.cache)
                 return batch
+        raise AssertionError("no step has enough cells")
 
     def finish(self) -> None:
         for one in list(self.running):
