@@ -46,7 +46,7 @@ class SteppedScheduler(Scheduler):
             try:
                 self.cache.decode(batch)
             except NoFreeCells:
-                assert self.refuse() is None
+                assert self.preempt_newest() is None
             else:
                 self.update(batch, [[NEXT] for _ in batch.outputs()])
                 self.cells.check(self.cache)
@@ -568,7 +568,7 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
         n_whole = len(list(run)) // n_cells
         prompt += [token] * n_whole * n_cells
         if token < 0:
-            chunks += [MediaChunk(n_cells, n_positions, is_causal, cell=token, rows=b"encoded")] * n_whole
+            chunks += [MediaChunk(n_cells, n_positions, is_causal, placeholder=token, rows=b"encoded")] * n_whole
     return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
 
 
