@@ -101,7 +101,8 @@ class OwnCells(KVCache):
         return prompt
 
     def _token_step(self, work: Work, others_wait: bool) -> Batch:
-        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace)
+        # llama.cpp computes unequal numbers of rows in several passes.
+        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace, of_one_length=True)
         return batch_of(self._newest_tokens(work.decoding), drafts)
 
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
