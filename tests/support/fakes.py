@@ -162,7 +162,7 @@ class FakeCells:
             assert chunk.sequence.spans or first == n_computed
             self.positions.update(zip(numbers, itertools.count(first)))
             return
-        assert set(chunk.tokens()) == {span.chunk.cell}
+        assert set(chunk.tokens()) == {span.chunk.placeholder}
         assert span.chunk.rows is not None
         assert not chunk.wants_output
         offset, n_cells = n_computed - span.start, span.chunk.n_cells

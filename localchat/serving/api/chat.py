@@ -136,7 +136,9 @@ def _message(message: Fields) -> Iterator[dict[str, Any]]:
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:
-        content = parts.read_text(message, "content", is_replayed=role in ("assistant", "tool"))
+        content = parts.read_text(
+            message, "content", is_replayed=role in ("assistant", "tool"), is_result=role == "tool"
+        )
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}

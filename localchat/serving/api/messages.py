@@ -121,7 +121,7 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
 
 def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.required_text("tool_use_id")
-    text = "" if block.get("content") is None else parts.read_text(block, "content", is_replayed=True)
+    text = "" if block.get("content") is None else parts.read_text(block, "content", is_replayed=True, is_result=True)
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id, "content": text}

@@ -16,6 +16,7 @@ from ..core.fields import Fields, refuse_unsupported, show
 from ..core.media import AUDIO, IMAGE, Attachment, note_of
 from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
+from ..core.text import to_json
 from ..schema.check import Malformed, checked
 
 Tool = dict[str, Any]
@@ -32,17 +33,25 @@ _TEXT_FIELDS = ("title", "url", "source", "tool_name", "text", "stdout", "stderr
                 "tool_references")  # fmt: skip
 
 
-def read_text(holder: Fields, name: str, *, is_replayed: bool = False) -> str:
-    """The text of a field that is a string or a list of parts. Parts are joined without a separator."""
+# The limit in characters of an unknown part that the model gets as JSON. A longer one is most likely a file.
+_MAX_UNKNOWN_PART = 4000
+
+
+def read_text(holder: Fields, name: str, *, is_replayed: bool = False, is_result: bool = False) -> str:
+    """The text of a field that is a string or a list of parts. Parts are joined without a separator.
+
+    `is_replayed`: the message was generated, or is the result of a tool, so nobody can correct it now. `is_result`: it
+    is a result, of which every part says something.
+    """
     value = holder.get(name)
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         holder.refuse(name, "a string or a list of parts")
-    return "".join(part_text(part, is_replayed=is_replayed) for part in holder.objects(name))
+    return "".join(part_text(part, is_replayed=is_replayed, is_result=is_result) for part in holder.objects(name))
 
 
-def part_text(part: Fields, *, is_replayed: bool = False) -> str:
+def part_text(part: Fields, *, is_replayed: bool = False, is_result: bool = False) -> str:
     """The text of a part; see `read_text`."""
     kind = part.given_text("type", '"text"')
     if kind in _TEXTS:
@@ -60,7 +69,16 @@ def part_text(part: Fields, *, is_replayed: bool = False) -> str:
         if not is_replayed:
             raise field_error(part.path, f"is of type {show(kind)}, which this server does not support")
         part.skip()
-    return "\n".join(texts_in(part.raw))
+    return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if is_result else "")
+
+
+def _unknown_part(part: Fields, kind: str) -> str:
+    """What stands in the place of a part without text: its fields as JSON, or a note if there are none or too many."""
+    fields = {name: value for name, value in part.raw.items() if name != "type" and value is not None}
+    text = to_json(fields)
+    if fields and len(text) <= _MAX_UNKNOWN_PART:
+        return text
+    return note_of(f"a part of type {show(kind)}", "this server does not support it")
 
 
 def _media_source(part: Fields, kind: str) -> str:

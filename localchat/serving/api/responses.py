@@ -223,7 +223,11 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", "tool_calls": [parts.tool_call(item.required_text("call_id"), name, arguments)]}
     elif kind in ("function_call_output", "custom_tool_call_output"):
         id = item.required_text("call_id")
-        yield {"role": "tool", "tool_call_id": id, "content": parts.read_text(item, "output", is_replayed=True)}
+        yield {
+            "role": "tool",
+            "tool_call_id": id,
+            "content": parts.read_text(item, "output", is_replayed=True, is_result=True),
+        }
     elif kind == "reasoning":
         text = "".join(parts.part_text(part, is_replayed=True) for part in item.objects("content"))
         text = text or (item.text("encrypted_content") or "").partition(_REASONING_MARK)[2]

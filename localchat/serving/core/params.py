@@ -61,7 +61,7 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "m
 # The samplers by name and alias. adaptive_p chooses the token, so it is the last one, if `adaptive_target` is set.
 _LAST_SAMPLER = "adaptive_p"
 _NAMES: Mapping[str, str] = {
-    **{name: name for name in (*SAMPLERS, _LAST_SAMPLER)},
+    **{name: name for name in (*SAMPLERS, "infill", _LAST_SAMPLER)},
     "typ_p": "typical_p", "typical": "typical_p", "temp": "temperature",
 }  # fmt: skip
 
@@ -201,7 +201,7 @@ class SamplingParams:
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,), "include_reasoning": (True,),
     "parse_tool_calls": (True,), "modalities": ([], ["text"]), "audio": (), "web_search_options": (),
-    "use_beam_search": (False,), "n_indent": (0,), "allowed_token_ids": ([],), "bad_words": ([],),
+    "use_beam_search": (False,), "allowed_token_ids": ([],), "bad_words": ([],),
     "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0), "prompt_logprobs": (),
 }  # fmt: skip
 
@@ -209,7 +209,8 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "verbosity", "prediction", "priority", "id_slot", "n_keep",
-    "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
+    "n_discard", "n_cache_reuse", "n_indent", "t_max_prompt_ms", "backend_sampling", "response_fields",
+    "add_special_tokens", "verbose",
 )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ log = logging.getLogger("localchat.engine")
 # pass of llama.cpp. Then a step has two rows, and the last one has a single row.
 _WARM_UP_TOKENS = {True: (512, 1), False: (8, 1)}
 
-# The model has been loaded for a request, which comes within this time.
+# How long to wait before the vocabulary is read for constraints: the model has been loaded for a request, which comes
+# within this time and goes first.
 _IDLE_S = 0.5
 
 
@@ -30,11 +31,13 @@ def load(
     path: str,
     options: LoadOptions,
     progress: Callable[[float], None] | None = None,
-    after_step: Callable[[bool], None] = lambda is_due: None,
+    after_step: Callable[[bool], None] = lambda at_once: None,
 ) -> Engine:
-    """Starts an engine thread, which loads a GGUF model. `progress` is called on that thread with the loaded share of
-    the model, 0 to 1; for `after_step` see `Engine`. Raises EngineError if llama-cpp-python is missing or unusable
-    here, or the model cannot be loaded."""
+    """Starts an engine thread, which loads a GGUF model.
+
+    `progress` is called on that thread with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
+    Raises EngineError if llama-cpp-python is missing or unusable here, or the model cannot be loaded.
+    """
     loaded: Future[Engine] = Future()
 
     # OpenMP keeps a team of threads for each thread that computes, and shortens its waits when all teams have more

@@ -30,7 +30,7 @@ class MediaChunk:
     # With M-RoPE: the positions of all cells, section by section, if the chunk begins at position 0, and how much each
     # grows with a position before the chunk, by 1 or 0. None: the cells have consecutive positions.
     sections: tuple[array[int], array[int]] | None = None
-    cell: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
+    placeholder: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
     medium: Any = None  # The image or sound (media/encoder.py).
     rows: Any = None  # What the text model computes in place of the vectors of tokens; None: it is not encoded.
 
@@ -49,7 +49,7 @@ def spans_of(tokens: list[int], chunks: Many[MediaChunk]) -> list[Span]:
     spans: list[Span] = []
     end, n_saved = 0, 0
     for chunk in chunks:
-        start = tokens.index(chunk.cell, end)
+        start = tokens.index(chunk.placeholder, end)
         end = start + chunk.n_cells
         spans.append(Span(start, end, start - n_saved, chunk))
         n_saved += chunk.n_cells - chunk.n_positions
@@ -76,23 +76,21 @@ class Sequence:
         self.spans = spans_of(prompt, chunks)  # The images and sounds in the prompt.
         self.max_length = max_length  # The limit of prompt and output together.
         self.n_prompt = len(prompt)
-        # How many of the first tokens have cells in `slot`, which is None while the sequence waits.
-        self.n_computed = 0
-        self.slot: int | None = None
+        self.slot: int | None = None  # None while the sequence waits.
+        self.n_computed = 0  # How many of the first tokens have cells in `slot`.
         # How many of the first tokens shared the cells of another running sequence when this one started.
         self.n_shared = 0
         self.n_cached: int | None = None  # Prompt tokens that were cached when it first ran; None before that.
         self.drafter = Drafter()
-        # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
         self.adapters = self.request.adapters
         self.sampler = sampler
-        self.index = index
-        self._deliver = deliver
+        self.index = index  # Which sequence of its request this is.
+        self._deliver = deliver  # Gets each StepOutput.
         self.is_new = True  # Whether no step has computed tokens of it.
         self.submitted_at = time.perf_counter()
         self.computed_at = 0.0  # When the last step ended that computed tokens of it, by the clock of the KV cache.
-        self.first_at: float | None = None
+        self.first_at: float | None = None  # When the first token was sampled, by `time.perf_counter`.
         self._has_newline = False  # The time limit ends an output only after a newline.
 
     @property
@@ -157,8 +155,8 @@ class Sequence:
                 position = span.position + min(n_tokens - span.start, span.chunk.n_positions)
         return position
 
-    def whole(self, n_tokens: int) -> int:
-        """How many of the first tokens can be reused alone: no part of a span can."""
+    def n_reusable(self, n_tokens: int) -> int:
+        """How many of the first `n_tokens` can be reused: a prefix that ends within a span is cut before the span."""
         return next((span.start for span in self.spans if span.start < n_tokens < span.end), n_tokens)
 
     @property
@@ -176,8 +174,11 @@ class Sequence:
         self._deliver(StepOutput(self.index, time.perf_counter(), **fields))
 
     def end_at(self, token: int, n_new: int, texts: TokenTexts) -> str | None:
-        """The finish reason, if `token` ends the sequence, the last of `n_new` tokens that were sampled in this step;
-        else None. Called once for each token. `chat/runs/generation.py` looks for stop texts."""
+        """The finish reason if a token ends the sequence, else None. Called once for each token.
+
+        `token` is the last of `n_new` tokens that were sampled in this step. Stop texts are found elsewhere, in
+        `chat/runs/generation.py`.
+        """
         params = self.request.params
         if params.max_tokens == 0:
             return "length"

@@ -20,10 +20,10 @@ class Delivery:
 
     def __init__(self, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> None:
         self._send = send
-        # The id of the request and the output. Successive outputs of a sequence are joined unless they have progress;
-        # `_places` has the index of the output to join, by request and sequence.
+        # The id of the request and the output. Successive outputs of a sequence are joined unless they have progress.
         self._outputs: list[tuple[int, StepOutput]] = []
-        self._places: dict[tuple[int, int], int] = {}
+        # By request and sequence: the index in `_outputs` of the output that the next one is joined to.
+        self._joinable: dict[tuple[int, int], int] = {}
         self._ends: list[tuple[str, int, Exception | None]] = []
         self._is_urgent = False
         # When the last message was sent, and when the last step ended.
@@ -31,7 +31,7 @@ class Delivery:
 
     def add(self, id: int, output: StepOutput) -> None:
         """Take the output of a sequence of the request `id`."""
-        place = self._places.get((id, output.sequence))
+        place = self._joinable.get((id, output.sequence))
         if place is not None and output.progress is None:
             earlier = self._outputs[place][1]
             output = output._replace(
@@ -42,7 +42,7 @@ class Delivery:
             self._outputs[place] = id, output
         else:
             if output.tokens and not output.is_urgent:
-                self._places[id, output.sequence] = len(self._outputs)
+                self._joinable[id, output.sequence] = len(self._outputs)
             self._outputs.append((id, output))
         self._is_urgent = self._is_urgent or output.is_urgent
 
@@ -51,18 +51,18 @@ class Delivery:
         self._ends.append(("ended", id, error))
         self._is_urgent = True
 
-    def after_step(self, is_due: bool) -> None:
-        """Send the output, at once if it is due or urgent, otherwise from time to time."""
+    def after_step(self, at_once: bool) -> None:
+        """Send the output: now if `at_once` or if it is urgent, otherwise from time to time."""
         now = time.perf_counter()
         step_s, self._stepped_at = now - self._stepped_at, now
-        interval_s = max(_MIN_INTERVAL_S, len(self._places) / _MAX_EVENTS_PER_S)
+        interval_s = max(_MIN_INTERVAL_S, len(self._joinable) / _MAX_EVENTS_PER_S)
         # The output also waits for the end of the next step, which takes as long as this one.
-        is_time = is_due or self._is_urgent or now + step_s > self._sent_at + interval_s
+        is_time = at_once or self._is_urgent or now + step_s > self._sent_at + interval_s
         if is_time and (self._outputs or self._ends):
             # Plain tuples, since a class takes ten times as long to send.
             steps = ("steps", [(id, *output) for id, output in self._outputs])
             self._send([steps, *self._ends])
             self._outputs.clear()
-            self._places.clear()
+            self._joinable.clear()
             self._ends.clear()
             self._is_urgent, self._sent_at = False, now

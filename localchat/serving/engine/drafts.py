@@ -23,7 +23,7 @@ _FIRST_ACCEPTANCE, _FIRST_WEIGHT = 0.5, 2
 _WINDOW = 16
 # A step with drafts must make at least so many times the tokens per second of one without, and may take at most so many
 # times as long, so that the text arrives evenly.
-_LEAST_GAIN, _LONGEST_STEP = 1.05, 2.0
+_LEAST_GAIN, _LONGEST_STEP = 1.1, 2.0
 
 
 class Drafter:

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.engine")
 
-# A step with more rows beside one for each sequence may take long: it computes a prompt, or many forced tokens. Drafts
-# are fewer on a CPU.
+# A step with more rows than this, beside one for each sequence, may take long: it computes a prompt, or many forced
+# tokens. On a CPU, a step has fewer drafts.
 _SHORT_STEP_ROWS = 16
 
 
@@ -67,13 +67,13 @@ class Engine:
         backend: Backend,
         *,
         encoder: MediaEncoder | None = None,
-        after_step: Callable[[bool], None] = lambda is_due: None,
+        after_step: Callable[[bool], None] = lambda at_once: None,
     ):
         """The engine owns the backend and the encoder of images and sounds, and closes them.
 
-        `after_step` is called on the engine thread when the output of a step has been delivered, before the next step
-        is decoded, which waits for it. It passes the output on, or keeps it until it is called with True: before a step
-        that takes long, and when nothing runs.
+        `after_step(at_once)` is called on the engine thread when the output of a step has been delivered, and the next
+        step waits for it. It passes the output on. If `at_once` is False it may keep the output for a while. It is True
+        before a step that takes long, and when nothing runs.
         """
         self.backend = backend
         self.facts = backend.facts
@@ -119,8 +119,10 @@ class Engine:
             was_busy = self.step(wait=not was_busy)
 
     def warm_up(self, requests: Many[GenerationRequest]) -> None:
-        """Runs requests before the start, so that the first real one does not wait for memory and kernels. They leave
-        no prefixes and are not counted."""
+        """Runs requests before the start, so that the first real one does not wait for memory and kernels.
+
+        They leave no prefixes and are not counted.
+        """
         self.start(self.prepare(requests, lambda output: None, lambda error: None))
         while self.step():
             pass
@@ -211,8 +213,10 @@ class Engine:
     # The rest runs on the engine thread.
 
     def step(self, *, wait: bool = False) -> bool:
-        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command. Every error
-        ends in `_stop`, except those that end a single sequence."""
+        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
+
+        Every error ends in `_stop`, except those that end a single sequence.
+        """
         if self._stopped is not None:
             return False
         try:
@@ -242,14 +246,16 @@ class Engine:
         return True
 
     def _compute(self, batch: Batch) -> None:
-        """Decodes a batch and delivers what is sampled from it. If there are no free cells, leaves out drafts, then
-        preempts the newest sequence."""
+        """Decodes a batch and delivers what is sampled from it.
+
+        If there are no free cells, computes the batch without drafts; if it has none, preempts the newest sequence.
+        """
         try:
             self._cache.decode(batch)
         except NoFreeCells:
             if any(chunk.draft for chunk in batch.chunks):
                 self._compute(batch.without_drafts())
-            elif (only := self._scheduler.refuse()) is not None:
+            elif (only := self._scheduler.preempt_newest()) is not None:
                 text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
                 self._fail(only, EngineError(text))
         except DecodeFailed as error:
@@ -262,13 +268,13 @@ class Engine:
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
             single = Batch((chunk,)).without_drafts()
-            if chunk.sequence.span is not None:  # Its earlier rows may be gone.
+            if chunk.sequence.span is not None:  # The earlier rows of its image may be gone.
                 self._fail(chunk.sequence, EngineError(f"the model could not compute an image: {error}"), keep=False)
                 continue
             try:
                 self._cache.decode(single)
-            except (NoFreeCells, DecodeFailed) as own_error:
-                text = f"the model could not compute this request: {own_error}"
+            except (NoFreeCells, DecodeFailed) as error_alone:
+                text = f"the model could not compute this request: {error_alone}"
                 self._fail(chunk.sequence, EngineError(text), keep=False)
             else:
                 self._sample_and_deliver(single)

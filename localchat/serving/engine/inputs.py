@@ -51,7 +51,7 @@ class Inputs:
                 tokens.append(part)
             elif isinstance(part, MediaFile):
                 medium = self._prepared(part)
-                tokens += medium.cells
+                tokens += medium.tokens
                 chunks += medium.chunks
             else:
                 text, parse_special = part

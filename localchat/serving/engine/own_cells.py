@@ -36,7 +36,8 @@ class OwnCells(KVCache):
     def __init__(self, backend: CacheBackend, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(backend, clock)
         assert backend.limits.n_batch >= 2 * TILE_ROWS - 1, "a step must hold the last pass of a prompt"
-        # Which prompt is next. So neither short prompts nor long ones nor images wait for all others.
+        # How the next prompts are chosen, by turns. So neither short prompts nor long ones nor images wait for all
+        # others.
         self._order = deque((_image, _shortest, _image, _oldest))
         # How many steps had gaps between the active slots since a sequence was moved.
         self._n_with_gaps = 0
@@ -100,7 +101,8 @@ class OwnCells(KVCache):
         return prompt
 
     def _token_step(self, work: Work, others_wait: bool) -> Batch:
-        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace)
+        # llama.cpp computes unequal numbers of rows in several passes.
+        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace, of_one_length=True)
         return batch_of(self._newest_tokens(work.decoding), drafts)
 
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
@@ -219,7 +221,7 @@ def pass_rows(n_missing: int, n_most: int) -> int:
 def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
     """How many of the common tokens with a slot a sequence can reuse, if the first `n_exact` cells of it are exact."""
     if sequence.request.sampling.seed is None:
-        return sequence.whole(n_common)
+        return sequence.n_reusable(n_common)
     # A pass of less than a tile would compute what is left of the text in another way.
     return _n_exact(sequence, n_common, n_exact, n_left=TILE_ROWS)
 
@@ -228,7 +230,7 @@ def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -
     """How many cells of a slot, of which the first `n_exact` are exact for its tokens, are exact for a sequence that
     has `n_common` tokens in common: whole images, sounds and texts between them, and whole tiles of the next text, of
     which at least `n_left` tokens are left."""
-    n_most = sequence.whole(min(n_common, n_exact))
+    n_most = sequence.n_reusable(min(n_common, n_exact))
     # Where the common tokens end at an image of this prompt alone, the other text may go on.
     starts = {span.start for span in sequence.spans}
     edges = (edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
@@ -247,7 +249,7 @@ def _is_exact(chunk: BatchChunk) -> bool:
     return is_of_prompt and (chunk.n_tokens >= TILE_ROWS or end - start < TILE_ROWS)
 
 
-# The next sequence of a kind; None if there is none.
+# The ways to choose the next prompt; None if there is no image, or no text.
 
 
 def _image(work: Work) -> Sequence | None:

@@ -51,10 +51,11 @@ def have_waited(work: Work) -> bool:
     return bool(work.decoding) and min(sequence.computed_at for sequence in work.decoding) < max(computed_at)
 
 
-def drafts_of(work: Work, limits: CacheLimits, pace: Pace) -> dict[Sequence, tuple[int, ...]]:
+def drafts_of(
+    work: Work, limits: CacheLimits, pace: Pace, *, of_one_length: bool = False
+) -> dict[Sequence, tuple[int, ...]]:
     """The drafts of the sequences that decode, as long as they pay: none if many decode, or beside prompts, which they
-    would delay. If the sequences have their own cells, the drafts have one length, as llama.cpp computes unequal
-    numbers of rows in several passes."""
+    would delay."""
     has_forced = any(sequence.n_missing > 1 for sequence in work.decoding)
     if not 1 <= len(work.decoding) <= _MAX_DRAFTING or work.has_prompts or has_forced:
         return {}
@@ -66,7 +67,7 @@ def drafts_of(work: Work, limits: CacheLimits, pace: Pace) -> dict[Sequence, tup
         # One token is sampled after the last one of the draft.
         n_left = sequence.max_length - len(sequence.tokens) - 1
         predicted[sequence] = sequence.drafter.predict(sequence.tokens, min(n_each, n_left))
-    if not limits.is_unified:
+    if of_one_length:
         shortest = min(map(len, predicted.values()))
         predicted = {sequence: tokens[:shortest] for sequence, tokens in predicted.items()}
     n_paying = pace.paying_length(

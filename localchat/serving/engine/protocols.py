@@ -19,7 +19,10 @@ class CopyFailed(Exception):
 
 
 class DecodeFailed(Exception):
-    """The backend could not compute a batch. Its sequences must be computed again from the start."""
+    """The backend could not compute a batch. It has freed the cells that a batch of text may have used.
+
+    The rows of an image, and a recurrent state, may be damaged: their sequences cannot go on.
+    """
 
 
 class CacheBackend(Protocol):
@@ -64,8 +67,10 @@ class Backend(CacheBackend, Protocol):
         """Reads the vocabulary for constraints before the first request needs it; any thread."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
-        """The sampler of one sequence, with the methods `sample_forced` and `sampled_logprobs` of llama/sampler.py; any
-        thread. Raises BadRequest if the grammar of the request cannot be parsed."""
+        """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed.
+
+        It has the methods `sample_forced` and `sampled_logprobs` of llama/sampler.py.
+        """
 
     def sample(self, sampler: Any, row: int) -> int:
         """Samples from a row with logits of the last batch. Several threads may call it for different samplers."""
@@ -74,12 +79,16 @@ class Backend(CacheBackend, Protocol):
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
-        """The pooled vector of each input, not normalised; any thread. One call runs at a time. Raises
-        ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one that is
-        empty, or has a token that the vocabulary does not have."""
+        """The pooled vector of each input, not normalised; any thread. One call runs at a time.
+
+        Raises ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
+        that is empty, or has a token that the vocabulary does not have.
+        """
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:
         """A function that makes the tokens of the query with a document, for a model with `rank` pooling; any thread.
-        Raises ContextLengthExceeded for a query of more than `limit` tokens."""
+
+        Raises ContextLengthExceeded for a query of more than `limit` tokens.
+        """
 
     def close(self) -> None: ...

@@ -1,9 +1,12 @@
 """The scheduler: which sequences run, and in which order sets of adapters have steps.
 
 There are no prefill and decode phases: each step computes some of the known tokens of a sequence that are not computed
-yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()` or `refuse()`. Draft tokens are computed
-after the newest token as if they were known; rejected ones are then removed from the KV cache. What a step computes of
-the running sequences is planned by the KV cache, whose layout decides what llama.cpp computes well together.
+yet. What a step computes of the running sequences is planned by the KV cache, whose layout decides what llama.cpp
+computes well together.
+
+For each step the engine calls `schedule()`, decodes the batch, and calls `update()`, or `preempt_newest()` if there
+were no cells for it. Draft tokens are computed after the newest token as if they were known; rejected ones are then
+removed from the KV cache.
 
 A step has one set of adapters. While several sets run, they take turns, in the order in which they wait.
 """
@@ -81,9 +84,11 @@ class Scheduler:
             self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run))
             chunk.sequence.tokens.extend(run)
 
-    def refuse(self) -> Sequence | None:
-        """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left. If only one
-        sequence runs, it cannot be computed: returns it."""
+    def preempt_newest(self) -> Sequence | None:
+        """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left.
+
+        If only one sequence runs, no cells can be freed for it: returns that sequence, which must be ended.
+        """
         newest = self.running[-1]
         if len(self.running) == 1:
             return newest

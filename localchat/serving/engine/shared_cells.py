@@ -38,10 +38,10 @@ class SharedCells(KVCache):
 
         def rank(candidate: Candidate) -> tuple[int, bool, bool]:
             is_idle_alone = candidate.is_whole and not candidate.is_active
-            return sequence.whole(candidate.n_common), is_idle_alone, candidate.is_active
+            return sequence.n_reusable(candidate.n_common), is_idle_alone, candidate.is_active
 
         best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
-        length = 0 if best is None else sequence.whole(best.n_common)
+        length = 0 if best is None else sequence.n_reusable(best.n_common)
         if best is None or not length:
             return None
         return Match(best.slot, length, n_shared=length if best.is_active else 0)
@@ -51,7 +51,7 @@ class SharedCells(KVCache):
             return 0
         n_common = n_common_of(running.tokens, sequence.tokens[:-1])
         if self._limits.can_truncate:
-            return sequence.whole(n_common)
+            return sequence.n_reusable(n_common)
         n_saved = running.n_prompt - 1
         return n_saved if _MIN_SAVED <= n_saved <= n_common else 0
 

@@ -107,7 +107,7 @@ class StepOutput(NamedTuple):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a client waits for it: it has the first token, an end, or the progress of the prompt."""
+        """Whether a client waits for it: it has an end, or progress, with which the first token also comes."""
         return self.progress is not None or self.end is not None
 
 

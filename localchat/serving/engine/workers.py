@@ -26,11 +26,14 @@ _CONNECT_S, _HELLO_S = 2.0, 2.0
 def worker_problems(endpoints: Sequence[str]) -> list[str]:
     """What is wrong with the workers at these addresses, HOST:PORT; empty if all respond as they should."""
     with ThreadPoolExecutor(max(len(endpoints), 1)) as threads:
-        found = threads.map(_problem, endpoints)
-        return [f"the worker {endpoint} of --rpc {text}" for endpoint, text in zip(endpoints, found) if text]
+        problems = threads.map(_problem, endpoints)
+        return [
+            f"the worker {endpoint} of --rpc {problem}" for endpoint, problem in zip(endpoints, problems) if problem
+        ]
 
 
 def _problem(endpoint: str) -> str:
+    """What is wrong with a worker; empty if it responds as it should."""
     host, _, port = endpoint.rpartition(":")
     response = b""
     try:
@@ -55,6 +58,8 @@ def _problem(endpoint: str) -> str:
         return f"is another program: it responds {response[:40]!r}" if response else "ends the connection at once"
     _, major, minor, _ = RESPONSE.unpack(response)
     if major != PROTOCOL[0] or minor > PROTOCOL[1]:
-        own = "{}.{}".format(*PROTOCOL)
-        return f"speaks RPC {major}.{minor}, this server {own}: install the same version of llama-cpp-python on both"
+        expected = "{}.{}".format(*PROTOCOL)
+        return (
+            f"speaks RPC {major}.{minor}, this server {expected}: install the same version of llama-cpp-python on both"
+        )
     return ""

@@ -143,7 +143,7 @@ class ClientMailbox(Mailbox):
             pause_s = None if wakes_at == math.inf else max(wakes_at - time.monotonic(), 0)
             messages = super().take(pause_s)
             if _CHANGED in messages:
-                self._look()
+                self._check_client()
                 messages = [message for message in messages if message is not _CHANGED]
             if messages:
                 return messages
@@ -162,7 +162,8 @@ class ClientMailbox(Mailbox):
     def put_change(self) -> None:
         self.put(_CHANGED)
 
-    def _look(self) -> None:
+    def _check_client(self) -> None:
+        """Raise ClientGoneError if the client has left; plan a probe if it has shut down its side."""
         state = state_of(self._exchange.socket)
         if state is ClientState.GONE:
             raise ClientGoneError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import os
 import socket
@@ -21,9 +22,9 @@ def listening(options: Options) -> contextlib.AbstractContextManager[socket.sock
     """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end."""
     if options.uds is not None:
         return listen_at(options.uds)
-    found = socket.getaddrinfo(options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = socket.getaddrinfo(options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # IPv4 first: some clients try only 127.0.0.1 for localhost.
-    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
 
@@ -69,6 +70,12 @@ def why_not_listening(options: Options, error: OSError) -> str:
     return f"cannot listen on {options.host} port {options.port}: {reason}{hints.get(error.errno or 0, '')}"
 
 
+class ConnectionState(enum.Enum):
+    IDLE = "idle"  # It waits for its TLS handshake, for the head of a request, or for its end. It may be closed.
+    BUSY = "busy"  # It has a request.
+    ENDING = "ending"  # It is being refused or closed.
+
+
 class Connections:
     """The open connections: at most `limit` that are served, and as many again that are being refused or closed."""
 
@@ -76,12 +83,11 @@ class Connections:
         self.limit = limit
         # Guards the attributes below, and is notified when they change. Reentrant. Sockets are checked without it.
         self._changed = threading.Condition()
-        # Each connection is "busy" (it has a request), "idle" (it waits for the head of a request, or for its end) or
-        # "ending" (being refused or closed). One whose TLS handshake has not ended is idle.
-        # Of the idle ones, the one that has been idle for longest is first.
-        self._states: dict[socket.socket, str] = {}
+        # Of the idle connections, the one that has been idle for longest is first.
+        self._states: dict[socket.socket, ConnectionState] = {}
 
-    def n(self, state: str) -> int:
+    def count(self, state: ConnectionState) -> int:
+        """The number of connections in a state."""
         with self._changed:
             return list(self._states.values()).count(state)
 
@@ -90,8 +96,8 @@ class Connections:
         with self._changed:
             if len(self._states) >= 2 * self.limit:
                 return False
-            is_full = len(self._states) - self.n("ending") >= self.limit and not self.close_idle()
-            self._states[sock] = "ending" if is_full else "idle"
+            is_full = len(self._states) - self.count(ConnectionState.ENDING) >= self.limit and not self.close_idle()
+            self._states[sock] = ConnectionState.ENDING if is_full else ConnectionState.IDLE
             return True
 
     def remove(self, sock: socket.socket) -> None:
@@ -100,22 +106,22 @@ class Connections:
             self._changed.notify_all()
 
     def is_ending(self, sock: socket.socket) -> bool:
-        return self._states[sock] == "ending"
+        return self._states[sock] is ConnectionState.ENDING
 
-    def mark(self, sock: socket.socket, state: str) -> None:
-        """Mark a connection as busy, or as idle: it may be closed at any time."""
+    def mark(self, sock: socket.socket, state: ConnectionState) -> None:
+        """Change the state of a connection to IDLE or BUSY, unless it is ENDING."""
         with self._changed:
             if not self.is_ending(sock):
-                del self._states[sock]  # to be the last one
+                del self._states[sock]  # so that it becomes the last one
                 self._states[sock] = state
 
     def close_idle(self) -> bool:
         """Close the connection that has been idle for longest; False if none is idle."""
         with self._changed:
-            idle = next((sock for sock, state in self._states.items() if state == "idle"), None)
+            idle = next((sock for sock, state in self._states.items() if state is ConnectionState.IDLE), None)
             if idle is None:
                 return False
-            self._states[idle] = "ending"
+            self._states[idle] = ConnectionState.ENDING
             _shut_down(idle, socket.SHUT_RDWR)
             return True
 

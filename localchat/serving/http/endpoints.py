@@ -22,7 +22,7 @@ from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
 from ..chat.model import Model, check_listed
-from ..chat.runs.generation import GenerationRun, wire_errors
+from ..chat.runs.generation import GenerationRun, naming_field
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
 from ..chat.runs.vectors import embed_inputs, score_documents
 from ..core import errors
@@ -46,7 +46,8 @@ log = logging.getLogger("localchat.server")
 # At most this many names of unknown fields are logged and stored, since clients choose the names.
 MAX_LOGGED_FIELDS = 100
 
-_MAX_USES = 3  # A request uses this many processes of a model at most, if each ends before it receives the request.
+# A request tries this many engine processes of its model at most, if each ends before it accepts the request.
+_MAX_PROCESSES = 3
 
 _HOME = """localchat: {}
 
@@ -75,7 +76,9 @@ class Endpoints:
         self._options = options
         self._store = ResponseStore()
         self._logged: set[str] = set()  # The names of unknown fields that have been logged; each is logged once.
-        text, vectors, value, models = self._text, self._vectors, self._value, ModelEndpoints(service, options)
+        # The handlers of text, of vectors and of other values, each for a parser and what makes the response.
+        text, vectors, value = self._text, self._vectors, self._value
+        models = ModelEndpoints(service, options)
         parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )
@@ -159,7 +162,7 @@ class Endpoints:
                 message = f"{takes} over HTTP/1.1, not a WebSocket"
                 raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
             raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
-        exchange.tail = path[len(row) :]
+        exchange.path_end = path[len(row) :]
         with self._in_flight():
             endpoint(exchange)
 
@@ -193,7 +196,7 @@ class Endpoints:
         """The handler of an interface for generated text: parse, start, encode."""
 
         def handle(exchange: Exchange) -> None:
-            request: TextRequest = self._parsed(exchange, parse)
+            request: TextRequest = self._read_request(exchange, parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
             with self._clients.mailbox(exchange, stream) as mailbox:
@@ -202,8 +205,8 @@ class Endpoints:
                     return
                 start: Any = start_text if isinstance(request, CompletionRequest) else start_chat
                 start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, mailbox=mailbox)
-                run: GenerationRun = self._used(exchange, request, start_for, mailbox)
-                exchange.id = run.head.id
+                run: GenerationRun = self._run_on_model(exchange, request, start_for, mailbox)
+                exchange.response_id = run.head.id
                 try:
                     with run:
                         encoder = encoder_type(run.head, request, run.usage)
@@ -213,22 +216,27 @@ class Endpoints:
 
         return handle
 
-    def _used(self, exchange: Exchange, request: Any, use: Callable[[Model], Any], mailbox: ClientMailbox) -> Any:
-        """What `use` returns for the model that a request names, which is loaded until the end of the exchange. If its
-        process ends before it accepts what `use` sends, the model is loaded again."""
+    def _run_on_model(
+        self, exchange: Exchange, request: Any, run: Callable[[Model], Any], mailbox: ClientMailbox
+    ) -> Any:
+        """What `run` returns for the model that a request names. The model stays loaded until the end of the exchange.
+
+        If the engine process of the model ends before it accepts what `run` sends, the model is loaded again, and `run`
+        is called again.
+        """
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
-        for n_left in reversed(range(_MAX_USES)):
+        for n_left in reversed(range(_MAX_PROCESSES)):
             with contextlib.ExitStack() as stack:
                 model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox.check))
                 try:
-                    result = use(model.named(request.model))
+                    result = run(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.engine.has_died:
                         raise
                     continue
                 exchange.closing.push(stack.pop_all())
                 return result
-        raise AssertionError("the last use returns or raises")
+        raise AssertionError("the last run returns or raises")
 
     def _load_or_unload(
         self,
@@ -243,7 +251,7 @@ class Endpoints:
         if request.keep_alive_s == 0:
             self._service.unload(served)
         else:
-            self._used(exchange, request, lambda model: model, mailbox)
+            self._run_on_model(exchange, request, lambda model: model, mailbox)
         encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)
         if stream is None:
             exchange.send_json(200, encoder.body())
@@ -273,18 +281,18 @@ class Endpoints:
         """The handler of an endpoint that computes one JSON value."""
 
         def handle(exchange: Exchange) -> None:
-            request = self._parsed(exchange, parse)
+            request = self._read_request(exchange, parse)
             with self._clients.mailbox(exchange) as mailbox:
-                value = self._used(exchange, request, lambda model: compute(model, request, mailbox), mailbox)
+                value = self._run_on_model(exchange, request, lambda model: compute(model, request, mailbox), mailbox)
             exchange.send_json(200, value)
 
         return handle
 
-    def _parsed(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> Any:
+    def _read_request(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> Any:
+        """The request in the body, parsed. The fields that the server ignores are logged, each name once."""
         body = parse_body(exchange.read())
         request = parse(body)
         body.report_unknown()
-        # What the server ignores is logged, each name once.
         for name in {name[:MAX_LOGGED_CHARS] for name in body.ignored(strict=self._options.strict)} - self._logged:
             if len(self._logged) < MAX_LOGGED_FIELDS:
                 self._logged.add(name)
@@ -292,15 +300,15 @@ class Endpoints:
         return request
 
     def _get_response(self, exchange: Exchange) -> None:
-        if "/" in exchange.tail:
+        if "/" in exchange.path_end:
             raise errors.HttpError(404, "unknown_path", f"there is nothing at {exchange.path}")
         if exchange.query.get("stream") == "true":
             raise errors.BadRequest("'stream' is not supported here: a stored response is sent as a whole", "stream")
-        exchange.send_json(200, self._store.get(exchange.tail).body)
+        exchange.send_json(200, self._store.get(exchange.path_end).body)
 
     def _delete_response(self, exchange: Exchange) -> None:
-        self._store.delete(exchange.tail)
-        exchange.send_json(200, {"id": exchange.tail, "object": "response", "deleted": True})
+        self._store.delete(exchange.path_end)
+        exchange.send_json(200, {"id": exchange.path_end, "object": "response", "deleted": True})
 
     def _home(self, exchange: Exchange) -> None:
         if self._options.has_page and exchange.wants_page:
@@ -337,8 +345,13 @@ class Endpoints:
     def _adapters(self, exchange: Exchange) -> None:
         """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
         adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
-        found = [{"name": one.name, "path": Path(one.path).name, "scale": one.scale} for one in adapters]
-        exchange.send_json(200, [{"id": id, **one} for id, one in enumerate(found)])
+        exchange.send_json(
+            200,
+            [
+                {"id": id, "name": adapter.name, "path": Path(adapter.path).name, "scale": adapter.scale}
+                for id, adapter in enumerate(adapters)
+            ],
+        )
 
     def _slots(self, exchange: Exchange) -> None:
         """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""
@@ -359,7 +372,7 @@ class Endpoints:
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
     options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
-    with wire_errors("content"):
+    with naming_field("content"):
         ids = model.engine.tokenize(request.text, mailbox, **options)
     return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
 

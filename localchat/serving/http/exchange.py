@@ -42,6 +42,12 @@ class ClientGoneError(Exception):
 
 
 class Exchange:
+    """A request and its response. Belongs to the thread of the connection.
+
+    `run` calls the function that responds. It reads the body with `read`, and sends the response with one of
+    `send_json`, `send` and `send_head`, or with `start_stream` and `send_part`.
+    """
+
     def __init__(
         self, method: str, target: str, version: str, headers: Message, stream: Incoming, options: Options
     ) -> None:
@@ -49,25 +55,26 @@ class Exchange:
         parts = _TARGET.match(target)
         assert parts is not None, "every text matches"
         self.path, self.query = parts["path"], dict(parse_qsl(parts["query"]))
-        # `host[:port]`; that of the target overrides the header.
+        # `host[:port]`. A host in the target overrides the header.
         self.host: str | None = headers.get("Host") if parts["host"] is None else parts["host"]
         self.version = version
         self.headers = headers
         self.socket = stream.socket
         # Whether the connection can take another request; final once the response has begun.
         self.keep_alive = version >= "HTTP/1.1" and "close" not in list_of(headers, "Connection")
-        self.status: int | None = None
-        # The endpoint, for the metrics, and the rest of the path for an endpoint that serves all paths with a prefix.
-        self.route, self.tail = "other", ""
-        # For the log: the id of the response, and its number of tokens and speeds, or the error.
-        self.id, self.summary = "-", ""
+        self.status: int | None = None  # That of the response; None: the response has not begun.
+        self.route = "other"  # The path of the endpoint, for the metrics.
+        self.path_end = ""  # What follows the path of an endpoint that serves all paths below it.
+        # For the log.
+        self.response_id = "-"
+        self.summary = ""  # The number of tokens and the speeds, or the error.
         self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
-        # The format of errors of the interface.
+        # Makes the body of an error response, in the format of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.
         self.fail_stream: Callable[[errors.ApiError], None] | None = None
-        self.cors_headers: Mapping[str, str] = {}  # Those of the response, also of an error.
-        self._given_id: str | None = None  # The client's id of the request; None: the response gets a new id.
+        self.cors_headers: Mapping[str, str] = {}  # The CORS headers of the response, also of an error.
+        self._client_request_id: str | None = None  # The client's id of the request; None: the response gets a new id.
         self.name_request(headers.get("X-Request-Id"))
         self._stream = stream
         # Whether the body is still unread: if so, the connection cannot take another request.
@@ -88,8 +95,8 @@ class Exchange:
 
     def name_request(self, id: str | None) -> None:
         """Set the client's id of this request, for the log and a header. Only the first valid id is used."""
-        if self._given_id is None and id is not None and _REQUEST_ID.fullmatch(id):
-            self._given_id = id
+        if self._client_request_id is None and id is not None and _REQUEST_ID.fullmatch(id):
+            self._client_request_id = id
 
     def read(self) -> bytes:
         """The body of the request; see `read_body`."""
@@ -131,7 +138,7 @@ class Exchange:
         self.status = status
         self.socket.settimeout(self._options.write_timeout_s)
         self.keep_alive = self.keep_alive and not self._has_body
-        request_id = self._given_id or "req-" + uuid.uuid4().hex
+        request_id = self._client_request_id or "req-" + uuid.uuid4().hex
         lines = [
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "Server: localchat",
@@ -190,9 +197,9 @@ class Exchange:
         return printable(f"{self.method} {self.path}"[:MAX_LOGGED_CHARS])
 
     def log(self) -> None:
-        given = f" [{self._given_id}]" if self._given_id else ""
-        summary = f"{self.summary or '-'}{given}"
-        log.info("%s %s %s %.3f s: %s", self.id, self.status, self._request_line, self.seconds, summary)
+        client_request_id = f" [{self._client_request_id}]" if self._client_request_id else ""
+        summary = f"{self.summary or '-'}{client_request_id}"
+        log.info("%s %s %s %.3f s: %s", self.response_id, self.status, self._request_line, self.seconds, summary)
 
     def linger(self) -> None:
         """Shut down writing, and read and discard what the client sends; see `LINGER_S`."""

@@ -21,7 +21,7 @@ from ..core import errors
 from ..loading.options import Options
 from ..loading.service import Service
 from .clients import Clients
-from .connections import Connections
+from .connections import Connections, ConnectionState
 from .endpoints import Endpoints
 from .exchange import Exchange
 from .incoming import Incoming, problem_of
@@ -65,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._refuse(errors.TooManyConnections(message), "refused")
 
     def handle_one_request(self) -> None:
-        self.server.connections.mark(self.connection, "idle")
+        self.server.connections.mark(self.connection, ConnectionState.IDLE)
         self.rfile.is_ambiguous = False
         self.rfile.require_within(IDLE_TIMEOUT_S)
         super().handle_one_request()
@@ -76,7 +76,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():
             return False
-        self.server.connections.mark(self.connection, "busy")
+        self.server.connections.mark(self.connection, ConnectionState.BUSY)
         problem = problem_of(self.request_version, self.headers, self.rfile)
         if problem is not None:
             self.send_error(400, problem)
@@ -113,7 +113,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server.endpoints.ended(exchange)
         self.close_connection = not exchange.keep_alive
         if self.close_connection:
-            server.connections.mark(self.connection, "idle")
+            server.connections.mark(self.connection, ConnectionState.IDLE)
             exchange.linger()
 
 

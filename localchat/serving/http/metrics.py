@@ -65,7 +65,7 @@ def _of_engines(engines: Mapping[str, EngineClient]) -> Iterator[str]:
         yield from _metric(kind, name, help, [(f"{{{label}}}", row[-1]) for label, row in zip(stats, rows)])
     if stats:
         help = "Time from the submission of a sequence to its first token."
-        times = {label: one.first_token_s for label, one in stats.items()}
+        times = {label: engine_stats.first_token_s for label, engine_stats in stats.items()}
         yield from _histogram("time_to_first_token_seconds", help, times)
 
 
@@ -95,10 +95,10 @@ def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | 
 
 def _histogram(name: str, help: str, values: Mapping[str, Histogram]) -> Iterator[str]:
     samples: list[tuple[str, int | float]] = []
-    for label, one in values.items():
-        counts = one.counts()
-        bounds = zip([*one.bounds, "+Inf"], counts)
+    for label, histogram in values.items():
+        counts = histogram.counts()
+        bounds = zip([*histogram.bounds, "+Inf"], counts)
         samples += [(f'_bucket{{{label}{"," if label else ""}le="{bound}"}}', n) for bound, n in bounds]
         suffix = f"{{{label}}}" if label else ""
-        samples += [(f"_sum{suffix}", one.total), (f"_count{suffix}", counts[-1])]
+        samples += [(f"_sum{suffix}", histogram.total), (f"_count{suffix}", counts[-1])]
     yield from _metric("histogram", name, help, samples)

@@ -49,8 +49,8 @@ class ModelEndpoints:
         exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
     def get(self, exchange: Exchange) -> None:
-        served = self.service.find(exchange.tail)
-        exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.tail)))
+        served = self.service.find(exchange.path_end)
+        exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.path_end)))
 
     def change(self, load_or_unload: Callable[[ServedModel], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
@@ -62,12 +62,14 @@ class ModelEndpoints:
 
     def _all(self, entry: Callable[..., Any]) -> Sequence[Any]:
         """The entries of all models and adapters."""
-        return [entry(served, adapter) for served in self.service.served() for adapter in (None, *served.file.adapters)]
+        return [
+            entry(served, adapter) for served in self.service.all_models() for adapter in (None, *served.file.adapters)
+        ]
 
     def running(self, exchange: Exchange) -> None:
         """The loaded models, each with the time at which it is unloaded."""
         models = []
-        for served in self.service.served():
+        for served in self.service.all_models():
             model = served.model
             if model is not None:
                 left_s = 0 if served.unload_requested else max(served.expires_at - self.service.clock(), 0)
@@ -196,11 +198,13 @@ def _capabilities(served: ServedModel, modalities: Sequence[str], template: str 
     if model is None:
         yield from (name for name, word in (("tools", "tools"), ("thinking", "think")) if word in template)
         return
+    templates = model.usable_templates
     # A model whose template does not render tools was not trained on tools. Requests with tools still work: a system
     # message describes the tools.
-    if any(template.capabilities.shows_tools for template in model.usable_templates):
+    if any(template.capabilities.shows_tools for template in templates):
         yield "tools"
-    if any("think" in one.source or one.dialect.reasoning.start in one.source for one in model.usable_templates):
+    sources = [(template.source, template.dialect.reasoning.start) for template in templates]
+    if any("think" in source or start in source for source, start in sources):
         yield "thinking"
     if model.engine.facts.fim_tokens is not None:
         yield "insert"

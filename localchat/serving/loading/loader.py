@@ -22,9 +22,6 @@ from .options import Options
 if TYPE_CHECKING:
     from ..chat.model import Model
 
-# `Loader._model` imports chat/ after the engine process has loaded the model. At the start of the server, the main
-# thread has imported it by then.
-
 log = logging.getLogger("localchat.server")
 
 
@@ -46,8 +43,11 @@ class Loader:
             process.close()
 
     def load(self, file: ModelFile, others: OtherModels, on_progress: Callable[[float], None]) -> Model:
-        """Load a model beside others, and report the loaded share, from 0 to 1. Raises NotEnoughMemory; EngineStopped
-        if `close` was called; EngineError or OutOfResources, with the reason in one line, for every other error."""
+        """Load a model beside others, and report the loaded share, from 0 to 1.
+
+        Raises NotEnoughMemory; EngineStopped if `close` was called; EngineError or OutOfResources, with the reason in
+        one line, for every other error.
+        """
         options = replace(load_options(file, self._options), others=others)
         try:
             engine = self._started(file.path, options, on_progress)
@@ -67,8 +67,10 @@ class Loader:
             raise failure from error
 
     def _started(self, path: Path, options: LoadOptions, on_progress: Callable[[float], None]) -> EngineProcess:
-        """An engine process that has loaded the model. If it crashes and this CPU announces matrix instructions, a
-        second one is started without them."""
+        """An engine process that has loaded the model.
+
+        If it crashes and this CPU announces matrix instructions, a second one is started without them.
+        """
         try:
             return self._start(path, options, on_progress).wait_until_loaded()
         except EngineDied as error:
@@ -91,6 +93,7 @@ class Loader:
             return self._process
 
     def _model(self, file: ModelFile, engine: EngineProcess) -> Model:
+        # Imported here, after the load: meanwhile, the main thread of a server that starts has imported it.
         from ..chat.model import Model
 
         options = self._options
@@ -125,8 +128,10 @@ def template_of(file: ModelFile) -> str | None:
 
 
 def may_be_bad_instruction(error: EngineDied) -> bool:
-    """Whether the process may have died of an instruction that the CPU does not execute. SIGKILL ends a process that
-    takes too much memory."""
+    """Whether the process may have died of an instruction that the CPU does not execute.
+
+    SIGKILL has another cause: the system ends a process that takes too much memory.
+    """
     return error.killed_by not in (None, "SIGKILL")
 
 

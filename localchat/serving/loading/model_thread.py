@@ -33,7 +33,7 @@ LoadModel = Callable[[ModelFile, OtherModels, Callable[[float], None]], "Model"]
 
 POLL_S = 0.25  # How often a wait checks what nobody notifies of: a client that has left, the passing of time.
 CLOSE_S = 10.0  # How long the thread may take to end.
-# How long the requests that waited for a model have to begin, before another model may take its place.
+# How long another model may not take the place of a loaded one, so that the requests that waited for it begin.
 FIRST_USE_S = 5.0
 
 
@@ -151,7 +151,7 @@ class ModelThread:
         """Load a model. As long as it does not fit beside the others, unload one of them and try again.
 
         Returns None if no request waits for it any more. Raises the errors of `Loader.load`; NotEnoughMemory only if
-        to unload all others would not help.
+        it would not fit without the others either.
         """
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             raise InferenceError(problem)
@@ -167,37 +167,43 @@ class ModelThread:
             try:
                 return self._load_model(served.file, unloading.memory_of(self._loaded()), on_progress)
             except NotEnoughMemory as error:
-                if not unloading.may_help(self._loaded(), error):
+                if not unloading.may_fit_alone(self._loaded(), error):
                     raise
                 self._make_room(served, only_idle=error.n_missing == 0)
         return None
 
     def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
-        """Unload one model for a new one, as soon as one is idle.
-
-        Unload none if the new one is not needed any more, or if one has crashed meanwhile; with `only_idle`, also if
-        all are in use.
-        """
-        began_at, n_loaded = self._clock(), len(self._loaded())
+        """Unload one model for a new one, as soon as one is idle; with `only_idle`, none if all are in use."""
         try:
-            while self._is_needed(new):
-                with self._changed:
-                    loaded = self._loaded()
-                    if len(loaded) < n_loaded:
-                        return
-                    victim = unloading.least_recent_idle(loaded)
-                    if victim is None and not only_idle:
-                        if (busy := unloading.next_to_drain(loaded, self._clock() - began_at)) is not None:
-                            busy.drain()
-                        self._changed.wait(POLL_S)
-                        continue
-                    if victim is not None and victim.state is State.READY:
-                        victim.drain()
-                if victim is not None:
-                    self._unload(victim, f"{new.file.name} takes its place")
-                return
+            idle = self._drain_for(new, only_idle=only_idle)
+            if idle is not None:
+                self._unload(idle, f"{new.file.name} takes its place")
         finally:
             self._resume_drained()
+
+    def _drain_for(self, new: ServedModel, *, only_idle: bool) -> ServedModel | None:
+        """Drain a loaded model that no request uses, and return it. Waits for one unless `only_idle`.
+
+        Returns None if the new model is not needed any more, or if a loaded one has crashed, which makes room, too.
+        """
+        began_at, n_loaded = self._clock(), len(self._loaded())
+        with self._changed:
+            while self._is_needed(new):
+                loaded = self._loaded()
+                if len(loaded) < n_loaded:
+                    return None
+                idle = unloading.least_recent_idle(loaded)
+                if idle is not None:
+                    if idle.state is State.READY:
+                        idle.drain()
+                    return idle
+                if only_idle:
+                    return None
+                busy = unloading.next_to_drain(loaded, self._clock() - began_at)
+                if busy is not None:
+                    busy.drain()
+                self._changed.wait(POLL_S)
+        return None
 
     def _resume_drained(self) -> None:
         """A model that was drained while all were in use is not needed if another one became idle before it."""

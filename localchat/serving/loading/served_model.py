@@ -98,7 +98,7 @@ class ServedModel:
         facts = None if self.model is None else self.model.engine.facts
         return 0 if facts is None else facts.n_bytes + facts.n_context_bytes
 
-    def keep_until(self, now: float, seconds: float) -> None:
+    def keep_for(self, now: float, seconds: float) -> None:
         """A request has ended: keep the model for this many seconds without another one."""
         self.used_at = now
         self.expires_at = now + seconds
@@ -123,7 +123,7 @@ class ServedModel:
         self.model = model
         self.is_wanted = False
         self.failure = None
-        self.keep_until(now, idle_unload_s)
+        self.keep_for(now, idle_unload_s)
 
     def fail_load(self, error: BaseException, now: float) -> None:
         """The load has failed. The error of a machine without memory, files or threads gets status 503."""

@@ -78,7 +78,7 @@ class Service:
 
     # --- names ---
 
-    def served(self) -> list[ServedModel]:
+    def all_models(self) -> list[ServedModel]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
         files = self._catalog.models() if self._catalog else ()
         return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded()]))
@@ -181,7 +181,7 @@ class Service:
         finally:
             with self._changed:
                 served.n_users -= 1
-                served.keep_until(self.clock(), self._options.idle_unload if keep_alive_s is None else keep_alive_s)
+                served.keep_for(self.clock(), self._options.idle_unload if keep_alive_s is None else keep_alive_s)
                 self._changed.notify_all()
 
     def _wait_until_ready(self, served: ServedModel, while_waiting: Callable[[], None]) -> Model:

@@ -31,11 +31,11 @@ def next_to_expire(loaded: Sequence[ServedModel]) -> ServedModel | None:
 
 
 def has_place(loaded: Sequence[ServedModel], max_models: int) -> bool:
-    """Whether one more model may be loaded; a limit of 0 is none."""
+    """Whether one more model may be loaded. A `max_models` of 0 means that there is no limit."""
     return not max_models or len(loaded) < max_models
 
 
-def may_help(loaded: Sequence[ServedModel], error: NotEnoughMemory) -> bool:
+def may_fit_alone(loaded: Sequence[ServedModel], error: NotEnoughMemory) -> bool:
     """Whether a model that did not fit may fit once all loaded ones are unloaded."""
     return error.n_missing <= sum(served.n_bytes + _PROCESS_BYTES for served in loaded)
 
@@ -53,7 +53,7 @@ def least_recent_idle(loaded: Sequence[ServedModel]) -> ServedModel | None:
 
 
 def next_to_drain(loaded: Sequence[ServedModel], waited_s: float) -> ServedModel | None:
-    """The model that gets no further requests, if all are in use and another one has waited for a place for so long.
+    """The model to drain next, if all are in use and another one has waited for `waited_s`; None: none yet.
 
     The first that becomes idle makes room, but all could stay in use for ever. So the least recently used one is
     drained after a while, or at once if there is only one.

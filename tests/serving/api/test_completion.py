@@ -7,10 +7,11 @@ import pytest
 
 from localchat.serving.api.completions import CompletionEncoder, parse_completion
 from localchat.serving.core.events import OutputToken, ResponseHead, Usage
+from localchat.serving.loading.options import Options
 from tests.support.chat_requests import read
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend, endless
-from tests.support.serving import Serving, serving
+from tests.support.serving import BIG, Serving, serving
 from tests.support.wire_schemas import validate
 
 
@@ -246,6 +247,44 @@ def test_context_of_other_files_is_cut_and_leaves_room_for_the_output(fields: di
         assert status == 200, body
         assert running.last_prompt.endswith("\x01x\x02y\x03")
         assert len(running.last_prompt) == 128 - n_output
+
+
+# As llama.vim (autoload/llama.vim) and llama.vscode (src/llama-server.ts) send them: a completion, and a request that
+# only fills the cache.
+EDITORS: dict[str, dict[str, Any]] = {
+    "llama.vim": {
+        "id_slot": 0, "input_prefix": "def f():\n", "input_suffix": "\nf()\n", "prompt": "    return ",
+        "input_extra": [{"text": "import os\n", "time": [1, 2], "filename": "b.py"}],
+        "n_predict": 128, "stop": [], "n_indent": 4, "top_k": 40, "top_p": 0.90, "stream": False,
+        "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True,
+        "t_max_prompt_ms": 500, "t_max_predict_ms": 1000,
+        "response_fields": [
+            "content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms",
+            "timings/predicted_n", "timings/predicted_ms", "truncated", "tokens_cached",
+        ],
+    },
+    "llama.vim, for the cache": {
+        "id_slot": 0, "input_prefix": "", "input_suffix": "", "prompt": "", "input_extra": [],
+        "n_predict": 0, "temperature": 0.0, "stream": False, "samplers": [], "cache_prompt": True,
+        "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "response_fields": [""],
+    },
+    "llama.vscode": {
+        "id_slot": 0, "input_prefix": "def f():\n", "input_suffix": "\nf()\n", "prompt": "    return ",
+        "input_extra": [{"filename": "b.py", "text": "import os\n"}],
+        "n_predict": 128, "top_k": 40, "top_p": 0.99, "stop": [], "n_indent": 4, "stream": False,
+        "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True,
+        "t_max_prompt_ms": 500, "t_max_predict_ms": 2500,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", EDITORS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_requests_of_editors_are_answered(program: str, strict: bool):
+    with serving(fim={"fim_tokens": (1, 2, 3)}, settings=Options(port=0, strict=strict), **BIG) as running:
+        status, body = ask(running.port, "/infill", EDITORS[program])
+    assert status == 200, body
+    assert running.requests[-1].sampling.samplers == tuple(EDITORS[program]["samplers"])
 
 
 def test_model_file_has_the_fim_tokens(tmp_path: Path):

@@ -149,6 +149,7 @@ def test_tools_of_an_item_are_offered():
     assert (request.tool_choice, request.settings["tools"]) == ("auto", [])
 
 
+NO_RESOURCE = '[a part of type "resource", left out: this server does not support it]'
 SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_content": "x"}
 
 
@@ -157,7 +158,7 @@ SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_cont
     [
         (parse_chat, "assistant", {"type": "new", "text": "fact"}, "fact"),
         (parse_chat, "assistant", {"type": "thinking", "signature": "x"}, ""),
-        (parse_chat, "tool", {"type": "resource"}, ""),
+        (parse_chat, "tool", {"type": "json", "json": {"a": 1}}, '{"json":{"a":1}}'),
         (parse_messages, "assistant", {"type": "server_tool_use", "id": "s", "name": "f", "input": {"query": "q"}}, ""),
         (parse_messages, "assistant", {"type": "web_search_tool_result", "content": [SEARCH]}, "T\nU"),
         (parse_messages, "assistant", {"type": "mcp_tool_use", "id": "m", "name": "f", "input": {}}, ""),
@@ -176,6 +177,26 @@ def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, 
     words = rf"'{name}\[0\].content\[0\].type' is \"{part['type']}\", which --strict refuses"
     with pytest.raises(BadRequest, match=words):
         read(parse, fields, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ({"type": "video_url", "video_url": {"url": "http://a/b.mp4"}}, '{"video_url":{"url":"http://a/b.mp4"}}'),
+        ({"type": "resource", "resource": {"uri": "file:///a", "blob": "A" * 5000}}, NO_RESOURCE),
+        ({"type": "resource"}, NO_RESOURCE),
+        ({"type": "resource", "text": "fact"}, "fact"),
+    ],
+)
+def test_every_part_of_a_result_says_something(part: dict[str, Any], text: str):
+    """In all interfaces: an agent would otherwise take the result for an empty one."""
+    chat_message = {"role": "tool", "tool_call_id": "t", "content": [part]}
+    assert read(parse_chat, {"messages": [*HI, chat_message]}).messages[-1]["content"] == text
+    block = {"type": "tool_result", "tool_use_id": "t", "content": [part]}
+    fields = {**messages(), "messages": [*HI, {"role": "user", "content": [block]}]}
+    assert read(parse_messages, fields).messages[-1]["content"] == text
+    output = {"type": "function_call_output", "call_id": "t", "output": [part]}
+    assert read(parse_responses, {"input": [*HI, output]}).messages[-1]["content"] == text
 
 
 @pytest.mark.parametrize("parse", [parse_chat, parse_ollama])

@@ -197,6 +197,23 @@ def test_bad_image_of_a_tool_is_left_out_with_the_reason(seeing: Serving):
     assert note in seeing.last_prompt
 
 
+@pytest.mark.parametrize("n_results", [19, 20, 21, 45])
+def test_oldest_replayed_images_are_left_out_where_there_are_too_many(n_results: int):
+    """Agents that look at the screen would otherwise be refused from the 21st step on."""
+    texts = [{"type": "text", "text": f"<{i}>"} for i in range(n_results)]
+    results = [{"role": "tool", "content": [text, image(URL)]} for text in texts]
+    messages = [user(A), *(message for result in results for message in (CALLED, result)), user(image(URL))]
+    facts = {"chat_template": CONTENTS, "projector": FakeProjector(), "modalities": BOTH, "n_ctx": 9000}
+    with serving(endless, **facts, n_cells=20_000) as running:
+        status, found = ask(running.port, CHAT, {**LIMIT, "messages": messages})
+        prompt = running.last_prompt
+    assert status == 200, found
+    n_left_out = max(n_results + 1 - 20, 0)
+    assert prompt.count("[an image, left out: the limit is 20 images and sounds") == n_left_out
+    assert n_left_out == 0 or f"<{n_left_out - 1}>[an image, left out" in prompt
+    assert f"<{n_left_out}>[an image, left out" not in prompt
+
+
 SCAN = block(kind="document")
 
 

@@ -42,6 +42,7 @@ def call_message(arguments, call_id="call_1"):
         ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
         pytest.param("{{ messages | map(attribute='role') | tojson }}", '["user"]', id="tojson of a generator"),
         pytest.param("{{ ('[1]' | from_json)[0] + 1 }}", "2", id="from_json"),
+        pytest.param("{{ '<' | safe + '\"' }}", '<"', id="nothing is escaped"),
         pytest.param("{{ strftime_now('%Y') | length }}", "4", id="strftime_now"),
         pytest.param("{{ tools is none }}{{ nothing is defined }}", "TrueFalse", id="no tools is none"),
     ],

@@ -113,6 +113,13 @@ def test_control_tokens_of_the_template_are_parsed_beside_texts_of_the_request(e
     assert (tokens[0], tokens[-1]) == (START, END)
 
 
+def test_control_token_of_the_template_beside_a_part_of_a_text_is_parsed():
+    """A template may cut a text at a control token, so that only one of its two markers is left."""
+    before, after = VOCABULARY.marked("a</s>b").split("</s>")
+    assert VOCABULARY.parts(f"{before}<s>") == [("a<s>", True)]
+    assert VOCABULARY.parts(f"<s>{after}") == [("<s>b", True)]
+
+
 def test_unknown_roles_and_variables_are_texts_of_the_request():
     source = "<|{{ messages[0].role }}|>{{ documents[0] }}{{ tools | tojson }}"
     template = ChatTemplate(source, special_texts=(*SPECIAL, "<|user|>"))

@@ -82,7 +82,7 @@ def test_error_in_the_thread_leaves_no_request_open(place: str, error: BaseExcep
 
 def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
     backend, seen = FakeBackend(n_batch=8), []
-    with Engine(backend, after_step=lambda is_due: seen.append(len(backend.batches))) as engine:
+    with Engine(backend, after_step=lambda at_once: seen.append(len(backend.batches))) as engine:
         submit(engine, request_for(tuple(b"a prompt of several steps")))
         step_until_idle(engine)
     assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))

@@ -12,7 +12,7 @@ from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import context, sampling_from
 from localchat.serving.engine.llama.devices import Device
-from localchat.serving.engine.llama.placement import placed
+from localchat.serving.engine.llama.placement import with_gpu_layers
 from localchat.serving.engine.pace import Pace
 from localchat.serving.engine.tuning import set_environment
 from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
@@ -192,7 +192,7 @@ def gpu(n_free: int) -> Device:
 
 def layers(n_gpu_layers: int | None, *gpus: Device, free: int = PLENTY, **options: object) -> int | None:
     given = LoadOptions(n_ctx=256, n_parallel=1, n_gpu_layers=n_gpu_layers, **options)  # type: ignore[arg-type]
-    return placed(str(DEMO_PATH), given, free, gpus).n_gpu_layers
+    return with_gpu_layers(str(DEMO_PATH), given, free, gpus).n_gpu_layers
 
 
 def test_as_many_layers_as_fit_are_on_the_gpus():

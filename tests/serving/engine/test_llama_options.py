@@ -18,7 +18,7 @@ from localchat.serving.engine.llama.context import LoadedModel
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.embed import LlamaEmbedding, steps
 from localchat.serving.engine.llama.library import L
-from localchat.serving.engine.llama.placement import placed, set_placement
+from localchat.serving.engine.llama.placement import set_placement, with_gpu_layers
 from localchat.serving.engine.llama.sampler import chain_steps
 from localchat.serving.engine.values import EngineError, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory
@@ -174,7 +174,7 @@ def gpu(name: str, n_free: int) -> Device:
 
 
 def layers(path: Path, *gpus: Device, free: int | None = 1000 * GB, **options: Any) -> int | None:
-    return placed(str(path), LoadOptions(**options), free, gpus).n_gpu_layers
+    return with_gpu_layers(str(path), LoadOptions(**options), free, gpus).n_gpu_layers
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ CHAINS: dict[str, tuple[SamplingParams, str]] = {
     "greedy before adaptive": (SamplingParams(adaptive_target=0.5, temperature=0), "greedy"),
     "greedy before mirostat": (SamplingParams(temperature=0, mirostat=2, dry_multiplier=1), "dry greedy"),
     "own order": (SamplingParams(temperature=0.5, samplers=("temperature", "top_k")), "temp top_k dist"),
+    "infill": (SamplingParams(samplers=("top_k", "top_p", "infill")), "top_k top_p infill dist"),
     "no steps": (SamplingParams(temperature=0.5, samplers=()), "dist"),
     # llama.cpp would allocate memory for the whole window, and abort the process.
     "longest window": (SamplingParams(repeat_penalty=1.5, penalty_last_n=2**31 - 1), "penalties top_k top_p dist"),

@@ -41,16 +41,17 @@ class SteppedScheduler(Scheduler):
 
     def step(self) -> Batch:
         """Computes a batch as the engine does. Each sequence samples NEXT."""
-        while True:
+        for _ in range(100):
             batch = self.schedule()
             try:
                 self.cache.decode(batch)
             except NoFreeCells:
-                assert self.refuse() is None
+                assert self.preempt_newest() is None
             else:
                 self.update(batch, [[NEXT] for _ in batch.outputs()])
                 self.cells.check(self.cache)
                 return batch
+        raise AssertionError("no step has enough cells")
 
     def finish(self) -> None:
         for one in list(self.running):
@@ -198,6 +199,9 @@ OF_SETS: list[tuple[Any, ...]] = [(SYSTEM, 0), (SYSTEM, 0, ONE), (SYSTEM, 49, ON
 CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "same prompt": ({}, [(SYSTEM, 0), (SYSTEM, 49)]),
     "next turn": ({}, [(SYSTEM, 0), ([*SYSTEM, NEXT, 9], 51), ([*SYSTEM, NEXT, 9, NEXT, 8], 53)]),
+    "a longer prefix stays beside a shorter prompt": ({}, [(SYSTEM, 0), (SYSTEM[:40], 39), (SYSTEM, 49)]),
+    "a prefix that is as fast to compute": (STREAMS, [([1, 2, 3, 9], 0), ([1, 2, 3, 8], 0)]),
+    "the shortest prefix that is copied": (STREAMS, [([1, 2, 3, 4, 9], 0), ([1, 2, 3, 4, 8], 4)]),
     "another beginning": ({}, [(SYSTEM, 0), ([9, *SYSTEM], 0)]),
     "the least recent prompt is dropped": (
         {"n_parallel": 1, "n_idle": 2},
@@ -211,6 +215,10 @@ CACHED: dict[str, tuple[dict[str, Any], list[tuple[Any, ...]]]] = {
     "no truncation, and few slots": (
         {"can_truncate": False, "n_parallel": 1, "n_idle": 3},
         [(SYSTEM, 0), ([9, *SYSTEM], 0), (SYSTEM, 49), ([8, *SYSTEM], 0), ([9, *SYSTEM], 0)],
+    ),
+    "no truncation, and the same prompt computed again": (
+        {"can_truncate": False, "n_parallel": 1, "n_idle": 5},
+        [(SYSTEM, 0), ([9, *SYSTEM], 0), *[(SYSTEM, 0, UNCACHED)] * 3, ([9, *SYSTEM], 50)],
     ),
     # If sequences have their own cells, requests with a seed reuse whole tiles, and compute a tile or more.
     "repeated": (STREAMS, [(LONG, 0, SEEDED), (LONG, 64, SEEDED), (LONG, 149, GREEDY), (LONG, 149)]),
@@ -269,6 +277,123 @@ def test_only_sequences_of_a_prefix_wait_for_it_and_compute_it_if_it_is_cancelle
     scheduler.remove(first)
     scheduler.step()
     assert (second.n_cached, second.n_computed > n_computed > 0) == (n_computed, True)
+
+
+def test_cells_of_an_idle_prefix_count_once_it_is_in_use():
+    """Else more sequences would start than fit, and be preempted."""
+    scheduler = new_scheduler(100, 4, 200)
+    first = sequence(1, 60, 80)
+    scheduler.add(first)
+    scheduler.step()
+    scheduler.remove(first)
+    second = with_prompt(2, [*range(1000, 1060), 7], 80)
+    scheduler.add(second, sequence(3, 40, 60))
+    scheduler.schedule()
+    assert (scheduler.running, second.n_cached) == ([second], 60)
+
+
+@pytest.mark.parametrize(("n_prompt", "n_running"), [(49, 2), (50, 1)])
+def test_sequence_starts_only_if_all_have_a_cell_for_their_next_token(n_prompt: int, n_running: int):
+    scheduler = new_scheduler(100, 4, 200)
+    scheduler.add(sequence(1, 49), sequence(2, n_prompt))
+    scheduler.schedule()
+    assert len(scheduler.running) == n_running
+
+
+def test_nothing_starts_after_a_preemption_until_a_sequence_has_ended():
+    scheduler = new_scheduler(100, 4, 200)
+    scheduler.cells._n_real_cells = 85  # Fewer than by the count of the scheduler, as those that llama.cpp pads.
+    first, second, third = sequence(1, 40), sequence(2, 40), sequence(3, 2)
+    scheduler.add(first, second)
+    for _ in range(8):
+        scheduler.step()
+    assert scheduler.waiting == [second]
+    scheduler.add(third)
+    scheduler.step()
+    assert (scheduler.running, scheduler.waiting) == ([first], [second, third])
+    scheduler.remove(first)
+    scheduler.step()
+    assert (scheduler.running, scheduler.waiting) == ([second, third], [])
+
+
+def test_new_sequence_in_streams_takes_the_slot_beside_an_active_one():
+    scheduler = running_in_streams(50, 50, 50, 50, 50)
+    for one in scheduler.running[:4]:
+        scheduler.remove(one, keep=False)
+    new = sequence(9, 50)
+    scheduler.add(new)
+    scheduler.schedule()
+    assert new.slot in (3, 5)
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_prompt_of_a_set_delays_the_streams_of_others_by_a_bounded_time(is_unified: bool):
+    scheduler = new_scheduler(20_000, 4, 2048, is_unified=is_unified)
+    scheduler.cells.row_s = 0.01
+    scheduler.add(with_adapters(1, [1], 1), with_adapters(2, list(range(300, 1500)), 2))
+    steps = [scheduler.step() for _ in range(60)]
+    assert max(step.n_tokens for step in steps[8:]) < 2 * TILE_ROWS
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+@pytest.mark.parametrize(
+    ("n_streams", "has_prompt", "n_drafted"), [(1, False, 8), (4, False, 2), (5, False, 0), (1, True, 0)]
+)
+def test_few_sequences_draft_and_none_beside_prompts(
+    is_unified: bool, n_streams: int, has_prompt: bool, n_drafted: int
+):
+    scheduler = new_scheduler(20_000, 8, 2048, max_drafted=8, is_unified=is_unified)
+    scheduler.cells.step_s, scheduler.cells.row_s = 0.1, 0.0001
+    scheduler.add(*(with_prompt(id, [id, *[NEXT] * 20]) for id in range(n_streams)))
+    for _ in range(20):
+        scheduler.step()
+    if has_prompt:
+        scheduler.add(sequence(20, 4000))
+    chunks = [chunk for _ in range(10) for chunk in scheduler.step().outputs()]
+    assert {len(chunk.draft) for chunk in chunks} == {n_drafted}
+
+
+@pytest.mark.parametrize("n_left", [1, 2, 3])
+def test_draft_ends_before_the_limit_of_its_sequence(n_left: int):
+    scheduler = new_scheduler(2000, 4, 2048, max_drafted=8)
+    scheduler.cells.step_s, scheduler.cells.row_s = 0.1, 0.0001
+    one = with_prompt(1, [NEXT] * 20, 40 + n_left)
+    scheduler.add(one)
+    while len(one.tokens) < 40:
+        scheduler.step()
+    assert [len(chunk.draft) for chunk in scheduler.schedule().chunks] == [n_left - 1]
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_equal_prefixes_are_kept_once(is_unified: bool):
+    scheduler = new_scheduler(1000, 4, 200, is_unified=is_unified)
+    scheduler.add(*(with_prompt(id, SYSTEM) for id in (1, 2, 3)))
+    for _ in range(8):
+        scheduler.step()
+    assert [one.n_sampled > 0 for one in scheduler.running] == [True] * 3
+    n_longest = max(one.n_computed for one in scheduler.running)
+    scheduler.finish()
+    assert scheduler.cache.n_cells() == (0, n_longest)
+
+
+def test_short_prompt_takes_one_step_where_slots_cannot_be_truncated():
+    scheduler = new_scheduler(1000, 4, 200, can_truncate=False)
+    scheduler.add(sequence(1, 32))
+    assert shape(scheduler.step()) == [(1, 32, True)]
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_images_alternate_with_the_tokens_of_streams_where_they_take_long(is_unified: bool):
+    scheduler = new_scheduler(50_000, 4, 2048, is_unified=is_unified)
+    scheduler.cells.row_s = 0.02
+    stream = sequence(1, 20)
+    scheduler.add(stream)
+    scheduler.step()
+    scheduler.add(with_images(2, [5, *[-3] * 700]))
+    steps = [shape(scheduler.step()) for _ in range(22)]
+    n_images = sum(step == [(2, 70, False)] for step in steps)
+    assert (n_images, stream.n_sampled) == (10, 13 if is_unified else 12)
+    assert not any(step == following == [(2, 70, False)] for step, following in zip(steps, steps[1:]))
 
 
 def test_equal_prompts_wait_for_the_first_one_where_slots_cannot_be_truncated():
@@ -443,7 +568,7 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
         n_whole = len(list(run)) // n_cells
         prompt += [token] * n_whole * n_cells
         if token < 0:
-            chunks += [MediaChunk(n_cells, n_positions, is_causal, cell=token, rows=b"encoded")] * n_whole
+            chunks += [MediaChunk(n_cells, n_positions, is_causal, placeholder=token, rows=b"encoded")] * n_whole
     return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
 
 
@@ -548,8 +673,9 @@ def test_no_set_starves_while_others_come_and_go():
     assert first.n_sampled > 60
 
 
-def test_sequences_of_two_sets_do_not_wait_for_a_common_prefix():
-    scheduler = new_scheduler(8000, 4, 2048)
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_sequences_of_two_sets_do_not_wait_for_a_common_prefix(is_unified: bool):
+    scheduler = new_scheduler(8000, 4, 2048, is_unified=is_unified)
     scheduler.add(*(with_adapters(id, SYSTEM, id % 2) for id in range(4)))
     scheduler.step()
     assert [one.id for one in scheduler.running] == [0, 1]

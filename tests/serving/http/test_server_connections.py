@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from localchat.serving.http import clients
-from localchat.serving.http.connections import Connections, listen_at
+from localchat.serving.http.connections import Connections, ConnectionState, listen_at
 from localchat.serving.loading.options import Options
 from tests.support import serving as support
 from tests.support.exchanges import read
@@ -44,7 +44,7 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
                 assert b"\r\nConnection: close" in head
                 assert (body["error"]["type"], body["error"]["code"]) == ("rate_limit_error", "too_many_connections")
                 # Beyond twice the limit there is no response, so wait until the server notices the disconnect.
-                wait_for(lambda: running.server.connections.n("ending") == 0)
+                wait_for(lambda: running.server.connections.count(ConnectionState.ENDING) == 0)
             second.sendall(GOOD)
             assert second.recv(12) == b"HTTP/1.1 200"
         wait_for(lambda: running.chat()[0] == 200)
@@ -59,10 +59,10 @@ def test_idle_connections_are_closed_before_a_new_one_is_refused():
     with serving(settings=Options(port=0, max_connections=3)) as running, hold(running) as busy:
         with contextlib.ExitStack() as stack:
             silent = stack.enter_context(running.connect())
-            wait_for(lambda: running.server.connections.n("idle") == 1)
+            wait_for(lambda: running.server.connections.count(ConnectionState.IDLE) == 1)
             used, *new = (stack.enter_context(contextlib.closing(running.client())) for _ in range(3))
             assert support.ask(used)[0] == 200
-            wait_for(lambda: running.server.connections.n("idle") == 2)
+            wait_for(lambda: running.server.connections.count(ConnectionState.IDLE) == 2)
             for idle, client in zip((silent, used.sock), new):
                 assert support.ask(client)[0] == 200
                 assert idle.recv(1) == b""
@@ -99,12 +99,12 @@ def test_connection_that_is_being_closed_takes_no_place():
     with contextlib.ExitStack() as stack:
         first, second, third, fourth = (stack.enter_context(socket.socket()) for _ in range(4))
         assert connections.add(first)
-        connections.mark(first, "idle")
+        connections.mark(first, ConnectionState.IDLE)
         assert connections.add(second)  # It takes the place of the first.
         assert [connections.is_ending(sock) for sock in (first, second)] == [True, False]
         connections.remove(second)
         assert connections.add(third)
-        connections.mark(third, "busy")
+        connections.mark(third, ConnectionState.BUSY)
         assert not connections.is_ending(third)
         connections.remove(first)
         assert connections.add(fourth)

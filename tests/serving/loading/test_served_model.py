@@ -86,7 +86,7 @@ def test_transition_leads_to_its_state_and_is_an_error_elsewhere(state: State, n
 def test_model_that_was_loaded_before_is_like_a_new_one_in_every_state(state: State, unload: tuple[str, ...]):
     """Whatever a request, an unload or a failure has left behind."""
     again = after(*PATHS[State.FAILED], *PATHS[State.READY])
-    again.keep_until(500, 5)
+    again.keep_for(500, 5)
     again.unload_requested = again.is_wanted = True
     again.progress = 0.7
     for name in (*unload, *PATHS[state]):

@@ -62,7 +62,7 @@ def test_number_of_loaded_models_is_limited(n_loaded, max_models, expected):
 )
 def test_models_are_unloaded_only_if_that_frees_enough(n_missing, n_loaded, expected):
     """An engine process frees some more than its model."""
-    assert unloading.may_help([loaded("a")] * n_loaded, NotEnoughMemory("short", n_missing)) == expected
+    assert unloading.may_fit_alone([loaded("a")] * n_loaded, NotEnoughMemory("short", n_missing)) == expected
 
 
 def test_memory_of_the_others_is_what_they_map_and_what_the_idle_ones_free():

@@ -46,8 +46,11 @@ class PlainText:
 
 
 class Output:
-    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times. Only
-    here an output ends at a stop text, in the content; tokens after the end are neither emitted nor counted."""
+    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times.
+
+    The engine does not know stop texts. They are searched for here, in the content alone. The engine may generate
+    further tokens before it learns that an output has ended; these are neither emitted nor counted.
+    """
 
     def __init__(
         self,
@@ -56,8 +59,10 @@ class Output:
         parser: OutputParser | PlainText,
         echo: Iterable[Event] = (),
     ) -> None:
-        """`echo` has the events to emit before the first token. They are made then, when the engine has checked the
-        token ids."""
+        """`echo` has the events to emit before the first token.
+
+        It may be an iterator, which is read then: the engine has checked the token ids of the prompt by that time.
+        """
         self.request = request
         self.finish_reason: str | None = None
         self.n_prompt = 0
@@ -69,26 +74,28 @@ class Output:
         # Whether the response has token ids or log probabilities. If not, only the first SampledTokens is emitted,
         # without tokens, at which a stream begins.
         self._shows_tokens = request.returns_ids or request.params.top_logprobs is not None
-        # The text that may begin a stop text, and the stop text that was found. It ends with one of `_stop_ends`.
-        self._stop = Markers(*request.params.stop)
-        self._stop_ends = tuple({stop[-1] for stop in self._stop.literals})
-        self._held = ""
-        self._found: str | None = None
-        # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
-        self._n_reasoning, self._has_reasoning = 0, False
+        self._stops = Markers(*request.params.stop)
+        # The last characters of the stop texts. Only a token with one of them can complete a stop text.
+        self._stop_ends = tuple({stop[-1] for stop in self._stops.literals})
+        self._undecided = ""  # The end of the content so far, not emitted since a stop text may begin with it.
+        self._stop_text: str | None = None  # The stop text that has ended the output.
+        self._n_reasoning = 0  # The tokens of reasoning and of its tags so far.
+        self._has_reasoning = False  # Whether there is any text between the tags.
         self._n_pending = 0  # The tokens since the last event, which may be the start tag of reasoning.
         # The sampled tokens, with the one that ended the output.
         self._n_completion = 0
         self._n_cached = self._n_drafted = self._n_draft_accepted = 0
-        # Times by `time.perf_counter`: of the submission, the start of the prefill, the first and the last token.
+        # Times by `time.perf_counter`.
         self._submitted_at = time.perf_counter()
-        self._started_at: float | None = None
-        self._first_at: float | None = None
-        self._last_at: float | None = None
+        self._started_at: float | None = None  # The start of the prefill.
+        self._first_at: float | None = None  # The first token.
+        self._last_at: float | None = None  # The last token so far.
 
     def read(self, steps: Sequence[StepOutput]) -> list[OutputEvent]:
-        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd. After an
-        OutputEnd, the caller must drop all later steps."""
+        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd.
+
+        After an OutputEnd, the caller must drop all later steps.
+        """
         events: list[OutputEvent] = []
         sampled: list[Sampled] = []
         for step in steps:
@@ -107,8 +114,8 @@ class Output:
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
             events.append(SampledTokens(tuple(map(self._token, shown))))
-        events += self._shown(made)
-        if self._found is not None or end is not None:
+        events += self._final(made)
+        if self._stop_text is not None or end is not None:
             events += self._finish(end or End("stop"))
         return events
 
@@ -128,7 +135,7 @@ class Output:
             new = parser.feed(self._decoder.decode(piece))
             self._count_reasoning(new, was_open)
             made += self._up_to_stop(new)
-            if self._found is not None:
+            if self._stop_text is not None:
                 return made, n_read
         return made, len(sampled)
 
@@ -170,25 +177,29 @@ class Output:
     def _finish(self, end: End) -> list[OutputEvent]:
         """The last events, after a stop text or at the end of the sequence."""
         events: list[OutputEvent] = []
-        if self._found is None:
+        if self._stop_text is None:
             made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
             self._has_reasoning = self._has_reasoning or _has_reasoning(made)
             shown = self._up_to_stop(made)
-            if self._held:
-                shown.append(ContentDelta(self._held))
-            events += self._shown(shown)
-        stop: str | int | None = self._found
+            if self._undecided:
+                shown.append(ContentDelta(self._undecided))
+            events += self._final(shown)
+        stop: str | int | None = self._stop_text
         token = self._token(end.last) if end.last is not None and stop is None else None
         if token is not None:
             self._n_completion += 1
             stop = None if self._texts.is_end(token.id) else token.id
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
         is_call = self._parser.has_tool_calls and not self._parser.inside_tool_call
-        self.finish_reason = "tool_calls" if is_call else "stop" if self._found else end.reason
+        self.finish_reason = "tool_calls" if is_call else "stop" if self._stop_text else end.reason
         return [*events, OutputEnd(self.finish_reason, stop, token)]
 
     def _count_reasoning(self, events: Iterable[Event], was_open: bool) -> None:
-        """Count a token with these events, if it is a part of the reasoning or of its tags."""
+        """Count a token if it is a part of the reasoning or of its tags.
+
+        `events` are those that the parser made of the token; `was_open`: whether the reasoning was open before it. A
+        token without events may be a part of a tag, so it is counted once a later token has decided that.
+        """
         has_reasoning = _has_reasoning(events)
         self._has_reasoning = self._has_reasoning or has_reasoning
         self._n_pending += 1
@@ -199,30 +210,33 @@ class Output:
             self._n_pending = 0
 
     def _up_to_stop(self, events: list[Event]) -> list[Event]:
-        """The events with the content up to the first stop text. A stop text does not extend across other events. Of
-        stop texts that overlap, the one that ends first counts; of those that end together, the longest one."""
-        if not self._stop.literals:
+        """The events with the content up to the first stop text.
+
+        A stop text does not extend across other events. Of stop texts that overlap, the one that ends first counts; of
+        those that end together, the longest one.
+        """
+        if not self._stops.literals:
             return events
         shown: list[Event] = []
         for event in events:
-            text, end = self._held, len(self._held)
+            text, end = self._undecided, len(self._undecided)
             if isinstance(event, ContentDelta):
                 text += event.text
-                ends = [(at + len(stop), at, stop) for stop in self._stop.literals if (at := text.find(stop)) >= 0]
-                end = self._stop.safe_end(text, 0)
+                ends = [(at + len(stop), at, stop) for stop in self._stops.literals if (at := text.find(stop)) >= 0]
+                end = self._stops.safe_end(text, 0)
                 if ends:
-                    _, end, self._found = min(ends)
-            self._held = "" if self._found else text[end:]
+                    _, end, self._stop_text = min(ends)
+            self._undecided = "" if self._stop_text else text[end:]
             if end:
                 shown.append(ContentDelta(text[:end]))
-            if self._found is not None:
+            if self._stop_text is not None:
                 break
             if not isinstance(event, ContentDelta):
                 shown.append(event)
         return shown
 
-    def _shown(self, events: list[Event]) -> list[Event]:
-        """The same events, but in a raw output with all text as content."""
+    def _final(self, events: list[Event]) -> list[Event]:
+        """The events as they are emitted: successive texts are merged, and in a raw output all text is content."""
         if self._parser.is_raw:
             events = [ContentDelta(event.text) if isinstance(event, ReasoningDelta) else event for event in events]
         return merged(events)
@@ -243,7 +257,9 @@ Events = list[tuple[int, OutputEvent]]
 
 class GenerationRun:
     """A request in flight: makes output events of what the engine produces for its sequences.
-    Leaving the `with` block ends the sequences that are still running."""
+
+    Leaving the `with` block ends the sequences that are still running.
+    """
 
     def __init__(
         self,
@@ -265,7 +281,7 @@ class GenerationRun:
         self._prompt_field = prompt_field
         self._running = set(range(len(outputs)))  # The indexes of the outputs that have not ended.
         sequences = [output.request for output in outputs]
-        with wire_errors(prompt_field):
+        with naming_field(prompt_field):
             self._request = model.engine.generate(sequences, mailbox)
             try:
                 prompts, *self._steps = self._request.take()
@@ -298,7 +314,7 @@ class GenerationRun:
         steps, self._steps = self._steps, list[Any]()
         if not steps:
             try:
-                with wire_errors(self._prompt_field):
+                with naming_field(self._prompt_field):
                     steps = self._request.take(timeout_s)
             except BaseException:
                 self.drop()
@@ -307,14 +323,14 @@ class GenerationRun:
         for step in steps:
             by_sequence.setdefault(step.sequence, []).append(step)
         events: Events = []
-        for index, new in by_sequence.items():
+        for index, new_steps in by_sequence.items():
             if index not in self._running:  # It ended at a stop text.
                 continue
             output = self.outputs[index]
-            events += ((index, event) for event in output.read(new))
+            events += ((index, event) for event in output.read(new_steps))
             if output.finish_reason is not None:
                 self._running.remove(index)
-                if new[-1].end is None:  # The output has ended before the sequence.
+                if new_steps[-1].end is None:  # The output has ended before the sequence.
                     self._request.drop(index)
         return events
 
@@ -343,8 +359,11 @@ class GenerationRun:
 
 
 @contextlib.contextmanager
-def wire_errors(prompt_field: str) -> Iterator[None]:
-    """Complete errors of the engine and the template, which do not know the field of the prompt, such as "messages"."""
+def naming_field(prompt_field: str) -> Iterator[None]:
+    """Name the field that has the prompt, such as "messages", in errors of the block that name no field.
+
+    The engine and the template do not know it.
+    """
     try:
         yield
     except errors.BadRequest as error:

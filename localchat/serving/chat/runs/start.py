@@ -23,7 +23,7 @@ from ..dialects.parser import OutputParser
 from ..model import Model
 from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
-from .generation import GenerationRun, Output, PlainText, wire_errors
+from .generation import GenerationRun, Output, PlainText, naming_field
 
 # Without a length limit, the output of a FIM prompt with other files has at least this share of the context.
 _OUTPUT_SHARE = 4
@@ -34,12 +34,12 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     model.check_queue(request.n_choices, "n")
     request, media = _with_media(model, request, mailbox)
     prompt, template, prefill = _rendered(model, request)
-    is_continued = request.continue_final_message == "reasoning_content"
+    continues_reasoning = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
     prompt_end = template.dialect.prompt_end(
-        template.dialect.reasoning.start if is_continued else without_markers(prompt)
+        template.dialect.reasoning.start if continues_reasoning else without_markers(prompt)
     )
-    with wire_errors("messages"):
+    with naming_field("messages"):
         sequence = model.sequence(
             tuple(_parts(prompt, template, media)),
             request.params,
@@ -61,23 +61,23 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
             is_continued=bool(request.prefill[1]),
             is_raw=not request.splits_reasoning,
         )
-        if is_continued:
+        if continues_reasoning:
             # Without rstrip(), the parser would hold white space at the end back, to emit it in the output.
             parser.feed(request.prefill[0].rstrip())
         return parser
 
     reasoning, text = request.prefill if request.splits_reasoning else ("", prefill)
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
-    outputs = [Output(own, model.engine.texts, new_parser(), echo) for own in _copies(sequence, n)]
+    outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="messages")
 
 
 def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
     """`n` sequences of a prompt, each with the next seed: equal seeds make equal texts. The first reports progress."""
-    sampling = sequence.sampling
-    seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
-    samplings = (replace(sampling, seed=seed) for seed in seeds)
-    return [sequence, *(replace(sequence, sampling=own, reports_progress=False) for own in samplings)]
+    first_seed = sequence.sampling.seed
+    seeds = [None if first_seed is None else first_seed + i for i in range(1, n)]
+    samplings = (replace(sequence.sampling, seed=seed) for seed in seeds)
+    return [sequence, *(replace(sequence, sampling=sampling, reports_progress=False) for sampling in samplings)]
 
 
 def prompt_text(model: Model, request: ChatRequest, mailbox: Mailbox) -> str:
@@ -90,7 +90,7 @@ def prompt_length(model: Model, request: ChatRequest, mailbox: Mailbox) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
     request, media = _with_media(model, request, mailbox)
     prompt, template, _ = _rendered(model, request)
-    with wire_errors("messages"):
+    with naming_field("messages"):
         return model.engine.count_tokens(_parts(prompt, template, media), mailbox)
 
 
@@ -113,8 +113,13 @@ def _with_media(model: Model, request: ChatRequest, mailbox: Mailbox) -> tuple[C
         notes[i] = note_of(attachment.kind, error.message)
 
     modalities = model.engine.facts.modalities
+    # Agents send a screenshot with each step. If there are too many files, the oldest replayed ones are left out.
+    replayed = [i for i, attachment in enumerate(request.attachments) if attachment.is_replayed]
+    too_old = set(replayed[: max(len(request.attachments) - MAX_MEDIA, 0)])
     for i, attachment in enumerate(request.attachments):
-        if ("image" if attachment.kind == IMAGE else "audio") in modalities:
+        if i in too_old:
+            notes[i] = note_of(attachment.kind, f"the limit is {MAX_MEDIA} images and sounds, and newer ones follow")
+        elif ("image" if attachment.kind == IMAGE else "audio") in modalities:
             try:
                 media[i] = read_attachment(attachment)
             except errors.BadRequest as error:
@@ -137,7 +142,7 @@ def _with_media(model: Model, request: ChatRequest, mailbox: Mailbox) -> tuple[C
     def with_notes(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        return MARKER.sub(lambda found: notes.get(int(found[1]), found[0]), value)
+        return MARKER.sub(lambda marker: notes.get(int(marker[1]), marker[0]), value)
 
     messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
     return replace(request, messages=tuple(messages)), media
@@ -146,29 +151,29 @@ def _with_media(model: Model, request: ChatRequest, mailbox: Mailbox) -> tuple[C
 def _parts(prompt: str, template: ChatTemplate, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
     """The parts of a prompt to tokenize, and the media between them."""
     start = 0
-    for found in MARKER.finditer(prompt) if media else ():
-        yield from template.parts(prompt[start : found.start()])
-        yield media[int(found[1])]
-        start = found.end()
+    for marker in MARKER.finditer(prompt) if media else ():
+        yield from template.parts(prompt[start : marker.start()])
+        yield media[int(marker[1])]
+        start = marker.end()
     yield from template.parts(prompt[start:])
 
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:
     """The prompt with its markers, its template, and the assistant prefill at its end."""
-    is_continued = bool(request.continue_final_message)
-    with wire_errors("messages"):
+    continues_message = bool(request.continue_final_message)
+    with naming_field("messages"):
         tools = request.tools if model.keep_tools or request.tool_choice != "none" else ()
         template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
-            request.messages[:-1] if is_continued else request.messages,
+            request.messages[:-1] if continues_message else request.messages,
             tools=tools,
-            add_generation_prompt=request.add_generation_prompt or is_continued,
+            add_generation_prompt=request.add_generation_prompt or continues_message,
             variables=request.template_vars,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
-    is_reasoning = request.continue_final_message == "reasoning_content"
-    if is_reasoning or reasoning or text:
-        prompt = template.prefilled(prompt, reasoning, None if is_reasoning else text)
+    continues_reasoning = request.continue_final_message == "reasoning_content"
+    if continues_reasoning or reasoning or text:
+        prompt = template.prefilled(prompt, reasoning, None if continues_reasoning else text)
     return prompt, template, without_markers(prompt[n_rendered:])
 
 
@@ -201,31 +206,32 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox
         "constraint": plain_constraint(request),
         "reports_progress": request.stream and request.return_progress,
     }
-    with wire_errors("prompt"):
-        of_prompts = [
+    with naming_field("prompt"):
+        prompts = (_prompt(model.engine, request, prompt, mailbox) for prompt in request.prompts)
+        sequences = [
             model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompts, i), **options)
-            for i, prompt in enumerate(_prompt(model.engine, request, given, mailbox) for given in request.prompts)
+            for i, prompt in enumerate(prompts)
         ]
     outputs = [
-        Output(sequence, model.engine.texts, PlainText(), _echo(request, given, model.engine.texts))
-        for of_prompt, given in zip(of_prompts, request.prompts)
-        for sequence in _copies(of_prompt, n)
+        Output(copy, model.engine.texts, PlainText(), _echo(request, prompt, model.engine.texts))
+        for sequence, prompt in zip(sequences, request.prompts)
+        for copy in _copies(sequence, n)
     ]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="prompt")
 
 
-def _prompt(engine: EngineClient, request: CompletionRequest, given: Input, mailbox: Mailbox) -> Prompt:
-    """The prompt of a completion. With a suffix, it has the FIM tokens of the model."""
-    if not isinstance(given, str):
-        return given
+def _prompt(engine: EngineClient, request: CompletionRequest, prompt: Input, mailbox: Mailbox) -> Prompt:
+    """The prompt of a completion as the engine takes it. With a suffix, it has the FIM tokens of the model."""
+    if not isinstance(prompt, str):
+        return prompt
     if request.suffix is None:
-        return ((given, True),)
+        return ((prompt, True),)
     facts = engine.facts
     if facts.fim_tokens is None:
         problem = "needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
         raise errors.field_error(request.suffix_field, problem)
     before, after, middle = facts.fim_tokens
-    gap: Prompt = (before, (given, False), after, (request.suffix, False), middle, (request.begun, False))
+    gap: Prompt = (before, (prompt, False), after, (request.suffix, False), middle, (request.begun, False))
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
     files: Sequence[int] = ()
     if request.files:
@@ -250,8 +256,9 @@ def _file_parts(facts: ModelFacts, files: Sequence[tuple[str, str]]) -> Iterator
     yield from (facts.fim_file, ("file\n", False))
 
 
-def _echo(request: CompletionRequest, given: Input, texts: TokenTexts) -> Iterator[Event]:
+def _echo(request: CompletionRequest, prompt: Input, texts: TokenTexts) -> Iterator[Event]:
+    """The prompt as content, if the request wants it back."""
     if request.echo:
-        if not isinstance(given, str):
-            given = b"".join(texts.piece(token, True) for token in given).decode("utf-8", "replace")
-        yield ContentDelta(given)
+        if not isinstance(prompt, str):
+            prompt = b"".join(texts.piece(token, True) for token in prompt).decode("utf-8", "replace")
+        yield ContentDelta(prompt)

@@ -18,7 +18,7 @@ from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
 from .context import CacheMemory
 from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, Model, last_errors, pointer_to
-from .rpc import Limit
+from .rpc import Watchdog
 from .sampler import Sampler
 from .threads import ThreadCount
 from .vocabulary import Vocabulary
@@ -44,17 +44,20 @@ class LlamaBackend:
         adapters: Sequence[Any] = (),
         *,
         adapts_threads: bool,
-        limit: Limit = contextlib.nullcontext,
+        watchdog: Watchdog = contextlib.nullcontext,
         vector_memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
     ):
-        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model. What computes
-        on workers runs within `limit()`."""
+        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model.
+
+        What computes on workers runs within `watchdog()`. With `adapts_threads`, short steps have fewer threads while
+        other processes use the cores. For `vector_memories` see `LlamaEmbedding`.
+        """
         self.facts = facts
         # Encodes images and sounds; None: the model takes only text. It is closed by its user.
         self.projector = projector
         self._adapters = adapters
-        self._limit = limit
-        self._vector_memories = vector_memories  # See `LlamaEmbedding`.
+        self._watchdog = watchdog
+        self._vector_memories = vector_memories
         self.limits = limits
         self.vocabulary = vocabulary
         self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
@@ -111,14 +114,14 @@ class LlamaBackend:
             raise DecodeFailed(f"the KV cache cannot be truncated to the position {position}")
 
     def decode(self, batch: Batch) -> None:
-        """Compute a batch. After a failure, the cells that the batch may have used are freed."""
+        """Compute a batch. After a failure, the cells that a batch of text may have used are freed."""
         # llama.cpp stores the logits in the order of the rows.
         rows = (row for chunk in batch.chunks for row in chunk.output_rows)
         self._outputs = {row: i for i, row in enumerate(rows)}
         n_most = self.limits.n_parallel + self.limits.max_drafted
         assert len(self._outputs) <= n_most, "llama.cpp would abort the process"
         span = batch.chunks[0].sequence.span
-        with self._limit():
+        with self._watchdog():
             self._set_adapters(batch.adapters)
             if span is None:
                 code = self._compute(self._llama_batch(batch))
@@ -210,7 +213,9 @@ class LlamaBackend:
         with self._embedding_lock:
             if self._embedding is None:
                 n_threads = L.llama_n_threads(self._context)
-                self._embedding = LlamaEmbedding(self._model, self.facts, n_threads, self._limit, self._vector_memories)
+                self._embedding = LlamaEmbedding(
+                    self._model, self.facts, n_threads, self._watchdog, self._vector_memories
+                )
             return self._embedding.embed(inputs)
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:

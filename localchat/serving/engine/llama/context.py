@@ -105,10 +105,12 @@ def context_size(
     n_weight_bytes: int,
     has_streams: bool = False,
 ) -> ContextSize:
-    """The size of the context for a model that was trained on texts of `n_ctx_train` tokens. With `has_streams` the
-    sequences have their own cells if the default size holds a whole context for each running one and one for an idle
-    prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the default limit of a request would
-    be larger without the idle models."""
+    """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
+
+    With `has_streams` the sequences have their own cells if the default size holds a whole context for each running
+    one and one for an idle prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the default
+    limit of a request would be larger without the idle models.
+    """
     tightest = min(memories, key=CacheMemory.n_tokens)
     if options.n_ctx > (n_largest := tightest.n_tokens()):
         n_bytes, n_free = tightest.n_bytes(options.n_ctx), tightest.n_free or 0
@@ -163,7 +165,7 @@ def warn_of_context(n_ctx: int, options: LoadOptions, n_ctx_train: int, memories
 
 
 class LoadedModel:
-    """A loaded model and its options. It measures how much memory a context takes, and creates one."""
+    """The sizes and devices of a loaded model. Measures how much memory a context takes, and creates one."""
 
     def __init__(self, pointer: Any, options: LoadOptions, gpus: Sequence[Device]):
         self.pointer = pointer
@@ -213,8 +215,11 @@ class LoadedModel:
         return memories
 
     def vector_memories(self, params: Any) -> list[CacheMemory]:
-        """The memory of a second context, for vectors, with these parameters of llama.cpp. It is created while the
-        model is in use, so the free memory is that of this moment. Call `cache_memories` before."""
+        """The memory of a second context, for vectors, with these parameters of llama.cpp.
+
+        It is created while the model is in use, so the free memory is that of this moment. Call `cache_memories`
+        before.
+        """
         n_rows = params.n_ubatch
         kv_bytes = self._kv_bytes * _F16_RATIO[self.options.kv_type]
         # For each row and token, the mask has a number, and without flash attention each head a score.
@@ -244,8 +249,10 @@ class LoadedModel:
 
     def _measured_cache(self) -> tuple[int, int]:
         """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
+
         llama.cpp does not report them, so two tokens are computed in a small context. This also reads the weights into
-        memory and starts the threads."""
+        memory and starts the threads.
+        """
         params = self._context_params(MIN_TOKENS, 1)
         params.n_outputs_max = params.n_batch = params.n_ubatch = 1
         context = L.llama_init_from_model(self.pointer, params)

@@ -56,14 +56,15 @@ def supports_gpu() -> bool:
 def used_gpus(options: LoadOptions) -> list[Device]:
     """The GPUs that may take layers, with their memory at this time."""
     may_use = options.n_gpu_layers != 0 and supports_gpu()
-    found = [device for device in devices() if device.kind == "GPU"] if may_use else []
-    return found[options.main_gpu :][:1] if options.split_mode == "none" else found
+    gpus = [device for device in devices() if device.kind == "GPU"] if may_use else []
+    return gpus[options.main_gpu :][:1] if options.split_mode == "none" else gpus
 
 
 def built_for() -> str:
     """What llama.cpp is built for, in words, if it finds no GPU."""
-    found = [kind for kind in ("cuda", "hip", "vulkan", "metal") if any(Path(L._base_path).glob(f"*ggml-{kind}.*"))]
-    return f"{', '.join(found)}, and finds no GPU: check its driver" if found else "the CPU alone"
+    names = ("cuda", "hip", "vulkan", "metal")
+    backends = [name for name in names if any(Path(L._base_path).glob(f"*ggml-{name}.*"))]
+    return f"{', '.join(backends)}, and finds no GPU: check its driver" if backends else "the CPU alone"
 
 
 def _device(i: int) -> Device:
@@ -139,8 +140,8 @@ def _control_group_limits(root: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text()
     for pattern, mount, limit, use, inactive in _CONTROL_GROUPS:
-        own = re.search(pattern, groups, re.MULTILINE)
-        group = root / mount / (own[1] if own else "")
+        match = re.search(pattern, groups, re.MULTILINE)
+        group = root / mount / (match[1] if match else "")
         for folder in (group, *group.parents):  # In a container the mount may be its own group.
             with contextlib.suppress(OSError, ValueError):  # no such file, or the limit "max"
                 n_left = int((folder / limit).read_text()) - int((folder / use).read_text())
@@ -150,10 +151,10 @@ def _control_group_limits(root: Path) -> Iterator[int]:
 def _table(path: Path) -> dict[str, int]:
     """The numbers of a file with a name and a number per line; empty if there is no such file."""
     try:
-        found = re.findall(r"^([^\s:]+):?\s+(\d+)", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        rows = re.findall(r"^([^\s:]+):?\s+(\d+)", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
     except OSError:
         return {}
-    return {name: int(number) for name, number in found}
+    return {name: int(number) for name, number in rows}
 
 
 def parse_vm_stat(text: str) -> int | None:

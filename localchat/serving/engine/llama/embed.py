@@ -20,7 +20,7 @@ from ...models.memory import gigabytes
 from ..values import EngineError, ModelFacts, check_tokens
 from .context import LARGEST_SHARE, CacheMemory
 from .library import BatchRows, L, Model, last_errors
-from .rpc import Limit
+from .rpc import Watchdog
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -48,11 +48,14 @@ class LlamaEmbedding:
         model: Model,
         facts: ModelFacts,
         n_threads: int,
-        limit: Limit,
+        watchdog: Watchdog,
         memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
     ):
-        """What computes on workers runs within `limit()`. `memories` returns what a context with these parameters
-        takes, and what is free now. Raises OutOfResources if not even a context of `_MIN_INPUT` tokens fits into it."""
+        """Creates the context. What computes on workers runs within `watchdog()`.
+
+        `memories` returns what a context with these parameters takes, and what is free now. Raises OutOfResources if
+        not even a context of `_MIN_INPUT` tokens fits.
+        """
         is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
         # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
         n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
@@ -62,7 +65,7 @@ class LlamaEmbedding:
             shortage = _shortage(params.n_ctx, memories(params))
             context = None
             if not shortage:
-                with limit():
+                with watchdog():
                     context = L.llama_init_from_model(model.pointer, params)
             if context is not None:
                 break
@@ -75,7 +78,7 @@ class LlamaEmbedding:
         self._n_step: int = params.n_batch
         self._n_inputs: int = params.n_seq_max
         self._model = model  # The context needs it.
-        self._limit = limit
+        self._watchdog = watchdog
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
@@ -98,7 +101,7 @@ class LlamaEmbedding:
             L.llama_memory_clear(self._memory, False)  # A call that failed has left cells.
         vectors: dict[int, Any] = {}
         for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
-            with self._limit():
+            with self._watchdog():
                 self._compute(inputs, step, vectors)
         return [array("f", vectors[i].tolist()) for i in range(len(inputs))]
 
@@ -187,11 +190,14 @@ def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[P
 
 
 def pair_tokenizer(vocabulary: Vocabulary, query: str, template: str, limit: int) -> Callable[[str], list[int]]:
-    """A function that makes the tokens of a query with a document, for a model that scores pairs: by its template, or
-    with its separators. Raises ContextLengthExceeded for a query of more than `limit` tokens."""
+    """A function that makes the tokens of a query with a document, for a model that scores pairs.
+
+    It uses the template of the model, or else its separators. Raises ContextLengthExceeded for a query of more than
+    `limit` tokens.
+    """
     first = vocabulary.tokenize(query, parse_special=False, limit=limit)
     if template:
-        return lambda document: _filled(vocabulary, template, {"{query}": query, "{document}": document})
+        return lambda document: _tokens_of_template(vocabulary, template, {"{query}": query, "{document}": document})
     pointer = vocabulary.pointer
     end, separator = L.llama_vocab_eos(pointer), L.llama_vocab_sep(pointer)
     begins = [L.llama_vocab_bos(pointer)] if vocabulary.add_bos else []
@@ -208,7 +214,8 @@ def pair_tokenizer(vocabulary: Vocabulary, query: str, template: str, limit: int
     return pair
 
 
-def _filled(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> list[int]:
+def _tokens_of_template(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> list[int]:
+    """The tokens of a template for pairs, whose placeholders are replaced by texts without control tokens."""
     pieces = [(texts.get(piece, piece), piece not in texts) for piece in re.split(r"({query}|{document})", template)]
     whole = "".join(texts.values())
     if not any(special and special in whole for special in vocabulary.special_tokens):

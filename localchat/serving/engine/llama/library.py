@@ -28,8 +28,8 @@ set_environment()
 @contextlib.contextmanager
 def _without_package() -> Iterator[None]:
     is_new = "llama_cpp" not in sys.modules
-    if is_new and (found := importlib.util.find_spec("llama_cpp")) is not None:
-        sys.modules["llama_cpp"] = importlib.util.module_from_spec(found)
+    if is_new and (spec := importlib.util.find_spec("llama_cpp")) is not None:
+        sys.modules["llama_cpp"] = importlib.util.module_from_spec(spec)
     yield
     if is_new:
         sys.modules.pop("llama_cpp", None)  # A program that imports the package later gets all of it.
@@ -38,7 +38,7 @@ def _without_package() -> Iterator[None]:
 with _without_package():
     import llama_cpp.llama_cpp as L
 
-__all__ = ["BatchRows", "L", "Model", "last_errors", "layer_devices", "mapped", "mtmd", "pointer_to"]
+__all__ = ["BatchRows", "L", "Model", "last_errors", "call_for_each", "layer_devices", "mtmd", "pointer_to"]
 
 log = logging.getLogger("localchat.engine.llama")
 
@@ -91,10 +91,12 @@ def last_errors() -> str:
     return "; ".join(vars(_recent).pop("errors", ())) or "it gave no reason"
 
 
-def mapped(function: Any, pointer: int, *arguments: Iterable[Any]) -> Iterable[Any]:
-    """The results of a function for a pointer and each of the arguments, as `map` has them. The calls hold the GIL, and
-    the arguments are not converted: each must be an int, or an object of ctypes. A function of a tenth of a microsecond
-    then takes a third of the time."""
+def call_for_each(function: Any, pointer: int, *arguments: Iterable[Any]) -> Iterable[Any]:
+    """The results of a function of llama.cpp for a pointer and each of the arguments, as `map` has them.
+
+    The calls hold the GIL, and the arguments are not converted: each must be an int, or an object of ctypes. A function
+    of a tenth of a microsecond then takes a third of the time.
+    """
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return map(ctypes.PYFUNCTYPE(function.restype)(address), repeat(ctypes.c_void_p(pointer)), *arguments)
@@ -106,12 +108,16 @@ def pointer_to(array: Any, kind: Any) -> Any:
 
 
 class Model:
-    """A loaded model, freed with the last reference to it. A request may convert tokens to text after the engine has
-    been closed, so it refers to the vocabulary, and the vocabulary refers to the model."""
+    """llama.cpp's model, freed with the last reference to this object.
 
-    def __init__(self, pointer: Any, kept: object = None):
-        """`kept` is what the parameters of the model point to."""
-        self.pointer, self._kept = pointer, kept
+    A request may convert tokens to text after the engine has been closed, so it refers to the vocabulary, and the
+    vocabulary refers to the model.
+    """
+
+    def __init__(self, pointer: Any, referenced: object = None):
+        """`referenced` is what the parameters of the model point to, which must live as long."""
+        self.pointer = pointer
+        self._referenced = referenced
         weakref.finalize(self, L.llama_model_free, pointer)
 
 

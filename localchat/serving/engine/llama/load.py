@@ -24,8 +24,8 @@ from .backend import LlamaBackend
 from .context import LoadedModel
 from .devices import built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, Model, last_errors, layer_devices
-from .placement import placed, projector_bytes, set_placement, weight_bytes
-from .rpc import Limit, add_workers, limited
+from .placement import projector_bytes, set_placement, weight_bytes, with_gpu_layers
+from .rpc import Watchdog, add_workers, watchdog
 from .threads import default_threads
 from .vocabulary import Vocabulary
 
@@ -41,53 +41,58 @@ _SAMPLER_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
 
 
 def load_backend(path: str, options: LoadOptions, progress: Callable[[float], None] | None = None) -> LlamaBackend:
-    """Load a GGUF file and create a context for it. `progress` is called with the loaded share of the weights, 0 to 1.
-    Raises EngineError if the file cannot be loaded or does not generate text; NotEnoughMemory if it does not fit, or
-    would fit better without the idle models."""
+    """Load a GGUF file and create a context for it.
+
+    `progress` is called with the loaded share of the weights, 0 to 1. Raises EngineError if the file cannot be loaded
+    or does not generate text; NotEnoughMemory if it does not fit, or would fit better without the idle models.
+    """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
     if options.workers:
         add_workers(options.workers)
-    limit = partial(limited, options.rpc_timeout) if options.workers else contextlib.nullcontext
-    with limit():
-        return _loaded(path, options, progress, limit)
+    new_watchdog = partial(watchdog, options.rpc_timeout) if options.workers else contextlib.nullcontext
+    with new_watchdog():
+        return _load(path, options, progress, new_watchdog)
 
 
-def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] | None, limit: Limit) -> LlamaBackend:
+def _load(
+    path: str, options: LoadOptions, progress: Callable[[float], None] | None, new_watchdog: Watchdog
+) -> LlamaBackend:
+    """See `load_backend`. Runs within a watchdog; `new_watchdog` makes further ones, for the steps of the engine."""
     free = free_memory()
     if free is not None:
         free = max(free - options.others.n_mapped, 0)
     gpus = used_gpus(options)
-    options = placed(path, options, free, gpus)
-    owner = _load_model(path, options, progress)
-    model = LoadedModel(owner.pointer, options, gpus)
-    _check(model, path)
-    projector = _load_projector(owner, model) if options.mmproj else None
-    pointers, adapters = _load_adapters(owner, path, options)
+    options = with_gpu_layers(path, options, free, gpus)
+    model = _load_model(path, options, progress)
+    loaded = LoadedModel(model.pointer, options, gpus)
+    _check(loaded, path)
+    projector = _load_projector(model, loaded) if options.mmproj else None
+    pointers, adapters = _load_adapters(model, path, options)
     n_adapter_bytes = sum(weight_bytes(adapter.path) for adapter in adapters)
     n_projector_bytes = projector_bytes(options.mmproj) if options.mmproj else 0
     if free is not None:
-        free = max(free - n_adapter_bytes - (0 if model.n_on_gpus else n_projector_bytes), 0)
-    memories = model.cache_memories(free)
-    context, n_ctx, limits = model.new_context(memories)
+        free = max(free - n_adapter_bytes - (0 if loaded.n_on_gpus else n_projector_bytes), 0)
+    memories = loaded.cache_memories(free)
+    context, n_ctx, limits = loaded.new_context(memories)
     if projector is not None:
         projector.n_pass = L.llama_n_ubatch(context)
     n_context_bytes = sum(memory.n_bytes(limits.n_cells) for memory in memories)
-    vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
+    vocabulary = Vocabulary(model)  # after what may be refused, since reading it takes longer
     facts = _read_facts(
-        model,
+        loaded,
         vocabulary,
         n_ctx=n_ctx,
         n_cells=limits.n_cells,
         # With all layers on GPUs threads have no effect.
-        n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),
+        n_threads=1 if loaded.is_on_gpus else L.llama_n_threads(context),
         n_context_bytes=n_context_bytes + n_adapter_bytes + n_projector_bytes,
         modalities=projector.modalities if projector else (),
         adapters=adapters,
     )
-    adapts_threads = not model.n_on_gpus
+    adapts_threads = not loaded.n_on_gpus
     return LlamaBackend(
-        owner,
+        model,
         context,
         vocabulary,
         facts,
@@ -95,31 +100,31 @@ def _loaded(path: str, options: LoadOptions, progress: Callable[[float], None] |
         projector,
         pointers,
         adapts_threads=adapts_threads,
-        limit=limit,
-        vector_memories=model.vector_memories,
+        watchdog=new_watchdog,
+        vector_memories=loaded.vector_memories,
     )
 
 
-def _check(model: LoadedModel, path: str) -> None:
-    pointer = model.pointer
+def _check(loaded: LoadedModel, path: str) -> None:
+    pointer = loaded.pointer
     is_encoder = L.llama_model_has_encoder(pointer) or not L.llama_model_has_decoder(pointer)
     if is_encoder or L.llama_model_is_diffusion(pointer):
         raise EngineError(f"{path!r} is not a model that generates text token by token: use a chat model")
-    n_most = L.llama_max_parallel_sequences() // model.n_ids - 1  # One slot is for idle prefixes.
-    if model.options.n_parallel > n_most:
-        message = f"--parallel {model.options.n_parallel} is more than llama.cpp can run at once"
+    n_most = L.llama_max_parallel_sequences() // loaded.n_ids - 1  # One slot is for idle prefixes.
+    if loaded.options.n_parallel > n_most:
+        message = f"--parallel {loaded.options.n_parallel} is more than llama.cpp can run at once"
         raise EngineError(f"{message}: the limit of this model is {n_most}")
 
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Model:
     params = L.llama_model_default_params()
-    kept = set_placement(params, options)
+    referenced = set_placement(params, options)
 
     @L.llama_progress_callback  # type: ignore[untyped-decorator]  # ctypes
     def on_progress(done: float, _: ctypes.c_void_p) -> bool:
         if progress is not None:
             progress(done)
-        if options.workers:  # The limit is for each part of the load.
+        if options.workers:  # The time limit is for each part of the load.
             faulthandler.dump_traceback_later(options.rpc_timeout, exit=True)
         return True
 
@@ -128,25 +133,28 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     pointer = L.llama_model_load_from_file(os.fsencode(path), params)
     if pointer is None:
         raise EngineError(f"llama.cpp cannot load {path!r}: {last_errors()}")
-    return Model(pointer, kept)
+    return Model(pointer, referenced)
 
 
-def _load_projector(owner: Model, model: LoadedModel) -> LlamaProjector:
+def _load_projector(model: Model, loaded: LoadedModel) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
-    has_gpu = any(not gpu.is_remote for gpu in model.gpus)
-    n_threads, use_gpu = model.options.n_threads or default_threads(), bool(model.n_on_gpus) and has_gpu
-    projector = LlamaProjector(str(model.options.mmproj), owner, n_threads=n_threads, use_gpu=use_gpu)
-    model.n_pass = max(model.n_pass, projector.n_most_whole)
+    has_gpu = any(not gpu.is_remote for gpu in loaded.gpus)
+    n_threads, use_gpu = loaded.options.n_threads or default_threads(), bool(loaded.n_on_gpus) and has_gpu
+    projector = LlamaProjector(str(loaded.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
+    loaded.n_pass = max(loaded.n_pass, projector.n_most_whole)
     return projector
 
 
-def _load_adapters(owner: Model, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
-    """The adapters for llama.cpp, and with the reason of each that cannot be loaded, which fails its requests alone."""
+def _load_adapters(model: Model, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
+    """llama.cpp's adapters, and their descriptions. One that cannot be loaded has the reason as its `problem`.
+
+    Only the requests that name such an adapter fail.
+    """
     pointers, adapters = [], []
     for adapter in options.adapters:
         problem = adapter_problem(adapter, Path(path))
-        pointer = None if problem else L.llama_adapter_lora_init(owner.pointer, os.fsencode(adapter.path))
+        pointer = None if problem else L.llama_adapter_lora_init(model.pointer, os.fsencode(adapter.path))
         if not (problem or pointer):
             problem = f"{adapter.path}: llama.cpp cannot load it: {last_errors()}"
         elif pointer and L.llama_adapter_get_alora_n_invocation_tokens(pointer):
@@ -158,37 +166,37 @@ def _load_adapters(owner: Model, path: str, options: LoadOptions) -> tuple[list[
     return pointers, tuple(adapters)
 
 
-def _workers(model: LoadedModel) -> tuple[tuple[str, int], ...]:
+def _workers(loaded: LoadedModel) -> tuple[tuple[str, int], ...]:
     """The workers, each with the number of layers on its devices."""
-    endpoints = {gpu.name: gpu.description for gpu in model.gpus if gpu.is_remote}
-    layer_endpoints = [endpoints.get(layer_devices.get(i, "")) for i in range(model.n_layers)]
+    endpoints = {gpu.name: gpu.description for gpu in loaded.gpus if gpu.is_remote}
+    layer_endpoints = [endpoints.get(layer_devices.get(i, "")) for i in range(loaded.n_layers)]
     return tuple((endpoint, layer_endpoints.count(endpoint)) for endpoint in dict.fromkeys(endpoints.values()))
 
 
-def _device(model: LoadedModel) -> str:
+def _device(loaded: LoadedModel) -> str:
     """The device that computes the layers, in words."""
-    names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in model.gpus)
+    names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in loaded.gpus)
     cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
-    if model.is_on_gpus:
-        return f"{names}, all {model.n_layers} layers"
-    if model.n_on_gpus:
-        return f"{names}, {model.n_on_gpus} of {model.n_layers} layers; {cpu} for the others"
+    if loaded.is_on_gpus:
+        return f"{names}, all {loaded.n_layers} layers"
+    if loaded.n_on_gpus:
+        return f"{names}, {loaded.n_on_gpus} of {loaded.n_layers} layers; {cpu} for the others"
     return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for {built_for()}"
 
 
-def _read_facts(model: LoadedModel, vocabulary: Vocabulary, **others: Any) -> ModelFacts:
-    metadata = _read_metadata(model.pointer)
+def _read_facts(loaded: LoadedModel, vocabulary: Vocabulary, **others: Any) -> ModelFacts:
+    metadata = _read_metadata(loaded.pointer)
     prefix, suffix, middle, file, repository = (
         getattr(L, f"llama_vocab_fim_{name}")(vocabulary.pointer) for name in ("pre", "suf", "mid", "sep", "rep")
     )
     return ModelFacts(
         # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
-        description=_read_text(partial(L.llama_model_desc, model.pointer)).replace(" ?B", ""),
-        n_params=L.llama_model_n_params(model.pointer),
-        n_bytes=model.n_bytes,
+        description=_read_text(partial(L.llama_model_desc, loaded.pointer)).replace(" ?B", ""),
+        n_params=L.llama_model_n_params(loaded.pointer),
+        n_bytes=loaded.n_bytes,
         n_vocab=vocabulary.n_tokens,
-        n_ctx_train=model.n_ctx_train,
-        n_parallel=model.options.n_parallel,
+        n_ctx_train=loaded.n_ctx_train,
+        n_parallel=loaded.options.n_parallel,
         chat_template=metadata.get("tokenizer.chat_template"),
         bos=vocabulary.bos,
         eos=vocabulary.eos,
@@ -199,10 +207,10 @@ def _read_facts(model: LoadedModel, vocabulary: Vocabulary, **others: Any) -> Mo
         fim_tokens=None if min(prefix, suffix, middle) < 0 else (prefix, suffix, middle),
         fim_file=None if file < 0 else file,
         fim_repository=None if repository < 0 else repository,
-        device=_device(model),
-        workers=_workers(model),
+        device=_device(loaded),
+        workers=_workers(loaded),
         n_free_bytes=free_memory(),
-        n_mapped_bytes=min(mapped_memory(), model.n_bytes),
+        n_mapped_bytes=min(mapped_memory(), loaded.n_bytes),
         **others,
     )
 

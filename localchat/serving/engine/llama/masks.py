@@ -44,7 +44,10 @@ class Masks:
         self._compiled = lru_cache(_MAX_GRAMMARS)(self._compile)
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text that a grammar forces, with control tokens for its markers if the output shows these."""
+        """The tokens of a text that a grammar forces, with control tokens for its markers if the output shows these.
+
+        llguidance calls this, on a thread that has set `_local.is_shown`.
+        """
         is_shown: Any = getattr(self._local, "is_shown", None)
         tokens = [] if is_shown is None else self._vocabulary.tokenize_bytes(text, False, True)
         # The text of an end-of-generation token is text, unless the grammar names the token itself.

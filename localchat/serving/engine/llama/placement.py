@@ -28,10 +28,12 @@ _LOAD_MODES: Mapping[tuple[bool, bool], int] = {
 _EXPERTS = rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
-def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Device]) -> LoadOptions:
-    """The options with the number of layers on the GPUs: `gpus` are those that may take layers, `free` are the free
-    bytes of the machine, None if not known. Raises NotEnoughMemory if the weights do not fit, or if more layers would
-    be on the GPUs without the idle models."""
+def with_gpu_layers(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Device]) -> LoadOptions:
+    """The options with the number of layers on the GPUs.
+
+    `gpus` are those that may take layers, `free` are the free bytes of the machine, None if not known. Raises
+    NotEnoughMemory if the weights do not fit, or if more layers would be on the GPUs without the idle models.
+    """
     n_bytes, beside = weight_bytes(path), ""
     if options.mmproj:  # It is loaded after the weights.
         beside = " beside its projector"

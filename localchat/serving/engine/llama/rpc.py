@@ -15,7 +15,8 @@ from .devices import devices, ggml
 
 # How long a worker that has responded to the hello may take for the next connection.
 _CONNECT_S = 5
-Limit = Callable[[], "contextlib.AbstractContextManager[None]"]
+Watchdog = Callable[[], "contextlib.AbstractContextManager[None]"]
+"""Makes a context that ends this process if its block takes too long; see `watchdog`."""
 # One call of workers at a time: a process has one timer, and ggml-rpc keeps the last graph of a device without a lock.
 _calls = threading.Lock()
 NO_RPC = "this build of llama.cpp has no RPC: build it with CMAKE_ARGS=-DGGML_RPC=ON (docs/machines.md)"
@@ -28,7 +29,7 @@ def add_workers(endpoints: Sequence[str]) -> None:
     if problems := worker_problems(endpoints):
         raise WorkerMissing("; ".join(problems))
     for endpoint in endpoints:
-        with limited(_CONNECT_S):  # Another server may have taken the worker meanwhile.
+        with watchdog(_CONNECT_S):  # Another server may have taken the worker meanwhile.
             registry = add(endpoint.encode())
         if not registry:
             raise WorkerMissing(f"the worker {endpoint} of --rpc has no devices")
@@ -42,13 +43,14 @@ def server(host: str, port: int, n_threads: int) -> Callable[[], None]:
     start = _function(b"ggml_backend_rpc_start_server", None, text, text, size, size, ctypes.POINTER(pointer))
     kinds = [device.kind for device in devices()]
     get = ggml("ggml_backend_dev_get", pointer, size)
-    offered = [get(i) for i, found in enumerate(kinds) if found == ("GPU" if "GPU" in kinds else "CPU")]
+    offered_kind = "GPU" if "GPU" in kinds else "CPU"
+    offered = [get(i) for i, kind in enumerate(kinds) if kind == offered_kind]
     endpoint, pointers = f"{host}:{port}".encode(), (pointer * len(offered))(*offered)
     return lambda: start(endpoint, None, n_threads, len(offered), pointers)
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def watchdog(seconds: float) -> Iterator[None]:
     """End this process if the `with` block takes longer: calls of llama.cpp wait for a worker without a limit."""
     with _calls:
         faulthandler.dump_traceback_later(seconds, exit=True)

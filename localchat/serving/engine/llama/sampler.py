@@ -62,6 +62,7 @@ def chain_steps(s: SamplingParams) -> list[Step]:
         "top_p": (s.top_p < 1, ("top_p", s.top_p, s.min_keep)),
         "min_p": (s.min_p > 0, ("min_p", s.min_p, s.min_keep)),
         "xtc": (s.xtc_probability > 0, ("xtc", s.xtc_probability, s.xtc_threshold, s.min_keep, seed)),
+        "infill": (True, ("infill",)),
         "temperature": (s.temperature != 1 or s.dynatemp_range > 0, _temperature_step(s)),
     }
     return [*(step for name in names for has_effect, step in (steps[name],) if has_effect), _selecting_step(s, seed)]
@@ -211,7 +212,7 @@ class Sampler:
             return 0.0, [(token, 0.0)][:n_top]
         candidates = self._sampled_from
         (probability,) = candidates["p"][candidates["id"] == token]
-        likeliest = [(int(one["id"]), math.log(one["p"])) for one in candidates[:n_top] if one["p"] > 0]
+        likeliest = [(int(id), math.log(p)) for id, _, p in candidates[:n_top] if p > 0]
         return math.log(probability), likeliest
 
     def _find_biased(self) -> None:
@@ -244,6 +245,10 @@ class Sampler:
             breakers = [text.encode() for text in self._sampling.dry_sequence_breakers]
             array = (ctypes.c_char_p * len(breakers))(*breakers)
             arguments = (self._vocabulary.pointer, *arguments, array, len(breakers))
+        elif name == "infill":
+            if not self._vocabulary.eog_tokens:
+                return  # It chooses the end token if the output should end.
+            arguments = (self._vocabulary.pointer,)
         elif name in ("mirostat", "logit_bias", "penalties"):
             arguments = (self._vocabulary.n_tokens, *arguments)
         sampler = construct(*arguments)

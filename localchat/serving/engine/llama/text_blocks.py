@@ -32,8 +32,8 @@ class TextBlocks:
         begin = 0
         while len(data) - begin > BLOCK_BYTES:
             windows = range(begin + BLOCK_BYTES, len(data), _WINDOW)
-            found = (self._cuts.search(data, at, at + _WINDOW + self._longest) for at in windows)
-            cut = next(filter(None, found), None)
+            matches = (self._cuts.search(data, at, at + _WINDOW + self._longest) for at in windows)
+            cut = next(filter(None, matches), None)
             if cut is None:
                 break
             yield data[begin : cut.start()]

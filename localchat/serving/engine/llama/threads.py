@@ -13,7 +13,7 @@ _SYSTEM = Path("/sys/devices")
 # least so long: with .05 s, a process that computes for 30 ms three times in a second takes a thread away for ever.
 _LEAST_SHARE = 0.75
 _MIN_S = 0.2
-# When one more thread is tried again; each time without success doubles the wait.
+# The wait before one more thread is tried. It doubles with each try that fails.
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.25, 8.0
 
 
@@ -53,9 +53,11 @@ def _parsed(ranges: str) -> set[int]:
 
 
 class ThreadCount:
-    """The number of threads of a step that decodes: fewer while other processes use the cores. After each operation all
-    threads wait for the last one. A thread without a core makes them wait for milliseconds: on 2 cores, one of them
-    busy, two threads take 2 to 5 times as long as one."""
+    """The number of threads of a step that decodes: fewer while other processes use the cores.
+
+    After each operation all threads wait for the last one. A thread without a core makes them wait for milliseconds: on
+    2 cores, one of them busy, two threads take 2 to 5 times as long as one.
+    """
 
     def __init__(self, most: int):
         self.most = self.n = most

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..values import TokenTexts, text_too_long
-from .library import L, Model, mapped
+from .library import L, Model, call_for_each
 from .masks import Masks
 from .text_blocks import TextBlocks
 
@@ -28,8 +28,8 @@ class Vocabulary:
         self.pointer = pointer = L.llama_model_get_vocab(model.pointer)
         self.n_tokens: int = L.llama_vocab_n_tokens(pointer)
         ids = range(self.n_tokens)
-        self.eog_tokens = frozenset(compress(ids, mapped(L.llama_vocab_is_eog, pointer, ids)))
-        self._attributes = np.fromiter(mapped(L.llama_vocab_get_attr, pointer, ids), np.int64, self.n_tokens)
+        self.eog_tokens = frozenset(compress(ids, call_for_each(L.llama_vocab_is_eog, pointer, ids)))
+        self._attributes = np.fromiter(call_for_each(L.llama_vocab_get_attr, pointer, ids), np.int64, self.n_tokens)
         # llama.cpp makes these tokens of a text only with `parse_special`, and user-defined tokens always.
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.special_tokens = frozenset(self._text(id) for id in self._ids_with(control))
@@ -55,10 +55,10 @@ class Vocabulary:
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
         tokens: list[int] = []
         for block in [data] if add_bos and self._adds_end else self._blocks(parse_special).split(data):
-            found, n = self._tokenize_block(block, add_bos, parse_special)
+            buffer, n = self._tokenize_block(block, add_bos, parse_special)
             if len(tokens) + n > limit:
                 raise text_too_long(len(tokens) + n, limit)
-            tokens += found[:n]
+            tokens += buffer[:n]
             add_bos = False
         return tokens
 
@@ -94,7 +94,7 @@ class Vocabulary:
     def _read_pieces(self) -> list[bytes]:
         # Each piece is written into a row of its own.
         ids, rows = range(self.n_tokens), (ctypes.c_char * _ROW_BYTES * self.n_tokens)()
-        sizes = mapped(L.llama_token_to_piece, self.pointer, ids, rows, repeat(_ROW_BYTES), repeat(0), repeat(1))
+        sizes = call_for_each(L.llama_token_to_piece, self.pointer, ids, rows, repeat(_ROW_BYTES), repeat(0), repeat(1))
         return [self._piece(id, -size) if size < 0 else row.raw[:size] for id, size, row in zip(ids, sizes, rows)]
 
     def _piece(self, token: int, n_bytes: int) -> bytes:

@@ -40,19 +40,19 @@ class PreparedMedia:
 
     def __init__(self, media: MediaFile, key: bytes, items: Iterable[int | MediaChunk]) -> None:
         # Its tokens: those that the model wants around it, and a negative number for each cell of a chunk.
-        self.cells: list[int] = []
+        self.tokens: list[int] = []
         self.chunks: list[MediaChunk] = []
         self.media = media
         self.n_bytes = len(media.data)
         for item in items:
             if isinstance(item, int):
-                self.cells.append(item)
+                self.tokens.append(item)
                 continue
             # All of the content is in the number, so that equal numbers are equal content. -1 means no token.
-            item.cell = -2 - int.from_bytes(key + len(self.chunks).to_bytes(4, "big"), "big")
+            item.placeholder = -2 - int.from_bytes(key + len(self.chunks).to_bytes(4, "big"), "big")
             item.medium = self
             self.chunks.append(item)
-            self.cells += [item.cell] * item.n_cells
+            self.tokens += [item.placeholder] * item.n_cells
 
 
 class MediaEncoder:
@@ -161,4 +161,4 @@ class MediaEncoder:
         medium.media = replace(medium.media, data=b"")
         medium.n_bytes = sum(memoryview(chunk.rows).nbytes for chunk in medium.chunks)
         seconds = time.perf_counter() - began_at
-        log.debug("encoded %s of %d tokens in %.2f s", medium.media.kind, len(medium.cells), seconds)
+        log.debug("encoded %s of %d tokens in %.2f s", medium.media.kind, len(medium.tokens), seconds)
