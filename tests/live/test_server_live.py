@@ -54,6 +54,7 @@ def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
         assert finish_reason(port, logit_bias=never, max_tokens=3, temperature=temperature) in ENDS
 
 
+@pytest.mark.usefixtures("drafts_cost_nothing")
 def test_server_speculates(port: int):
     """With the option that turns it off, the test of the options has no drafts."""
     _, body = ask(port, CHAT, greedy(QUESTIONS[0], logit_bias={"42": 100}))
