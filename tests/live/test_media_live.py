@@ -205,6 +205,16 @@ FILES = {
 }
 
 
+def test_image_that_libmtmd_does_not_encode_ends_its_request_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    """It returns 1 if the computation failed, as for lack of memory."""
+    image = MediaFile(IMAGE, png(100, 80, seed=3), "p")
+    with monkeypatch.context() as patched:
+        patched.setattr(mtmd(), "mtmd_encode_chunk", lambda context, chunk: 1)
+        with pytest.raises(EngineError, match=r"could not encode it \(code 1\)"):
+            completion(engine, image, "?")
+    assert len(completion(engine, image, "?")[0]) == 12
+
+
 def test_all_formats_are_taken(engine: Engine):
     for modality, kind in (("image", IMAGE), ("audio", AUDIO)):
         for data in FILES[kind] if modality in engine.facts.modalities else ():

@@ -423,6 +423,12 @@ def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.M
         assert (chat_at(port)[0], pid_of(service)) == (200, pid)
 
 
+def test_requests_are_prepared_at_the_same_time(monkeypatch: Any, pool: ThreadPoolExecutor):
+    """The prompt of each may take long to tokenize."""
+    with serving_process(monkeypatch, programs.IN_PAIRS) as (_, port):
+        assert [status for status, _ in pool.map(chat_at, [port] * 2)] == [200] * 2
+
+
 def test_process_that_can_start_no_further_thread_serves(monkeypatch: Any, pool: ThreadPoolExecutor):
     with serving_process(monkeypatch, programs.WITHOUT_THREADS) as (service, port):
         pid = pid_of(service)
