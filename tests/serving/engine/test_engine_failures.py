@@ -11,9 +11,9 @@ import pytest
 from localchat.serving.core.errors import ApiError
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.token_sampler import TokenSampler
-from localchat.serving.engine.values import EngineDied
+from localchat.serving.engine.values import EngineDied, EngineStopped
 from tests.support.engines import DEADLINE_S, Generation, read, request_for, started, step_until_idle, submit
-from tests.support.fakes import FakeBackend
+from tests.support.fakes import FakeBackend, endless
 
 TEXTS = ("one one one", "two two", "three")
 
@@ -78,6 +78,18 @@ def test_error_in_the_thread_leaves_no_request_open(place: str, error: BaseExcep
             with pytest.raises(EngineDied, match=r"the engine has stopped: (ValueError\('broken'\)|SystemExit\(3\))"):
                 ask(engine, "refused")
     assert backend.is_closed
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2])
+def test_close_of_an_engine_that_is_stepped_by_hand_ends_all_sequences(n_steps: int):
+    """The second one waits for the first one."""
+    ends: list[Exception | None] = []
+    with Engine(FakeBackend(endless, n_parallel=1)) as engine:
+        for _ in range(2):
+            engine.start(engine.prepare([request_for(tuple(b"text"))], lambda output: None, ends.append))
+        for _ in range(n_steps):
+            engine.step()
+    assert [type(end) for end in ends] == [EngineStopped] * 2
 
 
 def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
