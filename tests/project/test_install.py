@@ -56,6 +56,21 @@ def test_options_of_a_wheelhouse_for_several_machines():
     assert "--extras 'server,media'" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("platform_name", "machine", "environment", "flags"),
+    [
+        ("linux", "x86_64", {}, "-mtune=generic"),
+        ("linux", "x86_64", {"CFLAGS": "-mtune=native", "CXXFLAGS": "-mtune=native"}, "-mtune=generic -mtune=native"),
+        ("linux", "aarch64", {"CFLAGS": "-g"}, None),
+        ("darwin", "x86_64", {}, None),
+        ("win32", "AMD64", {}, None),
+    ],
+)
+def test_a_build_for_this_cpu_is_tuned_for_all_where_that_is_faster(platform_name, machine, environment, flags):
+    expected = {} if flags is None else {"CFLAGS": flags, "CXXFLAGS": flags}
+    assert install.compiler_flags(platform_name, machine, environment) == expected
+
+
 def test_make_installs_what_decodes_images_and_sound():
     for target in ("run", "test"):
         done = run(["make", "--dry-run", "--always-make", target], cwd=ROOT, MAKEFLAGS="")

@@ -6,6 +6,7 @@ the path of the field, the expected value and the given one.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 def parse_body(raw: bytes) -> Fields:
     """Decode the JSON object of a body. A lone surrogate, which clients send if they cut a pair, becomes U+FFFD."""
     try:
-        value = decode_json(raw.decode("utf-8-sig"))
+        value = decode_json(raw.removeprefix(codecs.BOM_UTF8).decode())
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequest(f"the body must be a JSON object in UTF-8: {reason}", "body") from error

@@ -23,7 +23,7 @@ _FIRST_ACCEPTANCE, _FIRST_WEIGHT = 0.5, 2
 _WINDOW = 16
 # A step with drafts must make at least so many times the tokens per second of one without, and may take at most so many
 # times as long, so that the text arrives evenly.
-_LEAST_GAIN, _LONGEST_STEP = 1.05, 2.0
+_LEAST_GAIN, _LONGEST_STEP = 1.1, 2.0
 
 
 class Drafter:
@@ -47,7 +47,7 @@ class Drafter:
         new = "".join(_MEDIA if token < 0 else chr(token) for token in tokens[len(self._text) :])
         self._compare(new)
         self._text += new
-        self._prediction = looked_up(self._text, n_most).partition(_MEDIA)[0]
+        self._prediction = prompt_lookup(self._text, n_most).partition(_MEDIA)[0]
         return tuple(map(ord, self._prediction))
 
     def _compare(self, new: str) -> None:
@@ -86,10 +86,12 @@ def paying_length(predictions: Many[Prediction], step_s: Callable[[int], float])
     return best
 
 
-def looked_up(text: str, n_tokens: int) -> str:
-    """The tokens after the longest earlier match of the end of the text; of equally long matches, the newest. They are
-    one token for the shortest match, and one more for each further token of the match: a short match is often by
-    chance, and while a text is copied the match grows with each accepted token."""
+def prompt_lookup(text: str, n_tokens: int) -> str:
+    """The tokens after the longest earlier match of the end of the text; of equally long matches, the newest.
+
+    They are one token for the shortest match, and one more for each further token of the match: a short match is often
+    by chance, and while a text is copied the match grows with each accepted token.
+    """
     best, n_best, n_most = 0, 0, min(_MAX_MATCH, len(text) - 1)
     for _ in range(_MAX_SEARCHES):
         n = max(_MIN_MATCH, n_best + 1)

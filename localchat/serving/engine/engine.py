@@ -370,8 +370,10 @@ class Engine:
                 self._fail(sequence, error)
 
     def _stop(self, error: BaseException) -> None:
-        """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of
-        the scheduler and the KV cache may then be wrong. An engine process ends, and the next request starts another.
+        """Ends all requests, for good: after `close`, and after every error of the engine thread.
+
+        After an error, the state of the scheduler and the KV cache may be wrong. So the engine process ends, and the
+        next request starts another one.
         """
         end = error if isinstance(error, EngineStopped) else EngineDied(f"the engine has stopped: {error!r}")
         if end is not error:

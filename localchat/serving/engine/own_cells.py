@@ -227,9 +227,11 @@ def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
 
 
 def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -> int:
-    """How many cells of a slot, of which the first `n_exact` are exact for its tokens, are exact for a sequence that
-    has `n_common` tokens in common: whole images, sounds and texts between them, and whole tiles of the next text, of
-    which at least `n_left` tokens are left."""
+    """How many cells of a slot are exact for a sequence that has `n_common` tokens in common with the slot.
+
+    The first `n_exact` cells are exact for the tokens of the slot. For the sequence these are whole images, sounds and
+    texts between them, and then whole tiles of the next text, of which at least `n_left` tokens are left.
+    """
     n_most = sequence.n_reusable(min(n_common, n_exact))
     # Where the common tokens end at an image of this prompt alone, the other text may go on.
     starts = {span.start for span in sequence.spans}

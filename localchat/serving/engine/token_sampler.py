@@ -87,9 +87,11 @@ class TokenSampler:
         return TokenRun(items)
 
     def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:
-        """Samples the next token, further ones while they are equal to the draft, and then forced tokens. Each token is
-        sampled from the logits after exactly the tokens before it, so the tokens are those that would be sampled
-        without a draft. Forced tokens need no logits, unless log probabilities are wanted."""
+        """Samples the next token, further ones while they are equal to the draft, and then forced tokens.
+
+        Each token is sampled from the logits after exactly the tokens before it, so the tokens are those that would be
+        sampled without a draft. Forced tokens need no logits. With log probabilities, which need them, none are forced.
+        """
         sampler, wants_logprobs = chunk.sequence.sampler, chunk.sequence.request.params.top_logprobs is not None
         for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
             token = self._backend.sample(sampler, row)

@@ -99,13 +99,15 @@ class ClientWatch:
 
     def _wait_for_events(self) -> None:
         while not self._is_closed.is_set():
-            for number, _ in self._epoll.poll():
+            for number, events in self._epoll.poll():
                 with self._lock:
                     if number not in self._watched:
                         continue
                     _, notify = self._watched[number]
-                    # From now on, only a hang-up or an error is reported, which need not be asked for.
-                    self._epoll.modify(number, select.EPOLLONESHOT)
+                    # From now on, only a hang-up or an error is reported, which need not be asked for. It lasts, so it
+                    # would be reported again and again.
+                    if not events & (select.EPOLLHUP | select.EPOLLERR):
+                        self._epoll.modify(number, select.EPOLLONESHOT)
                 notify()
 
     def _check_from_time_to_time(self) -> None:

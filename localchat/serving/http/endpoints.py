@@ -76,6 +76,10 @@ class Endpoints:
         self._options = options
         self._store = ResponseStore()
         self._logged: set[str] = set()  # The names of unknown fields that have been logged; each is logged once.
+        self._table = self._new_table(service, options)
+
+    def _new_table(self, service: Service, options: Options) -> dict[str, dict[str, Handler]]:
+        """The handler for each path and method."""
         # The handlers of text, of vectors and of other values, each for a parser and what makes the response.
         text, vectors, value = self._text, self._vectors, self._value
         models = ModelEndpoints(service, options)
@@ -88,7 +92,7 @@ class Endpoints:
             parse_count, lambda model, chat, mailbox: {"input_tokens": prompt_length(model, chat, mailbox)}
         )
         rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
-        self._table: dict[str, dict[str, Handler]] = {
+        return {
             "/": {"GET": self._home},
             "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
             "/health": {"GET": self._health},

@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
-from localchat.serving.engine.drafts import Drafter, looked_up
+from localchat.serving.engine.drafts import Drafter, prompt_lookup
 from localchat.serving.engine.layouts import new_kv_cache
 from localchat.serving.engine.scheduler import Scheduler
 from localchat.serving.engine.tuning import CPU, GPU
@@ -29,7 +29,7 @@ LOOKUPS: dict[str, tuple[list[int], list[int]]] = {
 
 @pytest.mark.parametrize(("tokens", "expected"), LOOKUPS.values(), ids=LOOKUPS)
 def test_draft_is_the_continuation_of_the_longest_earlier_match(tokens: list[int], expected: list[int]):
-    assert list(map(ord, looked_up("".join(map(chr, tokens)), 4))) == expected
+    assert list(map(ord, prompt_lookup("".join(map(chr, tokens)), 4))) == expected
 
 
 # When drafts pay.

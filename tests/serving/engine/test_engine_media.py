@@ -132,7 +132,9 @@ def test_cancelled_request_is_not_encoded():
     projector = FakeProjector(threading.Semaphore(0))
     with seeing(projector) as engine:
         first, second, third = (ask(engine, image(20, name=name), "?") for name in "abc")
+        wait_for(lambda: engine.stats().n_waiting == 3)
         second.cancel()
+        wait_for(lambda: engine.stats().n_waiting == 2)
         projector.gate.release(3)  # type: ignore[union-attr]
         assert read(first)[1].usage.n_prompt == read(third)[1].usage.n_prompt == 23
     assert projector.encoded == ["a", "c"]

@@ -243,12 +243,18 @@ def webp_of(width: int, height: int) -> bytes:
     return b"RIFF\x1e\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + size + bytes(8)
 
 
+def stating(n_samples: int, n_channels: int, rate: int) -> bytes:
+    """A FLAC of 204,800 silent samples in each channel, whose header states another number; 0: unknown."""
+    silence = sound(np.zeros((4096 * 50, n_channels), np.float32), rate, "FLAC")
+    info = int.from_bytes(silence[18:26], "big") >> 36 << 36 | n_samples
+    return replaced(silence, 18, info.to_bytes(8, "big"))
+
+
 def long_flac(n_channels: int, is_known: bool = True) -> bytes:
     """Silence of 20,480,000 samples in each channel, 48,000 a second, in some thousand bytes."""
-    silence = sound(np.zeros((4096 * 50, n_channels), np.float32), 48_000, "FLAC")
+    silence = stating(4096 * 5000 if is_known else 0, n_channels, 48_000)
     at = silence.index(b"\xff\xf8")
-    info = int.from_bytes(silence[18:26], "big") >> 36 << 36 | (4096 * 5000 if is_known else 0)
-    return silence[:18] + info.to_bytes(8, "big") + silence[26:at] + silence[at:] * (100 if is_known else 60)
+    return silence[:at] + silence[at:] * (100 if is_known else 60)
 
 
 def scans(n: int) -> bytes:
@@ -302,6 +308,8 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "wav of 700 s": (AUDIO, wav(700, rate=4000), "700 seconds, the limits are 0.1 and 600 seconds"),
     "wav of 200 channels": (AUDIO, wav(n_channels=200), "200 channels, the limit is 8"),
     "flac of many channels": (AUDIO, long_flac(8), "8 x 20480000 = 163840000 samples in its channels, the limit is"),
+    "flac of ten minutes in stereo, cut": (AUDIO, stating(28_800_000, 2, 48_000), "its header says 28800000"),
+    "flac of a sample more": (AUDIO, stating(28_800_001, 2, 96_000), "57600002 samples in its channels, the limit is"),
     "flac of many channels and unknown length": (AUDIO, long_flac(8, is_known=False), "in its channels, the limit is"),
     "wav, cut": (AUDIO, WAV[:-1000], "the WAV is cut: it has 15044 bytes, and its header says 16044"),
     "wav of an unknown tag": (AUDIO, replaced(WAV, 20, b"\x77\x77"), "damaged, or of a rare kind"),

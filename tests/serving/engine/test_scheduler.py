@@ -572,6 +572,17 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
     return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
 
 
+@pytest.mark.parametrize("n_prompt", [5, 800], ids=["a stream", "a long prompt"])
+def test_text_and_images_alternate_in_one_buffer(n_prompt: int):
+    scheduler = new_scheduler(50_000, 4, 128)
+    text, seeing = sequence(1, n_prompt), with_images(2, [-2] * 500)
+    scheduler.add(text)
+    scheduler.step()
+    scheduler.add(seeing)
+    steps = [{chunk.sequence for chunk in scheduler.step().chunks} for _ in range(8)]
+    assert steps == [{seeing}, {text}] * 4
+
+
 def parts_of(sequence: Sequence) -> Iterable[tuple[int, int]]:
     """The start and the end of each text and image of a prompt."""
     edges = sorted({0, sequence.n_prompt, *(edge for span in sequence.spans for edge in (span.start, span.end))})

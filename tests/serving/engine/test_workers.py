@@ -4,6 +4,7 @@ test_workers_live.py."""
 import contextlib
 import http.server
 import socket
+import struct
 import sys
 import threading
 import time
@@ -28,8 +29,11 @@ def response(major: int, minor: int) -> bytes:
 
 
 @contextlib.contextmanager
-def listening(*parts: bytes, closes: bool = True) -> Iterator[str]:
-    """The address of a program that sends these parts after the hello. With no part and `closes=False` it is silent."""
+def listening(*parts: bytes, closes: bool = True, resets: bool = False) -> Iterator[str]:
+    """The address of a program that sends these parts after the hello, and then closes or resets the connection.
+
+    With no part and `closes=False` it is silent.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
         listener.settimeout(DEADLINE_S)
         is_over = threading.Event()
@@ -43,6 +47,8 @@ def listening(*parts: bytes, closes: bool = True) -> Iterator[str]:
                         sock.sendall(part)
                     if not closes:
                         is_over.wait(DEADLINE_S)
+                    if resets:
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
         threads.submit(serve)
         yield f"127.0.0.1:{listener.getsockname()[1]}"
@@ -75,6 +81,15 @@ def test_the_response_to_the_hello_says_what_a_program_is(parts: list[bytes], te
     with listening(*parts) as endpoint:
         found = problem(endpoint)
     assert found.startswith(text) if text else not found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a reset may discard bytes that were not read")
+@pytest.mark.parametrize(
+    ("parts", "text"), [([b"220 mail"], "is another program: it responds b'220 mail'"), ([], "cannot be reached (")]
+)
+def test_a_program_that_resets_the_connection_is_named_by_what_it_sent(parts: list[bytes], text: str):
+    with listening(*parts, resets=True) as endpoint:
+        assert problem(endpoint).startswith(text)
 
 
 def test_silent_programs_are_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch):

@@ -131,6 +131,7 @@ def test_allowed_page_may_send_and_read(with_keys):
         ((PAGE,), "GET", {"Origin": PAGE + ".evil.example"}, 403),
         ((PAGE,), "GET", {"Origin": PAGE, "Host": "evil.example"}, 403),
         ((PAGE + "/", "http://b"), "GET", {"Origin": PAGE}, 200),
+        ((PAGE.upper(),), "GET", {"Origin": PAGE}, 200),
         (("*",), "GET", {"Origin": PAGE}, 200),
         ((PAGE,), "GET", {}, 200),
     ],

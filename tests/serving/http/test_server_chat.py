@@ -12,9 +12,19 @@ from localchat.serving.chat.model import Model
 from localchat.serving.http import exchange as exchanges
 from localchat.serving.loading.options import Options
 from tests.support import serving as support
+from tests.support.endpoint_requests import MODEL_REQUESTS, STREAMED
 from tests.support.exchanges import exchange
 from tests.support.fakes import endless
-from tests.support.serving import BIG, REASONING_AND_TEXT, TOOLS, chat_request, generating, read_until, serving
+from tests.support.serving import (
+    BIG,
+    REASONING_AND_TEXT,
+    TOOLS,
+    chat_request,
+    generating,
+    raw_request,
+    read_until,
+    serving,
+)
 
 
 @pytest.mark.parametrize("n_taken", [1000, 7, 1])
@@ -40,6 +50,22 @@ def test_stream_byte_for_byte(n_taken: int, monkeypatch: pytest.MonkeyPatch):
     assert {chunk["usage"] for chunk in chunks} == {None}
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 4)
     assert '"choices":[{"index":0,"delta":{"content":"é"},"logprobs":null,"finish_reason":null}]' in body.decode()
+
+
+FIM = {"fim_tokens": (1, 2, 3)}
+
+
+@pytest.mark.parametrize("path", STREAMED)
+def test_stream_begins_with_the_first_step_and_has_the_later_ones(path: str):
+    """The first step has half a character. In some interfaces it has no chunk, which must not end the stream."""
+    body = json.dumps({**MODEL_REQUESTS[path], "max_tokens": 4, "stream": True}).encode()
+    request = raw_request(body, "Connection: close", path=path)
+    with serving(generating("é"), is_gated=True, fim=FIM) as running, running.connect(request) as sock:
+        running.gate.release()
+        assert read_until(sock, b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+        running.gate.release(1000)
+        chunks = support.dechunked(support.read_all(sock)).decode()
+    assert "é" in chunks
 
 
 def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -19,8 +20,8 @@ from localchat.server import read_options
 from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineDied, EngineError
+from localchat.serving.loading import load_log, logs
 from localchat.serving.loading import loader as loading
-from localchat.serving.loading import logs
 from localchat.serving.loading.load_log import StartLog
 from localchat.serving.loading.options import Options
 from localchat.serving.models.memory import OtherModels
@@ -248,6 +249,22 @@ def test_bar_is_cleared_before_other_lines(monkeypatch: pytest.MonkeyPatch):
         start_log.progress(file, share)
     bars = [f"\rloading demo [{bar}] {percent:3} %" for bar, percent in (("#" * 15 + "." * 15, 50), ("#" * 30, 100))]
     assert terminal.getvalue() == f"{bars[0]}\r\x1b[K{bars[1]}"
+
+
+def test_progress_of_a_load_is_logged_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, caplog):
+    """A load that begins later starts to count again."""
+    caplog.set_level(logging.INFO)
+    now = 1000.0
+    monkeypatch.setattr(load_log, "time", SimpleNamespace(monotonic=lambda: now))
+    file, log = ModelFile(DEMO_PATH, "demo"), load_log.LoadLog()
+    for _ in range(2):
+        log.begun()
+        for share, seconds in ((0.1, 9), (0.2, 2), (0.3, 9), (0.4, 2)):
+            now += seconds
+            log.progress(file, share)
+        now += 1000
+    lines = ["loading demo: 20 % after 11 s", "loading demo: 40 % after 22 s"]
+    assert caplog.messages == 2 * lines
 
 
 def test_first_model_that_fails_ends_the_server_and_a_later_one_is_a_line_of_the_log(monkeypatch, caplog):

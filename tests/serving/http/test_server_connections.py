@@ -308,6 +308,31 @@ def test_disconnect_behind_unread_bytes_is_detected(long, more, kind):
     running.wait_until_idle()
 
 
+@linux
+def test_watch_notifies_once_of_each_change_of_a_client():
+    """The others are watched one after the other, so that the thread has waited for events again in between."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    with listening as listener, contextlib.closing(clients.ClientWatch()) as watch, contextlib.ExitStack() as stack:
+
+        def watched(changes: list[str]) -> socket.socket:
+            """The other side of a watched connection."""
+            theirs = stack.enter_context(socket.create_connection(listener.getsockname()))
+            ours = stack.enter_context(listener.accept()[0])
+            stack.enter_context(watch.watching(ours, lambda: changes.append("changed")))
+            return theirs
+
+        changes: list[str] = []
+        sock = watched(changes)
+        for n_changes, change in enumerate((half_close, support.reset), 1):
+            change(sock)
+            wait_for(lambda n_changes=n_changes: len(changes) >= n_changes)
+            for _ in range(10):
+                others: list[str] = []
+                half_close(watched(others))
+                wait_for(lambda others=others: others)
+            assert len(changes) == n_changes
+
+
 def test_pipelined_requests_are_no_disconnect_and_get_their_responses_in_order():
     with serving(is_gated=True) as running, running.connect(chat_request("one")) as sock:
         wait_for(lambda: running.engine.stats().n_running == 1)

@@ -100,7 +100,7 @@ class Sampler:
         llama.cpp refuses a sampling step."""
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
-        self._sampling = _resolved(request.sampling, n_ctx)
+        self._sampling = _with_limited_windows(request.sampling, n_ctx)
         # Tokens that must not be among the next `_n_withholding`, and tokens that must never be sampled.
         self._n_withholding = params.min_tokens
         self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
@@ -257,9 +257,12 @@ class Sampler:
         L.llama_sampler_chain_add(self._chain, sampler)
 
 
-def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
-    """Limit the windows of penalties to the context size. A window of -1 means the whole context, but llama.cpp treats
-    it as 0. llama.cpp also allocates a window at once, and aborts the process if there is not enough memory."""
+def _with_limited_windows(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
+    """Limit the windows of penalties to the context size.
+
+    A window of -1 means the whole context, but llama.cpp treats it as 0. llama.cpp also allocates a window at once, and
+    aborts the process if there is not enough memory.
+    """
     windows = sampling.penalty_last_n, sampling.dry_penalty_last_n
     recent, dry = (n_ctx if n_tokens < 0 else min(n_tokens, n_ctx) for n_tokens in windows)
     return replace(sampling, penalty_last_n=recent, dry_penalty_last_n=dry)
