@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.media import AUDIO, IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
@@ -65,6 +66,19 @@ def width_of(model: Path) -> int:
 def media_of(engine: Engine) -> list[MediaFile]:
     """Two images of the same size, or an image and a sound if the model can take both."""
     return [A, SOUND if "audio" in engine.facts.modalities else B]
+
+
+def test_image_is_refused_from_one_cell_more_than_a_pass_on(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    projector = engine.backend.projector  # type: ignore[attr-defined]
+    [chunk] = [item for item in projector.count(A) if not isinstance(item, int)]
+    monkeypatch.setattr(projector, "n_pass", chunk.n_cells)
+    assert len(projector.count(A)) >= 1
+    monkeypatch.setattr(projector, "n_pass", chunk.n_cells - 1)
+    if chunk.is_causal:
+        assert len(projector.count(A)) >= 1
+    else:
+        with pytest.raises(BadRequest, match=f"takes {chunk.n_cells} tokens, the limit .* is {chunk.n_cells - 1}"):
+            projector.count(A)
 
 
 def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:
@@ -189,6 +203,16 @@ FILES = {
     IMAGE: [png(), bmp(), gif(), jpeg(), png(1, 1), png(1, 3000), png(3000, 1)],
     AUDIO: [wav(), wav(0.1), mp3(), flac(), wav(rate=48_000, n_channels=2), wav(31, rate=8000)],
 }
+
+
+def test_image_that_libmtmd_does_not_encode_ends_its_request_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    """It returns 1 if the computation failed, as for lack of memory."""
+    image = MediaFile(IMAGE, png(100, 80, seed=3), "p")
+    with monkeypatch.context() as patched:
+        patched.setattr(mtmd(), "mtmd_encode_chunk", lambda context, chunk: 1)
+        with pytest.raises(EngineError, match=r"could not encode it \(code 1\)"):
+            completion(engine, image, "?")
+    assert len(completion(engine, image, "?")[0]) == 12
 
 
 def test_all_formats_are_taken(engine: Engine):

@@ -54,11 +54,17 @@ def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
         assert finish_reason(port, logit_bias=never, max_tokens=3, temperature=temperature) in ENDS
 
 
+@pytest.mark.usefixtures("drafts_cost_nothing")
 def test_server_speculates(port: int):
     """With the option that turns it off, the test of the options has no drafts."""
-    _, body = ask(port, CHAT, greedy(QUESTIONS[0], logit_bias={"42": 100}))
-    assert body["usage"]["completion_tokens"] == 60
-    assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0
+
+    def has_drafts() -> bool:
+        _, body = ask(port, CHAT, greedy(QUESTIONS[0], logit_bias={"42": 100}))
+        assert body["usage"]["completion_tokens"] == 60
+        return bool(body["timings"].get("draft_n", 0) >= body["timings"].get("draft_n_accepted", 0) > 0)
+
+    # While other programs use the cores, drafts may not pay.
+    wait_for(has_drafts, DEADLINE_S)
 
 
 def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:

@@ -14,13 +14,17 @@ from tests.support.serving import BIG, Serving, serving
 RESPONSE = ".assistant .prose"
 HAS_MODELS = "$('#model').options.length"
 IS_IDLE = "!$('#send').hidden && $('.assistant .acts')"
+CONTENTS = "{% for message in messages %}{{ message.content }}{% endfor %}"
 GATED = {**BIG, "is_gated": True}
 
 
 @contextlib.contextmanager
 def page_of(browser: Browser, model: Any, ready: str = HAS_MODELS, **options: Any) -> Iterator[tuple[Page, Serving]]:
-    """A new tab with the page of a new server, once it is ready, and the server."""
-    with serving(model, **options) as running, tab_of(browser, running) as page:
+    """A new tab with the page of a new server, once it is ready, and the server.
+
+    Its chat template prints all messages. The model `echo` then repeats all of them.
+    """
+    with serving(model, **{"chat_template": CONTENTS, **options}) as running, tab_of(browser, running) as page:
         page.wait(ready)
         yield page, running
 

@@ -81,7 +81,7 @@ def test_question_after_a_failed_response_is_joined_with_the_one_before(browser)
 
 
 def test_each_response_names_its_model_and_is_checked_with_its_schema(browser):
-    with page_of(browser, generating("[]"), chat_template=LAST_MESSAGE) as (page, _):
+    with page_of(browser, generating("[]")) as (page, _):
         chat(page, "before", "[]")
         page.do("#open-settings", ("#settings [name=schema]", '{"type": "array"}'), "#settings button: Save")
         chat(page, "with", "[]")

@@ -47,6 +47,15 @@ def failing(self, request, sequences):
 program.EngineMain.generate = failing
 """)
 
+# Requests are prepared only two at a time.
+IN_PAIRS = _program("""
+generate, barrier = program.EngineMain.generate, threading.Barrier(2)
+def waiting(self, request, sequences):
+    barrier.wait(10)
+    generate(self, request, sequences)
+program.EngineMain.generate = waiting
+""")
+
 # As in a container with a limit of processes: once the model is loaded, no thread can be started.
 WITHOUT_THREADS = _program("""
 send = program.EngineMain.send

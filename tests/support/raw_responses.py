@@ -1,5 +1,7 @@
 """Responses as bytes, with parts of streams as the payloads of OpenAI's API."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

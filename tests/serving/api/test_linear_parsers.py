@@ -121,4 +121,6 @@ def test_time_is_linear_in_the_size_of_a_body(name: str):
         return time.thread_time() - began_at
 
     seconds(1)
-    assert seconds(8000) < 40 * max(min(seconds(800) for _ in range(3)), 0.004)
+    limit_s = 40 * max(min(seconds(800) for _ in range(3)), 0.004)
+    # Other programs on the machine take the caches, so one run of several must be fast enough.
+    assert any(seconds(8000) < limit_s for _ in range(5))

@@ -149,6 +149,14 @@ def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_
     assert caught.value.param == "messages[0]"
 
 
+@pytest.mark.parametrize("expression", ["content.replace('/no_think', '')", 'content | replace("/no_think", "")'])
+def test_word_that_the_template_takes_for_a_switch_is_not_missing(expression: str):
+    content = "{% set content = message.content %}{{ '[off]' if '/no_think' in content }}"
+    source = "{% for message in messages %}" + content + "[{{ message.role }}]{{ " + expression + " }}{% endfor %}"
+    messages = [system("S1 /no_think"), user("U1"), assistant("A1"), user("U2")]
+    assert ChatTemplate(source).render(messages) == "[off][system]S1 [user]U1[assistant]A1[user]U2"
+
+
 @pytest.mark.parametrize("source", ["{{ messages[-1].content | upper }}", "{{ messages[-1].content | length }}"])
 def test_template_that_prints_texts_in_another_way_is_not_checked(source: str):
     template = ChatTemplate(source)

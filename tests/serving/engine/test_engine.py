@@ -14,7 +14,6 @@ from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.pace import Pace
 from localchat.serving.engine.values import EngineError, GenerationRequest
 from tests.support.engines import (
     LocalEngine,
@@ -271,12 +270,6 @@ def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
 
 
 QUOTED = "the quick brown fox jumps over the lazy dog"
-
-
-@pytest.fixture
-def drafts_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a draft pays depends on how long steps take; here all do."""
-    monkeypatch.setattr(Pace, "paying_length", lambda self, predictions: max(one.n_tokens for one in predictions))
 
 
 @pytest.mark.usefixtures("drafts_cost_nothing")

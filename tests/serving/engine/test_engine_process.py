@@ -283,6 +283,19 @@ def test_only_a_crash_is_taken_for_a_faulty_instruction(program: str, n_starts: 
     assert failed.value.is_transient
 
 
+def test_process_whose_threads_cannot_start_is_killed(monkeypatch: pytest.MonkeyPatch):
+    started: list[subprocess.Popen[bytes]] = []
+    start = process._started
+    monkeypatch.setattr(process, "_started", lambda connection: started.append(start(connection)) or started[0])
+    refusing = mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread"))
+    with refusing, pytest.raises(RuntimeError) as error:
+        EngineProcess(str(DEMO_PATH), LoadOptions())
+    # The error has a reference to the connection, at whose end the process would end.
+    with started[0] as engine, contextlib.ExitStack() as stack:
+        stack.callback(engine.kill)
+        assert engine.wait(10) == -signal.SIGKILL, error
+
+
 def test_engine_process_finds_modules_of_the_user_and_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "module_of_the_user.py").write_text("print('it was imported', flush=True)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -408,6 +421,12 @@ def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.M
         pid = pid_of(service)
         assert chat_at(port)[0] == (503 if "thread" in fails else 500)
         assert (chat_at(port)[0], pid_of(service)) == (200, pid)
+
+
+def test_requests_are_prepared_at_the_same_time(monkeypatch: Any, pool: ThreadPoolExecutor):
+    """The prompt of each may take long to tokenize."""
+    with serving_process(monkeypatch, programs.IN_PAIRS) as (_, port):
+        assert [status for status, _ in pool.map(chat_at, [port] * 2)] == [200] * 2
 
 
 def test_process_that_can_start_no_further_thread_serves(monkeypatch: Any, pool: ThreadPoolExecutor):

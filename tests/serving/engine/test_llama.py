@@ -13,7 +13,6 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import context, sampling_from
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import with_gpu_layers
-from localchat.serving.engine.pace import Pace
 from localchat.serving.engine.tuning import set_environment
 from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -124,12 +123,6 @@ PROMPTS = [
     "What is your name?",
     "Count to thirty.",
 ]
-
-
-@pytest.fixture
-def drafts_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a draft pays depends on how long steps take; here all do."""
-    monkeypatch.setattr(Pace, "paying_length", lambda self, predictions: max(one.n_tokens for one in predictions))
 
 
 @pytest.fixture(scope="module")

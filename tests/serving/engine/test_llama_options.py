@@ -118,6 +118,17 @@ def test_options_of_the_context(model: LoadedModel, options: dict[str, Any], exp
     assert changes(model._context_params(1024, 5), usual) == expected
 
 
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(model: LoadedModel, kv_type: str, monkeypatch):
+    """The context for vectors has the default type."""
+    params, per_token = model._context_params(1024, 5), []
+    for value in ("f16", kv_type):
+        monkeypatch.setattr(model, "options", replace(model.options, kv_type=value))
+        model.cache_memories(1 << 40)
+        per_token.append(model.vector_memories(params)[0].per_token)
+    assert per_token[1] == pytest.approx(per_token[0], rel=0.02)
+
+
 @pytest.mark.parametrize(("n_streams", "n_sequences"), [(0, 27), (5, 5)])
 def test_context_of_each_layout(model: LoadedModel, n_streams: int, n_sequences: int):
     params = model._context_params(4096, n_streams)

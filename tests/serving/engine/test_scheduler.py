@@ -572,6 +572,28 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
     return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
 
 
+def test_image_of_one_long_step_does_not_follow_a_step_of_a_prompt(monkeypatch: pytest.MonkeyPatch):
+    """Its 400 rows take 1.2 s, longer than a stream may wait. So the stream waits for nothing else in addition."""
+    monkeypatch.setitem(IMAGES, -5, (400, 400, False))
+    scheduler = new_scheduler(50_000, 4, 512, is_unified=False)
+    scheduler.cells.row_s = 0.003
+    stream, prompt, seeing = sequence(1, 300), sequence(2, 3 * TILE_ROWS), with_images(3, [-5] * 1600)
+    scheduler.add(stream)
+    for _ in range(3):
+        scheduler.step()
+    scheduler.add(prompt, seeing)
+    waits, ended_at = [], scheduler.cells.now
+    while not seeing.n_sampled:
+        n_sampled = stream.n_sampled
+        scheduler.step()
+        if stream.n_sampled > n_sampled:
+            waits.append(scheduler.cells.now - ended_at)
+            ended_at = scheduler.cells.now
+        assert len(waits) < 50
+    assert prompt.n_sampled
+    assert 1.2 < max(waits) < 1.25
+
+
 @pytest.mark.parametrize("n_prompt", [5, 800], ids=["a stream", "a long prompt"])
 def test_text_and_images_alternate_in_one_buffer(n_prompt: int):
     scheduler = new_scheduler(50_000, 4, 128)

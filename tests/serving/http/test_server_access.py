@@ -132,6 +132,7 @@ def test_allowed_page_may_send_and_read(with_keys):
         ((PAGE,), "GET", {"Origin": PAGE, "Host": "evil.example"}, 403),
         ((PAGE + "/", "http://b"), "GET", {"Origin": PAGE}, 200),
         ((PAGE.upper(),), "GET", {"Origin": PAGE}, 200),
+        ((PAGE,), "GET", {"Origin": PAGE.upper()}, 200),
         (("*",), "GET", {"Origin": PAGE}, 200),
         ((PAGE,), "GET", {}, 200),
     ],
@@ -139,6 +140,7 @@ def test_allowed_page_may_send_and_read(with_keys):
 def test_page_is_served_if_its_origin_is_allowed(cors, method, headers, status):
     with serving(settings=Options(port=0, cors=cors)) as running:
         response = models(running, headers, method)
-    allowed = PAGE if headers.get("Origin") == PAGE and cors else None
+    origin = headers.get("Origin", "")
+    allowed = origin if origin.lower() == PAGE and cors else None
     assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (status, allowed)
     assert response.headers["Vary"] == ("Origin" if cors else None)

@@ -309,6 +309,26 @@ def test_disconnect_behind_unread_bytes_is_detected(long, more, kind):
 
 
 @linux
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        (lambda sock: None, clients.ClientState.OPEN),
+        (lambda sock: sock.sendall(b"x"), clients.ClientState.OPEN),
+        (half_close, clients.ClientState.SHUT_DOWN),
+        (support.reset, clients.ClientState.GONE),
+    ],
+    ids=["open", "sends", "half-closed", "reset"],
+)
+def test_state_of_a_client(change, state):
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        ours, _ = listener.accept()
+        with ours:
+            change(sock)
+            wait_for(lambda: clients.state_of(ours) is state)
+            assert clients.state_of(ours) is state
+
+
+@linux
 def test_watch_notifies_once_of_each_change_of_a_client():
     """The others are watched one after the other, so that the thread has waited for events again in between."""
     listening = socket.create_server(("127.0.0.1", 0))

@@ -11,19 +11,38 @@ SYSTEM_ROLES = ("system", "developer")
 
 
 def missing_text(
-    prompt: str, messages: Sequence[Mapping[str, Any]], without_reasoning: Callable[[str], str]
+    prompt: str,
+    messages: Sequence[Mapping[str, Any]],
+    without_reasoning: Callable[[str], str],
+    replaced: Sequence[str] = (),
 ) -> int | None:
     """The index of the first message of which the prompt lacks a text, after those before it; None: it has all.
 
     A message has its content, and the strings in the arguments of its calls. System messages and calls have an order of
     their own: templates print system messages elsewhere, and a call may follow the result of the one before. White
-    space and the escapes of JSON do not count, since templates strip texts, and some print them as JSON.
-    `without_reasoning` returns the text of an assistant message without the reasoning in it, which templates leave out
-    of earlier messages.
+    space and the escapes of JSON do not count, since templates strip texts, and some print them as JSON; neither do the
+    texts that the template replaces (`replaced`), such as "/no_think". `without_reasoning` returns the text of an
+    assistant message without the reasoning in it, which templates leave out of earlier messages.
     """
     if _missing(prompt, messages, without_reasoning, str.strip) is None:
         return None
-    return _missing(_compact(prompt), messages, without_reasoning, _compact)
+    words = [word for word in map(_compact, replaced) if word]
+
+    def compact(text: str) -> str:
+        text = _compact(text)
+        for word in words:
+            text = text.replace(word, "")
+        return text
+
+    return _missing(compact(prompt), messages, without_reasoning, compact)
+
+
+def replaced_texts(source: str) -> list[str]:
+    """The texts that a template with this source replaces in others, with Jinja's filter or the method of strings."""
+    return [match[2] for match in _REPLACE.finditer(source)]
+
+
+_REPLACE = re.compile(r"""\breplace\(\s*(['"])(.+?)\1""")
 
 
 def _missing(

@@ -18,7 +18,7 @@ from .capabilities import Capabilities, Messages, find_capabilities
 from .control_tokens import ControlTokens, TextPart, without_markers
 from .conversation import forms, with_results_in_order
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
-from .missing_text import missing_text
+from .missing_text import missing_text, replaced_texts
 from .template_messages import adapt_messages, whole_tool
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
@@ -60,6 +60,7 @@ class ChatTemplate:
         self._bos = bos_token if add_bos else ""
         self._is_trusted = is_trusted
         self._template = compile_template(self.source)
+        self._replaced = replaced_texts(self.source)
         # All test conversations share one deadline, so that a slow template does not delay the start.
         self.capabilities = find_capabilities(self.source, functools.partial(self._render_test, new_deadline()))
         # Those of the markers that the parser needs; the text of other control tokens is left out.
@@ -107,7 +108,7 @@ class ChatTemplate:
         if not self.capabilities.prints_texts:
             return
         ordered = with_results_in_order(messages)
-        index = missing_text(without_markers(prompt), ordered, self._without_reasoning)
+        index = missing_text(without_markers(prompt), ordered, self._without_reasoning, self._replaced)
         if index is not None:
             index = next(i for i, message in enumerate(messages) if message == ordered[index])
             place, role = f"messages[{index}]", messages[index]["role"]
