@@ -57,6 +57,7 @@ class Generation:
         self.open = set(range(len(sequences)))
         # Called on the engine thread with the error of the request, or with None when all sequences have ended.
         self.end = end
+        self.is_queued = False  # Whether `Engine.start` has queued the sequences. Guarded by the lock of the engine.
 
 
 class Engine:
@@ -181,12 +182,18 @@ class Engine:
                 self._last_id += 1
                 sequence.id = self._last_id
                 self._open[sequence.id] = generation
+            generation.is_queued = True
             # One command, so that the choices of a request always start in the same step.
             self.post(partial(self._scheduler.add, *generation.sequences))
 
     def drop(self, generation: Generation, index: int | None = None) -> None:
-        """Ends one sequence of a request, or all of them, before the next step. Their tokens stay cached."""
-        self.post(partial(self._drop, generation, index))
+        """Ends one sequence of a request, or all of them, before the next step. Their tokens stay cached.
+
+        Has no effect before `start`.
+        """
+        with self._lock:
+            if generation.is_queued:
+                self.post(partial(self._drop, generation, index))
 
     def stop(self) -> None:
         """Ends the engine before the next step, all sequences with EngineStopped. Does not wait."""
@@ -267,6 +274,8 @@ class Engine:
         """Decodes each sequence of a failed batch alone, and ends those that fail again, or that failed alone."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
+            if chunk.sequence.slot is None:  # Another sequence of its request has failed, so it has ended.
+                continue
             single = Batch((chunk,)).without_drafts()
             if chunk.sequence.span is not None:  # The earlier rows of its image may be gone.
                 self._fail(chunk.sequence, EngineError(f"the model could not compute an image: {error}"), keep=False)

@@ -115,7 +115,7 @@ class EngineServer:
         self._output(request, generation.prompts)
         request.generation = generation
         self.engine.start(generation)
-        if request.is_dropped:  # Since `prepare`, when it had no sequences that could be dropped.
+        if request.is_dropped:  # Perhaps before `start`, when it had no sequences that could be dropped.
             self.engine.drop(generation)
 
     def tokenize(self, request: ServedRequest, text: str, options: Mapping[str, bool]) -> None:

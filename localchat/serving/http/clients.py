@@ -76,9 +76,9 @@ class ClientWatch:
         """Call `notify`, which must not wait, when the client shuts down its side or is gone."""
         number = sock.fileno()
         with self._lock:
-            self._watched[number] = sock, notify
             if self._epoll is not None:
                 self._epoll.register(number, select.EPOLLRDHUP | select.EPOLLONESHOT)
+            self._watched[number] = sock, notify
         try:
             yield
         finally:
@@ -107,7 +107,8 @@ class ClientWatch:
                     # From now on, only a hang-up or an error is reported, which need not be asked for. It lasts, so it
                     # would be reported again and again.
                     if not events & (select.EPOLLHUP | select.EPOLLERR):
-                        self._epoll.modify(number, select.EPOLLONESHOT)
+                        with contextlib.suppress(OSError):  # An error of one connection concerns no other one.
+                            self._epoll.modify(number, select.EPOLLONESHOT)
                 notify()
 
     def _check_from_time_to_time(self) -> None:

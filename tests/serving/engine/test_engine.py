@@ -135,6 +135,33 @@ def test_poisoned_request_fails_alone(max_drafted: int):
             read(bad)
 
 
+def test_poisoned_sequence_fails_with_its_request_alone():
+    """The other sequences of the request have ended when their turn to be decoded alone comes."""
+    with stepped(FakeBackend(poison=ord("!"))) as engine:
+        ends: list[Exception | None] = []
+        requests = [request(text) for text in ("good!", "good", "good")]
+        engine.start(engine.prepare(requests, lambda output: None, ends.append))
+        other = submit(engine, request("other"))
+        step_until_idle(engine)
+        assert read(other)[0] == "other"
+        assert [type(end) for end in ends] == [EngineError]
+
+
+def test_request_that_is_dropped_before_its_start_harms_no_other():
+    """The thread that receives messages may drop a request while another thread queues its sequences."""
+    with stepped(FakeBackend()) as engine:
+        ends: list[Exception | None] = []
+        generation = engine.prepare([request("dropped")], lambda output: None, ends.append)
+        engine.drop(generation)
+        engine.start(generation)
+        other = submit(engine, request("other"))
+        engine.step()
+        engine.drop(generation)
+        step_until_idle(engine)
+        assert read(other)[0] == "other"
+        assert ends == [None]
+
+
 @pytest.mark.parametrize("limits", [{}, {"is_unified": False}, {"can_truncate": False}])
 @pytest.mark.parametrize("seed", range(5))
 def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[str, bool]):
