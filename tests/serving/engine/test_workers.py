@@ -158,3 +158,21 @@ def test_worker_names_a_port_that_is_in_use():
         done = run([sys.executable, "-m", "localchat.worker", "--port", port])
     assert done.returncode == 1
     assert f"localchat.worker: cannot listen at 127.0.0.1:{port}: " in done.stderr
+
+
+def test_process_ends_if_a_part_of_a_load_takes_longer_than_the_limit():
+    """llama.cpp waits without a limit for a worker that stopped while it gets its layers."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    program = """
+import time
+from localchat.serving.engine.llama import load
+from localchat.serving.engine.values import LoadOptions
+from localchat.serving.models.model_file import DEMO_PATH
+options = LoadOptions(workers=("a:1",), rpc_timeout=1, n_gpu_layers=0)
+pauses = iter([0, 5])
+load._load_model(str(DEMO_PATH), options, lambda share: time.sleep(next(pauses, 0)))
+print("loaded")
+"""
+    done = run([sys.executable, "-c", program])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Timeout (0:00:01)!" in done.stderr
