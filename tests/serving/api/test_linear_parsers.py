@@ -12,6 +12,7 @@ from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.core.fields import Fields, parse_body
 from tests.support.chat_requests import parse_responses
+from tests.support.growth import assert_linear
 
 Body = dict[str, Any]
 
@@ -120,7 +121,4 @@ def test_time_is_linear_in_the_size_of_a_body(name: str):
         assert len(getattr(request, "callable_tools", ())) in (0, n)
         return time.thread_time() - began_at
 
-    seconds(1)
-    limit_s = 40 * max(min(seconds(800) for _ in range(3)), 0.004)
-    # Other programs on the machine take the caches, so one run of several must be fast enough.
-    assert any(seconds(8000) < limit_s for _ in range(5))
+    assert_linear(seconds, 800, 10, 0.004)

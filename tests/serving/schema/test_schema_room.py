@@ -23,6 +23,7 @@ from localchat.serving.schema.types import types_at
 from localchat.serving.schema.walk import ROOT, Place, at_pointer, reachable, subschemas, target_of
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import check_fits, constraint_of, formatted
+from tests.support.growth import assert_linear
 
 TEXT = {"type": "string"}
 
@@ -205,5 +206,4 @@ def test_time_is_linear_in_the_size_of_a_schema(name: str):
             loosened(prepared(checked(schema)))
         return time.thread_time() - began_at
 
-    seconds(10)
-    assert seconds(4000) < 40 * max(min(seconds(400) for _ in range(3)), 0.01)
+    assert_linear(seconds, 400, 10, 0.01)
