@@ -120,7 +120,7 @@ class BaseClient:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
         call = self._call(driver, Arguments(self._settings, options, "request"))
-        content = await call.fetch(method, path, json)
+        content = await call.fetch(method.upper(), path, json)
         return Response(call.status, call.headers, content)
 
     async def _embed(self, driver: Any, text: Any, options: Mapping[str, Any]) -> Any:

@@ -42,7 +42,7 @@ class Events(Generic[AnyEvent, Value]):
         self._failure: Exception | None = None
         self._is_advancing = False  # Whether a thread or task is in a step.
         self._is_closed = False
-        self._text_pieces: list[str] = []  # The pieces that `text` has returned.
+        self._text_pieces: list[str] = []  # The pieces of the text so far.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -83,7 +83,10 @@ class Events(Generic[AnyEvent, Value]):
             self._ready.clear()
             self._failure = self._failure or self._cancelled("closed")
         if self._ready:
-            return self._ready.popleft()
+            event: Any = self._ready.popleft()
+            if event.type == "content_delta" and event.choice_index == 0:
+                self._text_pieces.append(event.delta)
+            return event  # type: ignore[no-any-return]
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         return None
@@ -95,7 +98,6 @@ class Events(Generic[AnyEvent, Value]):
             event = await self._next()
         if event is None:
             return None
-        self._text_pieces.append(event.delta)
         return str(event.delta)
 
     async def _finish(self) -> Reply[Value]:

@@ -28,7 +28,7 @@ def check_not_cut(reply: Reply[Any], request: Any) -> None:
         cause, is_own_limit, remedy = "by a content filter", False, ""
     elif "length" not in reasons:
         return
-    elif "context" in reasons["length"]:  # Not max_tokens, which may be larger.
+    elif "context" in reasons["length"].lower():  # Not max_tokens, which may be larger.
         cause, is_own_limit, remedy = "at the end of the model's context", False, ""
     else:
         is_own_limit = any(request.fields.get(name) is not None for name in _LIMITS)

@@ -58,7 +58,9 @@ class ExpectedValue:
         modes = [mode for mode in _ALL_MODES if not absent.get(mode, False)]
         self._learned = {} if learned is None else learned
         self._key = json.dumps(schema, sort_keys=True)
-        first = modes.index(self._learned.get(self._key, modes[0]))
+        # A type and a schema of the same text may have learned different modes: only types can be strict.
+        learned_mode = self._learned.get(self._key)
+        first = modes.index(learned_mode) if learned_mode in modes else 0
         self._mode, self._weaker_modes = modes[first], modes[first + 1 :]
 
     @property

@@ -60,7 +60,7 @@ def run_command(command: Callable[[], int]) -> int:
         report(f"localchat: {error}")
         partial = getattr(error, "partial", None)
         is_cut = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
-        return CUT if is_cut or (partial and partial.finish_reason == "length") else FAILED
+        return CUT if is_cut or (partial and partial.finish_reason in ("length", "content_filter")) else FAILED
 
 
 def _use_utf8() -> None:

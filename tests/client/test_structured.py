@@ -338,3 +338,13 @@ def test_response_format_has_name_schema_and_strict(target: Any, name: Any, stri
     assert described.get("strict") == strict
     assert name in (None, described["name"])
     assert described["schema"] == json_schema(target, strict=bool(strict))
+
+
+def test_type_and_schema_of_one_text_learn_their_own_modes():
+    """A type can be strict, and a schema is sent as it is."""
+    learned: Dict[str, str] = {}
+    schema = json_schema(Address)
+    for mode in ("strict", "schema", "json_object", "prompt"):
+        learned.update(dict.fromkeys([*learned, ExpectedValue(schema, learned)._key], mode))
+        for target in (Address, schema):
+            assert ExpectedValue(target, learned).apply({"messages": []})

@@ -326,6 +326,9 @@ def test_text_of_a_stream_or_a_run_prints_as_a_text():
             with begin("x") as stream:
                 assert next(stream.text) == "a"
                 assert [f"{stream.text}", str(stream.text)] == ["ab"] * 2
+            with begin("x") as stream:
+                assert len(list(stream)) > 2
+                assert str(stream.text) == "ab"
 
 
 def test_text_of_an_asynchronous_stream_is_awaited():
