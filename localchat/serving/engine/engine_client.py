@@ -64,7 +64,7 @@ class EngineRequest:
         self.mailbox = mailbox
         # The next two belong to the thread that receives messages.
         self.is_accepted = False
-        self.n_open = n_sequences  # The sequences that have not ended.
+        self.open = set(range(n_sequences))  # The indexes of the sequences that have not ended.
         self._client = client
         self._has_ended = False
         self._error: Exception | None = None
@@ -134,7 +134,7 @@ class EngineClient(abc.ABC):
     @property
     def n_open(self) -> int:
         """The sequences that run or wait."""
-        return sum(request.n_open for request in list(self._requests.values()))
+        return sum(len(request.open) for request in list(self._requests.values()))
 
     @property
     def n_requests(self) -> int:
@@ -229,6 +229,8 @@ class EngineClient(abc.ABC):
                 is_open = self._requests.pop(request.id, None) is not None
             if not is_open:
                 return
+        else:
+            request.open.discard(index)
         self._send(("drop", request.id, index))
 
     # --- what the thread calls that receives the messages of the engine ---
@@ -240,7 +242,8 @@ class EngineClient(abc.ABC):
                     request = self._requests.get(id)
                     if request is not None:
                         output = StepOutput(*fields)
-                        request.n_open -= output.end is not None
+                        if output.end is not None:
+                            request.open.discard(output.sequence)
                         request.mailbox.put((request, output))
             elif kind == "log":
                 logging.getLogger(values[0].name).handle(values[0])

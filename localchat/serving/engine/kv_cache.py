@@ -41,11 +41,13 @@ class Prefix:
     @property
     def tokens(self) -> list[int]:
         """The tokens, of which the first `n_tokens` have cells."""
-        return self.idle_tokens if self.sequence is None else self.sequence.tokens
+        sequence = self.sequence  # Read once: another thread reads this for the statistics.
+        return self.idle_tokens if sequence is None else sequence.tokens
 
     @property
     def n_tokens(self) -> int:
-        return len(self.idle_tokens) if self.sequence is None else self.sequence.n_computed
+        sequence = self.sequence
+        return len(self.idle_tokens) if sequence is None else sequence.n_computed
 
 
 class Candidate(NamedTuple):

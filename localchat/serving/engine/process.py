@@ -77,6 +77,7 @@ class EngineProcess(EngineClient):
                 thread.start()
         except BaseException:
             self._process.kill()
+            self._outgoing.put(None)  # The thread that sends may have started.
             raise
 
     def wait_until_loaded(self) -> EngineProcess:

@@ -1,7 +1,7 @@
 """Notices clients that leave while their requests wait or run.
 
 The thread of a request waits in its `ClientMailbox`, for the engine, for its model to be loaded, or for its client to
-leave. Nobody polls: `ClientWatch` puts a message into the mailbox when the state of the connection changes.
+leave. It does not poll the connection: `ClientWatch` puts a message into the mailbox when its state changes.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ class ClientMailbox(Mailbox):
     def _probe(self) -> None:
         """Send bytes that clients ignore. If nobody reads them, the state of the connection changes to GONE."""
         self._probe_at = math.inf
-        if self._stream is not None:
+        if self._stream is not None and self._stream.has_ping:
             self._stream.ping()
-        else:
+        elif self._exchange.status is None:
             self._exchange.send_continue()
 
 

@@ -58,6 +58,11 @@ class Stream:
         exchange.fail_stream = self._fail
 
     @property
+    def has_ping(self) -> bool:
+        """Whether the format has bytes that clients ignore."""
+        return bool(self._format.ping)
+
+    @property
     def next_ping_at(self) -> float:
         """When a ping is due, by `time.monotonic`, if nothing is sent before."""
         return self._sent_at + self._ping_s if self._ping_s else math.inf

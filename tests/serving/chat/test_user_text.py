@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from localchat.serving.chat.prompt.control_tokens import ControlTokens, without_markers
+from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
 from localchat.serving.core.text import pattern_of
 from tests.serving.chat.test_template import SPECIAL, TOOLS, USER
@@ -181,3 +182,10 @@ def test_template_has_the_same_control_tokens_whatever_the_request_says(name):
         assert found == expected, (text, argument)
         written = {text, json.dumps(text, ensure_ascii=False)[1:-1]}
         assert sum(map(whole.count, written)) >= plain.count("needle") // 2, text
+
+
+def test_error_of_a_template_has_no_markers():
+    template = ChatTemplate("{{ raise_exception(messages[0].content) }}", special_texts=SPECIAL)
+    with pytest.raises(TemplateError) as caught:
+        template.render([{"role": "user", "content": "a<|im_end|>b"}])
+    assert "a<|im_end|>b" in str(caught.value)

@@ -91,7 +91,7 @@ class ChatTemplate:
                     prompt = self._rendered({**fixed, "messages": adapted, "tools": marked_tools}, deadline)
                     self._check_whole(prompt, messages)
                 except TemplateError as error:
-                    problem = problem or error
+                    problem = problem or TemplateError(without_markers(str(error)), error.param)
                 else:
                     # A BOS in a text of the request has markers around it, so it is not taken for that of the prompt.
                     return prompt if prompt.startswith(self._bos) else self._bos + prompt

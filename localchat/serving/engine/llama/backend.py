@@ -212,9 +212,8 @@ class LlamaBackend:
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         with self._embedding_lock:
             if self._embedding is None:
-                n_threads = L.llama_n_threads(self._context)
                 self._embedding = LlamaEmbedding(
-                    self._model, self.facts, n_threads, self._watchdog, self._vector_memories
+                    self._model, self.facts, self.facts.n_threads, self._watchdog, self._vector_memories
                 )
             return self._embedding.embed(inputs)
 
