@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.arguments import Arguments
-from .request.completion import Completion
+from .request.arguments import RequestArguments
+from .request.completion import CompletionRequest
 from .request.models import Model, fetch_models
 from .request.options import (
     OPTIONS_OF,
@@ -96,10 +96,10 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
-    def _call(self, driver: Any, arguments: Arguments) -> Call:
+    def _call(self, driver: Any, arguments: RequestArguments) -> Call:
         return Call(self._settings, self._pool, driver, arguments.call_options)
 
-    async def _reply(self, driver: Any, request: Completion) -> Reply[Any]:
+    async def _reply(self, driver: Any, request: CompletionRequest) -> Reply[Any]:
         """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
         for _ in range(request.retries_on_mismatch):
             try:
@@ -113,18 +113,18 @@ class BaseClient:
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: Any) -> list[Model]:
-        arguments = Arguments(self._settings, {}, "request")
+        arguments = RequestArguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments))
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, options: Mapping[str, Any]) -> Response:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        call = self._call(driver, Arguments(self._settings, options, "request"))
+        call = self._call(driver, RequestArguments(self._settings, options, "request"))
         content = await call.fetch(method.upper(), path, json)
         return Response(call.status, call.headers, content)
 
     async def _embed(self, driver: Any, text: Any, options: Mapping[str, Any]) -> Any:
-        arguments = Arguments(self._settings, options, "embed")
+        arguments = RequestArguments(self._settings, options, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
@@ -180,7 +180,7 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "chat")))
+        return run_blocking(self._reply(Driver(), CompletionRequest(self._settings, prompt, options, "chat")))
 
     @overload
     def stream(
@@ -198,9 +198,9 @@ class Client(BaseClient):
         Iterate the stream for events, or its `text` for text; leave the `with` block to cancel the request. The events
         of a cut reply end with its finish reason; `finish`, and a value for `response_format`, raise IncompleteReply.
         """
-        return self._stream(Completion(self._settings, prompt, options, "stream"))
+        return self._stream(CompletionRequest(self._settings, prompt, options, "stream"))
 
-    def _stream(self, request: Completion) -> Stream[Any]:
+    def _stream(self, request: CompletionRequest) -> Stream[Any]:
         return Stream(self._call(Driver(), request), request)
 
     @overload
@@ -264,7 +264,7 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "complete")))
+        return run_blocking(self._reply(Driver(), CompletionRequest(self._settings, prompt, options, "complete")))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload

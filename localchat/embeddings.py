@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
-from .request.arguments import Arguments
+from .request.arguments import RequestArguments
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
@@ -23,7 +23,7 @@ class Embeddings(list[Item]):
     model: str | None = None  # The name of the model in the response.
 
 
-async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
+async def embed(call: Call, arguments: RequestArguments, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
     texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
     model = await arguments.model(call)

@@ -11,7 +11,7 @@ from typing import Any
 from .errors import LocalChatError
 from .events import Reply
 from .request.arguments import reusable
-from .request.completion import Completion
+from .request.completion import CompletionRequest
 from .request.models import default_model
 from .request.options import check_count, check_options
 from .request.prompts import Prompt, as_messages
@@ -35,7 +35,7 @@ class ManyPrompts:
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        self._request = Completion(client._settings, "", self._options, "map")  # Raises for wrong options.
+        self._request = CompletionRequest(client._settings, "", self._options, "map")  # Raises for wrong options.
         self._n_done = 0
 
     def map(self) -> list[Reply[Any]]:
@@ -94,7 +94,7 @@ class ManyPrompts:
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:
-            request = Completion(self._client._settings, prompt, self._options, "chat")
+            request = CompletionRequest(self._client._settings, prompt, self._options, "chat")
             reply: Reply[Any] = await self._client._reply(driver, request)
             return reply
         except LocalChatError as error:

@@ -15,7 +15,7 @@ from .errors import Cancelled, IncompleteStream, LocalChatError, ProtocolError, 
 from .events import Reply, StreamEvent, Value
 from .reply.response import ResponseParser
 from .reply.truncation import check_not_cut
-from .request.completion import Completion
+from .request.completion import CompletionRequest
 from .transport.call import Call
 from .transport.sockets import run_blocking
 
@@ -28,7 +28,7 @@ AnyEvent = TypeVar("AnyEvent", bound=Any)
 _AFTER_FINISH_S = 5.0
 
 
-class Events(Generic[AnyEvent, Value]):
+class EventIterator(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises.
 
     Subclasses define `reply`, `_advance` and `_close`.
@@ -106,7 +106,7 @@ class Events(Generic[AnyEvent, Value]):
         return self.reply
 
 
-class BlockingEvents(Events[AnyEvent, Value]):
+class BlockingEventIterator(EventIterator[AnyEvent, Value]):
     """Events of a Client: iterate it for events, or `text` for text; leave the `with` to cancel."""
 
     def __enter__(self) -> Self:
@@ -138,8 +138,8 @@ class BlockingEvents(Events[AnyEvent, Value]):
         run_blocking(self._close())
 
 
-class AsyncEvents(Events[AnyEvent, Value]):
-    """The events of an AsyncClient; see BlockingEvents."""
+class AsyncEventIterator(EventIterator[AnyEvent, Value]):
+    """The events of an AsyncClient; see BlockingEventIterator."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,7 +176,7 @@ class Text(Iterator[str]):
     It is no generator, which would end after an error.
     """
 
-    def __init__(self, events: BlockingEvents[Any, Any]) -> None:
+    def __init__(self, events: BlockingEventIterator[Any, Any]) -> None:
         self._events = events
 
     def __next__(self) -> str:
@@ -194,7 +194,7 @@ class Text(Iterator[str]):
 class AsyncText(AsyncIterator[str]):
     """The text of the first choice of a stream of an AsyncClient: `async for` returns the pieces, `await` all of it."""
 
-    def __init__(self, events: AsyncEvents[Any, Any]) -> None:
+    def __init__(self, events: AsyncEventIterator[Any, Any]) -> None:
         self._events = events
 
     async def __anext__(self) -> str:
@@ -216,15 +216,15 @@ class AsyncText(AsyncIterator[str]):
         return "".join(self._events._text_pieces)
 
 
-class BaseStream(Events[StreamEvent, Value]):
+class BaseStream(EventIterator[StreamEvent, Value]):
     """The response to one request: the bytes of its body go to a ResponseParser, which makes the events."""
 
-    def __init__(self, call: Call, request: Completion) -> None:
+    def __init__(self, call: Call, request: CompletionRequest) -> None:
         super().__init__()
         self._call = call
         self._request = request
         self._parser = ResponseParser()
-        self._is_sent = False  # Whether the head of the response was received.
+        self._has_head = False  # Whether the head of the response was received.
         # The events of each payload of the last read, and the bytes of all reads.
         self._payloads: Iterator[list[StreamEvent]] = iter(())
         self._n_bytes = 0
@@ -247,7 +247,7 @@ class BaseStream(Events[StreamEvent, Value]):
 
     async def _begin(self) -> None:
         """Send the request, if this was not done before."""
-        if not self._is_sent and self._failure is None:
+        if not self._has_head and self._failure is None:
             await self._step()
 
     async def _close(self) -> None:
@@ -263,10 +263,10 @@ class BaseStream(Events[StreamEvent, Value]):
 
     async def _advance(self) -> None:
         try:
-            if not self._is_sent:
+            if not self._has_head:
                 await self._request.send(self._call)
                 self._parser = self._new_parser()
-                self._is_sent = True
+                self._has_head = True
                 if self._call.warning:
                     self._ready.extend(self._parser.warn(self._call.warning))
                 return
@@ -335,7 +335,7 @@ class BaseStream(Events[StreamEvent, Value]):
         self._payloads = parser.feed(data, is_end)
 
 
-class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
+class Stream(BaseStream[Value], BlockingEventIterator[StreamEvent, Value]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
 
     Entering the `with` block, or else the first iteration, sends the request. `reply` is the reply received so far,
@@ -347,7 +347,7 @@ class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
         return self
 
 
-class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent, Value]):
+class AsyncStream(BaseStream[Value], AsyncEventIterator[StreamEvent, Value]):
     """A Stream of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
     async def __aenter__(self) -> Self:

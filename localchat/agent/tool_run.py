@@ -13,10 +13,10 @@ from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent, ToolCall
 from ..reply.truncation import check_not_cut, is_cut
 from ..request import media
-from ..request.completion import Completion
+from ..request.completion import CompletionRequest
 from ..request.options import check_count
 from ..request.prompts import Prompt, take_media
-from ..streams import AsyncEvents, BlockingEvents, Events
+from ..streams import AsyncEventIterator, BlockingEventIterator, EventIterator
 from ..transport.sockets import run_blocking
 from .tools import AnyTool, OnCall, Prepared, ToolResult, in_thread, prepare, refuse_awaitable, run_call, tools_by_name
 
@@ -27,7 +27,7 @@ RunEvent = Union[StreamEvent, ToolResult]
 PreparedCalls = Sequence[tuple[ToolCall, Prepared]]
 
 
-class _BaseRun(Events[RunEvent, Any]):
+class _BaseRun(EventIterator[RunEvent, Any]):
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
     Args:
@@ -43,7 +43,7 @@ class _BaseRun(Events[RunEvent, Any]):
             let the model stop calling tools.
     """
 
-    _in_loop: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
+    _is_async: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class _BaseRun(Events[RunEvent, Any]):
         if not isinstance(parallel, int) or parallel < 0:
             raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         self._client = client
-        self._tools = tools_by_name(() if tools is None else tools, self._in_loop)
+        self._tools = tools_by_name(() if tools is None else tools, self._is_async)
         if self._tools and options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._max_rounds = max_rounds
@@ -76,7 +76,7 @@ class _BaseRun(Events[RunEvent, Any]):
         self._raise_errors = bool(raise_errors)
         self._on_done = _on_done
         # The conversation so far. The request has no media, whose files are read later.
-        self._request = Completion(client._settings, prompt, options, "run")
+        self._request = CompletionRequest(client._settings, prompt, options, "run")
         self.messages: list[dict[str, Any]] = self._request.prompt
         self._media = take_media(options)
         # The options of the next request.
@@ -113,11 +113,11 @@ class _BaseRun(Events[RunEvent, Any]):
     async def _read_media(self) -> None:
         """Add the images and sounds to the prompt. Their files are read."""
         attach, self._media = functools.partial(media.attach, self.messages, **self._media), {}
-        self.messages = await in_thread(attach) if self._in_loop else attach()
+        self.messages = await in_thread(attach) if self._is_async else attach()
 
     def _begin_round(self) -> None:
         options = {**self._options, "tools": self._tools.values()}
-        request = Completion(self._client._settings, self.messages, options, "stream")
+        request = CompletionRequest(self._client._settings, self.messages, options, "stream")
         request.share_total(self._request)
         self._stream = self._client._stream(request)
         self._reply = None
@@ -153,7 +153,7 @@ class _BaseRun(Events[RunEvent, Any]):
         n_workers = len(prepared) if self._parallel is True else self._parallel
         if not n_workers or len(prepared) < 2:
             self._results = self._run_in_turn(prepared)
-        elif self._in_loop:
+        elif self._is_async:
             self._results = self._run_in_tasks(prepared, n_workers)
         else:
             self._results = self._run_in_threads(prepared, n_workers)
@@ -176,7 +176,7 @@ class _BaseRun(Events[RunEvent, Any]):
         if self._on_call is None or isinstance(function, str):
             return function
         approval = self._on_call(call)
-        if self._in_loop and inspect.isawaitable(approval):
+        if self._is_async and inspect.isawaitable(approval):
             approval = await approval
         refuse_awaitable(approval, "await on_call")
         if approval is True:
@@ -185,7 +185,7 @@ class _BaseRun(Events[RunEvent, Any]):
 
     async def _run(self, call: ToolCall, function: Prepared) -> ToolResult:
         function = "the run was closed" if self._is_closed else function
-        return await run_call(call, function, self._raise_errors, self._in_loop)
+        return await run_call(call, function, self._raise_errors, self._is_async)
 
     # The three ways to run calls. Each yields the results in the order of the calls.
 
@@ -232,7 +232,7 @@ class _BaseRun(Events[RunEvent, Any]):
                 await self._results.aclose()
 
 
-class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
+class ToolRun(_BaseRun, BlockingEventIterator[RunEvent, Any]):
     """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
@@ -241,10 +241,10 @@ class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
     by `close`, but no other tool starts.
     """
 
-    _in_loop = False
+    _is_async = False
 
 
-class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent, Any]):
+class AsyncToolRun(_BaseRun, AsyncEventIterator[RunEvent, Any]):
     """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
-    _in_loop = True
+    _is_async = True

@@ -92,7 +92,7 @@ OnCall = Callable[[ToolCall], object]
 Prepared = Union[Callable[[], Any], str]
 
 
-def tools_by_name(tools: Iterable[AnyTool], in_loop: bool) -> dict[str, Tool]:
+def tools_by_name(tools: Iterable[AnyTool], is_async: bool) -> dict[str, Tool]:
     """The tools of a run. Raises TypeError or ValueError if they cannot be sent or run."""
     if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
         raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
@@ -105,7 +105,7 @@ def tools_by_name(tools: Iterable[AnyTool], in_loop: bool) -> dict[str, Tool]:
         raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
     kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
     names = [tool.name for tool in listed if any(kind(tool.function) for kind in kinds)]
-    if names and not in_loop:
+    if names and not is_async:
         raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
     return by_name
 
@@ -122,16 +122,16 @@ def prepare(call: ToolCall, tools: Mapping[str, Tool]) -> Prepared:
         return f"the arguments are not valid: {error}"
 
 
-async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, in_loop: bool) -> ToolResult:
-    """Run a call. `in_loop`: an event loop runs it, so coroutine functions are awaited, and others run in threads."""
+async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, is_async: bool) -> ToolResult:
+    """Run a call. `is_async`: an event loop runs it, so coroutine functions are awaited, and others run in threads."""
     if isinstance(function, str):
         return ToolResult(call, f"Error: {function}", function)
     try:
-        in_other_thread = in_loop and not inspect.iscoroutinefunction(function)
+        in_other_thread = is_async and not inspect.iscoroutinefunction(function)
         value = await in_thread(_call_function, function) if in_other_thread else _call_function(function)
-        if in_loop and inspect.isawaitable(value):
+        if is_async and inspect.isawaitable(value):
             value = await value
-        if in_loop and isinstance(value, AsyncIterator):
+        if is_async and isinstance(value, AsyncIterator):
             value = [item async for item in value]
         refuse_awaitable(value, f"run coroutine functions: {call.name}")
         return ToolResult(call, result_text(value), value=value)

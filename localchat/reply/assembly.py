@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import IncompleteStream, ProtocolError, StreamError, cut
+from ..errors import IncompleteStream, ProtocolError, StreamError, excerpt
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
 from .payloads import Json, as_integer, dump, find_usage, non_blank
@@ -137,17 +137,17 @@ class Accumulator:
         error = find_error(payload)
         is_unknown = error is None and not is_chunk(payload) and not is_keep_alive(payload)
         if is_unknown and not self.started:
-            shown = cut(dump(payload))
+            shown = excerpt(dump(payload))
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
         if error is None and not is_unknown:
             return None
         if self.finished and explicit_error(payload) is None:
-            text = f"ignored after the finish reason: {cut(dump(payload))}"
+            text = f"ignored after the finish reason: {excerpt(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
         # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
         unknown = "the server sent JSON that is no part of a chat completion"
-        return {"message": f"{unknown}: {cut(dump(payload))}"} if is_unknown else error
+        return {"message": f"{unknown}: {excerpt(dump(payload))}"} if is_unknown else error
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from ..errors import cut
+from ..errors import excerpt
 from ..events import (
     Annotations,
     AudioDelta,
@@ -214,7 +214,7 @@ class OpenChoice:
         for part in parts:
             for channel, text in _content_parts(part):
                 if channel == "unknown":
-                    self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
+                    self._warn(f"a content part is not text and was left out: {excerpt(text, 80)}")
                 else:
                     texts.setdefault(channel, []).append(text)
             if part not in thinking and not _is_plain_part(part):

@@ -22,7 +22,7 @@ def is_cut(reply: Reply[Any]) -> bool:
 
 
 def check_not_cut(reply: Reply[Any], request: Any) -> None:
-    """Raise IncompleteReply if the reply to the request, a Completion, is cut and must not be returned."""
+    """Raise IncompleteReply if the reply to the request, a CompletionRequest, is cut and must not be returned."""
     reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
     if "content_filter" in reasons:
         cause, is_own_limit, remedy = "by a content filter", False, ""

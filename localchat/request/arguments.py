@@ -17,7 +17,7 @@ def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, Iterator) else value for name, value in set_options(options).items()}
 
 
-class Arguments:
+class RequestArguments:
     """The options of a call of the method `what`. Raises TypeError for an unknown one, ValueError for a wrong value."""
 
     def __init__(self, settings: Settings, options: Mapping[str, Any], what: str) -> None:
@@ -43,6 +43,6 @@ class Arguments:
         """The model of the options, of the client, or the only one of the server."""
         return self._model if self.names_model else await default_model(call)
 
-    def share_total(self, first: Arguments) -> None:
+    def share_total(self, first: RequestArguments) -> None:
         """Let this request end with the total timeout of an earlier request of the same call."""
         self.call_options = self.call_options._replace(total=first.call_options.total)

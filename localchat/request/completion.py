@@ -9,13 +9,13 @@ from typing import Any
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
 from ..transport.call import Call
 from ..transport.settings import Settings
-from .arguments import Arguments
+from .arguments import RequestArguments
 from .prompts import as_messages, take_media
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
-class Completion(Arguments):
+class CompletionRequest(RequestArguments):
     """A request of `complete`, or of a method whose prompt is text or a list of messages."""
 
     def __init__(self, settings: Settings, prompt: Any, options: Mapping[str, Any], what: str) -> None:
