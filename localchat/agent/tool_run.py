@@ -165,7 +165,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         except StopAsyncIteration:
             self._results = self._stream = None
             return
-        name = {"name": result.call.name} if self._client._settings.server.takes_tool_names else {}
+        name = {"name": result.call.name} if self._client._settings.names_tools else {}
         self.messages.append({**result.message, **name})
         self._options.pop("tool_choice", None)
         self._ready.append(result)

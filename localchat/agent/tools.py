@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal, Union
 
 from ..errors import DoesNotFit
 from ..events import Record, ToolCall
-from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
+from ..schema.targets import build, json_schema
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]  # The JSON Schema of the arguments.
     function: Callable[..., Any]
-    # The target, in the sense of `schema`, that validates and converts the arguments. None: `parameters` is.
+    # The target, (schema/targets.py) that validates and converts the arguments. None: `parameters` is.
     target: Any = None
 
     @classmethod
@@ -50,7 +50,7 @@ class Tool:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name or function!r} is no name for a tool: use Tool.of(function, name=...)")
         description = description or read_function(function)[0]
-        return cls(name, description, schema.json_schema(function), function, function)
+        return cls(name, description, json_schema(function), function, function)
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Tool:
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Convert the arguments of a call to the types of the function. Raises DoesNotFit if they are not valid."""
-        values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
+        values: dict[str, Any] = build(self.parameters if self.target is None else self.target, arguments)
         return values
 
 
@@ -99,7 +99,7 @@ def tools_by_name(tools: Iterable[AnyTool], is_async: bool) -> dict[str, Tool]:
     listed = [Tool.of(tool) for tool in tools]
     for tool in listed:
         if tool.target is None:
-            schema.json_schema(tool.parameters)  # A wrong schema would be noticed only when the model calls the tool.
+            json_schema(tool.parameters)  # A wrong schema would be noticed only when the model calls the tool.
     by_name = {tool.name: tool for tool in listed}
     if len(by_name) < len(listed):
         raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
