@@ -41,13 +41,18 @@ if TYPE_CHECKING:
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
-    class _OneCall(ChatOptions, total=False):  # The options of the function `chat`.
+    class _ChatFunctionOptions(ChatOptions, total=False):
+        """Options of the function `chat`."""
+
         base_url: str | None
         api_key: str | None
 
 
 class BaseClient:
-    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
+    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines.
+
+    These get the driver that waits for the network: a Driver blocks, an AsyncDriver waits in an event loop.
+    """
 
     def __init_subclass__(cls) -> None:
         """Add the options to the docstrings of the methods, which `help` shows."""
@@ -74,14 +79,16 @@ class BaseClient:
         `headers` are added to those of this client. None for an option is the same as leaving it out.
         """
         check_options(options, "Client")
-        client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
+        client = type(self).__new__(type(self))
         vars(client).update(vars(self))  # The attributes of a subclass stay.
-        added = {} if headers is None else {"headers": {**old.headers, **headers}}
-        client._options = {**self._options, **set_options(options), **added}
+        client._options = {**self._options, **set_options(options)}
+        if options.get("headers") is not None:
+            client._options["headers"] = {**self._settings.headers, **client._options["headers"]}
+        old = self._settings
         client._settings = new = Settings(**client._options, environment=old.environment)
         new.share(old)
-        is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
-        client._pool = self._pool if is_same else Pool()
+        if (new.address, new.proxy, new.verify) != (old.address, old.proxy, old.verify):
+            client._pool = Pool()
         return client
 
     @property
@@ -97,10 +104,11 @@ class BaseClient:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
     def _call(self, driver: Any, arguments: RequestArguments) -> Call:
+        """A new call with the options of these arguments."""
         return Call(self._settings, self._pool, driver, arguments.call_options)
 
     async def _reply(self, driver: Any, request: CompletionRequest) -> Reply[Any]:
-        """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
+        """The complete reply. If its text does not match `response_format`, repeat the request with text and errors."""
         for _ in range(request.retries_on_mismatch):
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
@@ -289,13 +297,13 @@ class Client(BaseClient):
 
 @overload
 def chat(
-    prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[_OneCall]
+    prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[_ChatFunctionOptions]
 ) -> Reply[Value]: ...
 
 
 @overload
 def chat(
-    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_OneCall]
+    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_ChatFunctionOptions]
 ) -> Reply[Any]: ...
 
 

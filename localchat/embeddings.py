@@ -32,7 +32,7 @@ async def embed(call: Call, arguments: RequestArguments, text: Any) -> Any:
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
         body = {name: value for name, value in {**fields, "input": batch}.items() if value is not None}
-        raw = await call.fetch_json("embeddings are", "POST", "embeddings", body)
+        raw = await call.fetch_json("POST", "embeddings", body)
         part = parse_embeddings(raw, len(batch), fields.get("encoding_format") == "base64")
         vectors += part
         vectors.model = vectors.model or part.model

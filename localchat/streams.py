@@ -1,5 +1,8 @@
 """Streams: the events of one response, and the two ways to wait for events: blocking, and with asyncio.
 
+`EventIterator` makes events step by step, with coroutines. `BlockingEventIterator` runs them, and `AsyncEventIterator`
+awaits them. `BaseStream` makes the events of one response, and a ToolRun (agent/tool_run.py) those of several.
+
 A stream has no generator that refers to it: so a stream without references is deleted at once, and its connection is
 closed.
 """
@@ -35,14 +38,12 @@ class EventIterator(Generic[AnyEvent, Value]):
     """
 
     def __init__(self) -> None:
-        # The events that are made and not returned yet.
-        self._ready: deque[AnyEvent] = deque()
-        # Whether there are no others, because the last one was made, or because of an error.
-        self._is_done = False
-        self._failure: Exception | None = None
+        self._ready: deque[AnyEvent] = deque()  # The events that are made and not returned yet.
+        self._is_done = False  # Whether the last event was made.
+        self._failure: Exception | None = None  # The error of a step, after which none follows.
         self._is_advancing = False  # Whether a thread or task is in a step.
         self._is_closed = False
-        self._text_pieces: list[str] = []  # The pieces of the text so far.
+        self._text_pieces: list[str] = []  # The pieces of the text of the first choice in the events returned so far.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -58,6 +59,7 @@ class EventIterator(Generic[AnyEvent, Value]):
         raise NotImplementedError
 
     async def _step(self) -> None:
+        """Do the next step, and keep its error for every later read."""
         if self._is_advancing:
             raise RuntimeError("another thread or task reads these events")
         self._is_advancing = True
@@ -217,7 +219,10 @@ class AsyncText(AsyncIterator[str]):
 
 
 class BaseStream(EventIterator[StreamEvent, Value]):
-    """The response to one request: the bytes of its body go to a ResponseParser, which makes the events."""
+    """The response to one request: the bytes of its body go to a ResponseParser, which makes the events.
+
+    The steps are to send the request, to make the events of a payload, to read bytes, and to end the response.
+    """
 
     def __init__(self, call: Call, request: CompletionRequest) -> None:
         super().__init__()
@@ -225,12 +230,11 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         self._request = request
         self._parser = ResponseParser()
         self._has_head = False  # Whether the head of the response was received.
-        # The events of each payload of the last read, and the bytes of all reads.
-        self._payloads: Iterator[list[StreamEvent]] = iter(())
-        self._n_bytes = 0
-        self._cause: Exception | None = None  # The error that ended the body, if one did.
-        self._is_finishing = False  # Whether `_payloads` has the last events.
-        self._n_signs_of_life = 0  # Of the parser, at the last read.
+        self._payloads: Iterator[list[StreamEvent]] = iter(())  # The events of each payload of the last read.
+        self._n_bytes = 0  # Of the body, in all reads.
+        self._n_progress = 0  # That of the parser at the last read.
+        self._body_error: Exception | None = None  # The error that ended the body, if one did.
+        self._is_ending = False  # Whether `_payloads` has the last events.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -264,28 +268,34 @@ class BaseStream(EventIterator[StreamEvent, Value]):
     async def _advance(self) -> None:
         try:
             if not self._has_head:
-                await self._request.send(self._call)
-                self._parser = self._new_parser()
-                self._has_head = True
-                if self._call.warning:
-                    self._ready.extend(self._parser.warn(self._call.warning))
-                return
-            events = next(self._payloads, None)
-            if events is not None:
+                await self._send()
+            elif (events := next(self._payloads, None)) is not None:
                 self._ready.extend(events)
-            elif self._is_finishing:
+            elif self._is_ending:
                 self._is_done = True
                 self._call.release()
             elif self._parser.is_over:
-                if self._parser.has_end_mark:
-                    await self._call.drain()
-                self._payloads = self._parser.finish(self._cause)
-                self._is_finishing = True
+                await self._end()
             else:
                 await self._read()
         except BaseException as error:
             self._fail(error)
             raise
+
+    async def _send(self) -> None:
+        """Send the request, and receive the head of the response."""
+        await self._request.send(self._call)
+        self._parser = self._new_parser()
+        self._has_head = True
+        if self._call.warning:
+            self._ready.extend(self._parser.warn(self._call.warning))
+
+    async def _end(self) -> None:
+        """Begin with the last events, which the parser makes without further bytes."""
+        if self._parser.has_end_mark:
+            await self._call.drain()  # So that the connection can be used again.
+        self._payloads = self._parser.finish(self._body_error)
+        self._is_ending = True
 
     def _fail(self, error: BaseException) -> None:
         """Make the events of held text before an error, and give it the part received so far."""
@@ -297,6 +307,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         self._call.release()
 
     def _new_parser(self) -> ResponseParser:
+        """The parser of the response whose head was received."""
         request, secrets = self._request, self._call.secrets
 
         def read_value(reply: Reply[Any]) -> Any:
@@ -318,8 +329,8 @@ class BaseStream(EventIterator[StreamEvent, Value]):
     async def _read(self) -> None:
         """Read some bytes of the body and give them to the parser."""
         call, parser, data = self._call, self._parser, b""
-        if parser.n_signs_of_life > self._n_signs_of_life:
-            self._n_signs_of_life = parser.n_signs_of_life
+        if parser.n_progress > self._n_progress:
+            self._n_progress = parser.n_progress
             call.deadlines.restart(parser.has_output)
         call.deadlines.end_within(_AFTER_FINISH_S if parser.is_complete else None)
         is_end = False
@@ -329,9 +340,10 @@ class BaseStream(EventIterator[StreamEvent, Value]):
             call.check_size(self._n_bytes)
             is_end = not data and call.all_read
         except (IncompleteStream, TimedOut, ProtocolError) as error:
+            # After the last finish reason only usage and [DONE] are missing. The parser judges a body that was cut.
             if not isinstance(error, IncompleteStream) and not parser.is_complete:
                 raise
-            self._cause, is_end = error, True
+            self._body_error, is_end = error, True
         self._payloads = parser.feed(data, is_end)
 
 

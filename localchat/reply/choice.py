@@ -37,8 +37,9 @@ CUT_REASONS = ("length", "content_filter", "error")
 class OpenChoice:
     """The state of one choice while its response is received.
 
-    `take` adds an element of `choices`. The table `_READERS`, below the class, has a method for each field of a delta
-    or a message; a field without one, and a value that its method does not read, are kept for `Reply.raw`.
+    `take` adds an element of `choices`: a delta of a stream, or a complete message. The table `_READERS`, below the
+    class, has a method for each field of these; a field without one, and a value that its method does not read, are
+    kept for `Reply.raw`.
 
     Args:
         index: The index of the choice in the reply.
@@ -135,19 +136,20 @@ class OpenChoice:
         self._new_reasoning = ""
         for name, value in fields.items():
             if name not in _READERS:
-                self._keep(name, value)
+                self._keep_of_message(name, value)
         for name, read in _READERS.items():
             value = fields.get(name)
             if value is None:
                 self._content_is_null = self._content_is_null or (name == "content" and name in fields)
             elif not read(self, value, name):
-                self._keep(name, value)
+                self._keep_of_message(name, value)
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a field of the choice that is not read."""
+        """Keep a field of the element of `choices` that is not read."""
         self._unread.add(name, value)
 
-    def _keep(self, name: str, value: Any) -> None:
+    def _keep_of_message(self, name: str, value: Any) -> None:
+        """Keep a field of the delta or message that is not read."""
         if self._is_message and value is not None:  # It has the whole value, of which deltas had the pieces.
             self._unread_of_message.replace(name, value)
         else:
@@ -224,7 +226,7 @@ class OpenChoice:
                 if not self._read_text(piece, channel):
                     others = parts
         if others:
-            self._keep("content", others)
+            self._keep_of_message("content", others)
         return True
 
     def _read_annotations(self, value: Any, name: str) -> bool:
@@ -244,7 +246,7 @@ class OpenChoice:
         if self._read_text(unread.get("transcript"), "transcript"):
             del unread["transcript"]
         if unread:
-            self._keep("audio", unread)
+            self._keep_of_message("audio", unread)
         return True
 
     def _emit_sound(self, data: bytes) -> None:
@@ -263,7 +265,7 @@ class OpenChoice:
                 self._events += taken or []
                 unread += [element] if taken is None else []
         if unread:
-            self._keep("tool_calls", unread)
+            self._keep_of_message("tool_calls", unread)
         return isinstance(value, (list, dict))
 
     def _read_function_call(self, value: Any, name: str) -> bool:

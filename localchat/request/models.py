@@ -44,7 +44,7 @@ class Model(str):
 
 
 async def fetch_models(call: Call) -> list[Model]:
-    return parse_models(await call.fetch_json("list of models is", "GET", "models", None))
+    return parse_models(await call.fetch_json("GET", "models", None))
 
 
 async def default_model(call: Call) -> str | None:
