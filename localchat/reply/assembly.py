@@ -77,12 +77,12 @@ class Accumulator:
     @property
     def finished(self) -> bool:
         """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no text after it."""
-        return len(self._choices) >= self._n and all(choice.has_finished for choice in self._choices.values())
+        return len(self._choices) >= self._n and all(choice.finish_reason.is_last for choice in self._choices.values())
 
     @property
     def complete(self) -> bool:
         """Whether all requested choices are complete: each has a known finish reason, and no text after it."""
-        return self.finished and all(choice.reason() != "unknown" for choice in self._choices.values())
+        return self.finished and all(choice.finish_reason.name != "unknown" for choice in self._choices.values())
 
     def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
@@ -102,7 +102,8 @@ class Accumulator:
             if isinstance(choice, dict):
                 state = self._choice(choice, position)
                 events += state.take(choice, payload)
-                if choice.get("finish_reason") and state.has_finished and state.reason() == "error":
+                reason = state.finish_reason
+                if choice.get("finish_reason") and reason.is_last and reason.name == "error":
                     failed = state
             else:
                 self._unread_choices.append(choice)
@@ -175,7 +176,7 @@ class Accumulator:
             raise IncompleteStream(self._cut_message(), partial=self.reply())
         for choice in self._sorted():
             if choice.lacks_calls:  # A run would take the response for the final one.
-                reason = f"the server ended the response with the finish reason {choice.reason_raw!r}"
+                reason = f"the server ended the response with the finish reason {choice.finish_reason.raw!r}"
                 raise ProtocolError(f"{reason}, and sent no call", partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if len(self._choices) < self._n:
@@ -221,7 +222,7 @@ class Accumulator:
         if not self._choices:
             return "the response ended before its first choice"
         n_chars = sum(choice.text.n_characters for choice in self._choices.values())
-        reasons = [repr(choice.reason_raw) for choice in self._sorted() if choice.reason_raw]
+        reasons = [repr(choice.finish_reason.raw) for choice in self._sorted() if choice.finish_reason.raw]
         end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
@@ -231,8 +232,8 @@ def _error_event(chunk: Json, error: Any, failed: OpenChoice | None) -> ErrorEve
     if failed is None or error is not None:
         body = chunk if error is chunk else {**chunk, "error": error}
         return replace(parse_error(body), raw=chunk)
-    message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
-    return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
+    message = f"the server ended the response with the finish reason {failed.finish_reason.raw!r}"
+    return ErrorEvent(message, code=failed.finish_reason.raw, choice_index=failed.index, raw=chunk)
 
 
 def is_complete_response(payload: Json) -> bool:

@@ -1,44 +1,13 @@
-"""The JSON of OpenAI's API, with the variants that other servers send: finish reasons and usage. No I/O."""
+"""The JSON of OpenAI's API, with the variants that other servers send: numbers, lists, usage. No I/O."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from ..events import Usage
 
 Json = dict[str, Any]
-
-# Finish reasons of servers, each with the client's name for it. Only letters are compared, in lower case.
-_KNOWN_REASONS = {
-    "stop": "stop",
-    "endturn": "stop",
-    "stopsequence": "stop",
-    "eos": "stop",
-    "eostoken": "stop",
-    "eom": "stop",
-    "complete": "stop",
-    "completed": "stop",
-    "load": "stop",
-    "unload": "stop",
-    "toolcalls": "tool_calls",
-    "toolcall": "tool_calls",
-    "tooluse": "tool_calls",
-    "functioncall": "tool_calls",
-    "compaction": "length",
-    "pauseturn": "length",
-    "repetition": "length",
-    "toomanytoolcalls": "length",
-    "spii": "content_filter",
-}
-# Patterns of the other finish reasons that say that the text was cut, each with the client's name. The first that
-# matches decides.
-_CUT_PATTERNS = {
-    "content_filter": re.compile("filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic"),
-    "error": re.compile("error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota"),
-    "length": re.compile("length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial"),
-}
 
 # The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
 _INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
@@ -56,14 +25,6 @@ def dump(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:  # JSON can be parsed at a depth at which it cannot be written.
         return "JSON that is nested too deeply"
-
-
-def normal_reason(raw: str) -> str | None:
-    """The client's name for a finish reason of a server; None if it is unknown."""
-    letters = re.sub("[^a-z]", "", raw.lower())
-    if letters in _KNOWN_REASONS:
-        return _KNOWN_REASONS[letters]
-    return next((reason for reason, pattern in _CUT_PATTERNS.items() if pattern.search(letters)), None)
 
 
 def find_usage(chunk: Json) -> Usage | None:

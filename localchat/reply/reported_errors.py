@@ -8,7 +8,8 @@ from typing import Any
 
 from ..errors import excerpt
 from ..events import ErrorEvent
-from .payloads import Json, as_list, dump, non_blank, normal_reason
+from .finish_reason import normal_reason
+from .payloads import Json, as_list, dump, non_blank
 
 # The names under which servers report an error, in lower case, without underscores: `error`, `errors`, `error_msg`,
 # `errCode`, `exception`. `base_resp` is MiniMax's status.

@@ -12,8 +12,8 @@ import pytest
 from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
+from localchat.reply.finish_reason import normal_reason
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import normal_reason
 from localchat.reply.reported_errors import parse_error
 from localchat.reply.response import ResponseParser
 from localchat.request.completion import CompletionRequest
