@@ -30,9 +30,9 @@ _KNOWN_REASONS = {
 # Patterns of the other finish reasons that say that the text was cut, each with the client's name. The first that
 # matches decides.
 _CUT_PATTERNS = {
-    "content_filter": re.compile("filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic"),
-    "error": re.compile("error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota"),
-    "length": re.compile("length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial"),
+    "content_filter": "filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic",
+    "error": "error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota",
+    "length": "length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial",
 }
 
 # The finish reasons that say that the text is not complete. The calls of such a choice must not be run.
@@ -44,7 +44,7 @@ def normal_reason(raw: str) -> str | None:
     letters = re.sub("[^a-z]", "", raw.lower())
     if letters in _KNOWN_REASONS:
         return _KNOWN_REASONS[letters]
-    return next((reason for reason, pattern in _CUT_PATTERNS.items() if pattern.search(letters)), None)
+    return next((reason for reason, pattern in _CUT_PATTERNS.items() if re.search(pattern, letters)), None)
 
 
 class FinishReason:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
 from ..reply.payloads import Json
@@ -88,7 +88,7 @@ class CompletionRequest(RequestArguments):
         if body["stream"] and stream_options:
             body["stream_options"] = stream_options
         for name in self._settings.server.refused_fields:
-            _REFUSABLE[name].remove(body)
+            _REFUSABLE[name](body)
         return body
 
     async def send(self, call: Call) -> None:
@@ -141,24 +141,19 @@ def _remove_tool_names(body: Json) -> bool:
     return bool(messages)
 
 
-class _Refusable(NamedTuple):
-    """A field that some servers need, or that is of use, and that strict servers refuse."""
-
-    remove: Callable[[Json], bool]  # Removes the field from a body, and returns whether the body had it.
-    named: re.Pattern[str]  # Matches an error that names the field.
-
-
-_REFUSABLE = {
-    "stream_options": _Refusable(_remove_stream_options, re.compile("stream_options")),
+# The fields that some servers need or that are of use, and that strict servers refuse: the name that is in their error,
+# and a function that removes the field from a body and returns whether the body had it.
+_REFUSABLE: dict[str, Callable[[Json], bool]] = {
+    "stream_options": _remove_stream_options,
     # The names of tools in their results: a run adds them for the templates of local servers. OpenAI's have none.
-    "name": _Refusable(_remove_tool_names, re.compile(r"\bname\b")),
+    "name": _remove_tool_names,
 }
 
 
 def _drop_refused(body: Json, error: StatusError) -> str | None:
-    """Remove the field that an error names from the body, and return its key in `_REFUSABLE`; None if there is none."""
-    for name, field in _REFUSABLE.items():
-        if field.named.search(error.body) and field.remove(body):
+    """Remove the field that an error names from the body, and return its name. None: there is no such field."""
+    for name, remove in _REFUSABLE.items():
+        if re.search(rf"\b{name}\b", error.body) and remove(body):
             return name
     return None
 
