@@ -70,11 +70,11 @@ class OpenChoice:
         self._calls = ToolCalls(index, self._warn, tool_names)
         # Calls in the old field `function_call`, used only without `tool_calls`: some servers send a call in both.
         self._legacy_calls = ToolCalls(index, self._warn, tool_names)
-        self._finished_calls: tuple[ToolCall, ...] | None = None
+        self._finished_calls: tuple[ToolCall, ...] | None = None  # The complete calls; None before `close`.
         self._annotations: dict[str, Any] = {}  # By their JSON.
         self.logprobs: list[Any] = []
         self.finish_reason = FinishReason(self._warn)
-        self._stop_reason: Any = None
+        self._stop_reason: Any = None  # The stop string or token that ended the text.
 
     def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
         """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
@@ -85,7 +85,7 @@ class OpenChoice:
         else:
             self._unread.add("delta", delta)
         if "message" in choice or "text" in choice:
-            self._take_whole_text(choice.get("message"), choice.get("text"), delta)
+            self._take_whole_text(choice.get("message"), choice.get("text"), delta if isinstance(delta, dict) else {})
         if self._events and self.finish_reason.raw is not None:
             self.finish_reason.is_followed = True
         if choice.get("logprobs") is not None:
@@ -98,21 +98,23 @@ class OpenChoice:
         return self._take_events()
 
     def _take_events(self) -> list[StreamEvent]:
+        """Remove and return the new events."""
         events = self._events.copy()
         self._events.clear()
         self._raw = self.text.raw = None
         return events
 
-    def _take_whole_text(self, message: Any, text: Any, delta: Any) -> None:
-        """Add a complete message, or a text of /completions, which may stand beside a delta with the same fields."""
-        beside = delta if isinstance(delta, dict) else {}
+    def _take_whole_text(self, message: Any, text: Any, delta: Json) -> None:
+        """Add a complete message, or a text of /completions. Each may stand beside a delta with the same fields."""
+        known = delta
         if isinstance(message, dict):
-            self._take_message({name: value for name, value in message.items() if (name, value) not in beside.items()})
+            self._take_message({name: value for name, value in message.items() if (name, value) not in delta.items()})
+            known = {**delta, **message}
         else:
             self._unread.add("message", message)
-        if isinstance(text, str) and not beside and not isinstance(message, dict):
+        if isinstance(text, str) and not known:
             self.text.add("content", text)
-        elif text != {**beside, **(message if isinstance(message, dict) else {})}.get("content"):
+        elif text != known.get("content"):
             self._unread.add("text", text)
 
     def _take_delta(self, delta: Json) -> None:
@@ -314,6 +316,7 @@ class OpenChoice:
         return [*self._take_events(), *calls]
 
     def _current_calls(self, warn: Callable[[str], object] = lambda text: None) -> list[ToolCall]:
+        """The calls so far, whose arguments may be incomplete."""
         return (self._calls or self._legacy_calls).finish(self.finish_reason.is_cut, warn)
 
     @property
