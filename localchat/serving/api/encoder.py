@@ -180,7 +180,7 @@ class ChoicesEncoder(Encoder[R]):
         super().__init__(head, request, usage)
         # Whether chunks of text differ in nothing but their text. If so: the JSON before and after the text, by the
         # index of the choice and the kind of text.
-        counts = request.continuous_usage or request.timings_per_token
+        counts = request.continuous_usage_stats or request.timings_per_token
         self._is_plain = not (counts or request.return_token_ids or request.params.top_logprobs is not None)
         self._frames: dict[tuple[int, str], list[str]] = {}
 
@@ -235,7 +235,7 @@ class ChoicesEncoder(Encoder[R]):
         """The usage and timings so far, as the request asks for them. `usage` is null if only the last chunk has it."""
         request, counts = self.request, dict[str, Any]()
         if request.include_usage:
-            counts["usage"] = (usage or self.usage()).body() if request.continuous_usage else None
+            counts["usage"] = (usage or self.usage()).body() if request.continuous_usage_stats else None
         if request.timings_per_token:
             counts["timings"] = (usage or self.usage()).timings()
         return counts

@@ -49,7 +49,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
         attachments=tuple(body.attachments),
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),
-        template_vars=parts.without_nulls(variables),
+        chat_template_kwargs=parts.without_nulls(variables),
         reasoning_budget=thinking.integer("budget_tokens", 0),
         continue_final_message=ends_in_prefill(messages),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),

@@ -57,13 +57,15 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     if prompt and (is_raw or suffix):
         if images:
             raise field_error("images", "is not supported with 'raw' or 'suffix': send a plain prompt")
-        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **_common(body))
+        return CompletionRequest(
+            prompt=(prompt,), suffix=suffix or None, add_special_tokens=not is_raw, **_common(body)
+        )
     messages = {"system": system, "user": images + prompt} if images + prompt else {}
     return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
 
 
 def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
-    more.update(template_vars=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages))
+    more.update(chat_template_kwargs=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages))
     return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **more)
 
 
@@ -81,7 +83,7 @@ def _common(body: Fields) -> dict[str, Any]:
         "params": params,
         "response_format": _response_format(body),
         "stream": body.boolean("stream") is not False,
-        "keep_alive_s": read_keep_alive(body),
+        "keep_alive": read_keep_alive(body),
     }
 
 
@@ -190,7 +192,7 @@ class OllamaEncoder(Encoder[TextRequest]):
     def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
         end, request = self.choices[0].end, self.request
         if not asks_for_text(request):
-            loaded = "unload" if request.keep_alive_s == 0 else "load"
+            loaded = "unload" if request.keep_alive == 0 else "load"
             return {**self._object(fields), "done": True, "done_reason": loaded}
         reason = "length" if end is not None and end.reason == "length" else "stop"
         return {**self._object(fields), "done": True, "done_reason": reason, **counts(self.usage())}
@@ -241,8 +243,8 @@ def time_text(seconds: float) -> str:
 def parse_embed(body: Fields, field: str = "input", most: int = MAX_INPUTS) -> EmbeddingsRequest:
     """The request in a body of /api/embed, or of the older /api/embeddings with one text in `prompt`."""
     body.ignore(("options",))
-    truncates = body.boolean("truncate") is not False
-    return read_embeddings(body, field, most, truncates=truncates, keep_alive_s=read_keep_alive(body))
+    truncate = body.boolean("truncate") is not False
+    return read_embeddings(body, field, most, truncate=truncate, keep_alive=read_keep_alive(body))
 
 
 parse_old_embed = partial(parse_embed, field="prompt", most=1)

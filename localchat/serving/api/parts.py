@@ -195,7 +195,7 @@ def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tool
             raise field_error(field, f"names {show(name)}; 'tools' offers {show([*offered])}")
     return {
         "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
-        "tool_choice": mode if offered else "none", "allowed": tuple(names),
+        "tool_choice": mode if offered else "none", "allowed_tools": tuple(names),
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest
 from . import parts
-from .chat import reasoning_budget, template_vars
+from .chat import chat_template_kwargs, reasoning_budget
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
 from .response_store import Item, ResponseStore
 
@@ -47,8 +47,8 @@ class ResponsesRequest(ChatRequest):
     calls: Mapping[str, Item] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # Fields of the response that repeat the request's.
     items: tuple[Item, ...] = ()  # The items of the earlier response and of `input`.
-    includes_encrypted: bool = False  # Add `encrypted_content` to reasoning items.
-    summarises: bool = False  # Return reasoning as a summary, for clients that show only summaries.
+    include: tuple[str, ...] = ()  # Fields to add to items, such as `_ENCRYPTED`.
+    summary: str | None = None  # If set, reasoning is returned as a summary, for clients that show only summaries.
     store: ResponseStore | None = None  # The store for the response; None: do not store it.
 
 
@@ -74,7 +74,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         response_format=parts.read_format_object(body.object_or_empty("text").object("format")),
-        template_vars=template_vars(body, reasoning.text("effort")),
+        chat_template_kwargs=chat_template_kwargs(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
         stream=body.boolean("stream") or False,
@@ -83,8 +83,8 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         settings=_settings(body, reasoning),
         items=tuple(dict(item.raw) for item in given),
         store=None if body.boolean("store") is False else store,
-        includes_encrypted=_ENCRYPTED in include,
-        summarises=reasoning.choice("summary", ("auto", "concise", "detailed")) is not None,
+        include=tuple(include),
+        summary=reasoning.choice("summary", ("auto", "concise", "detailed")),
     )
 
 
@@ -342,7 +342,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         if block.kind == CONTENT:
             return {**item, "role": "assistant", "content": content}
         item.update({"summary": content} if names is _SUMMARY else {"summary": [], "content": content})
-        if self.request.includes_encrypted and status != "in_progress":
+        if _ENCRYPTED in self.request.include and status != "in_progress":
             item["encrypted_content"] = _REASONING_MARK + text
         return item
 
@@ -359,7 +359,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         if block.kind == CONTENT:
             return _MESSAGE
         if block.kind == REASONING:
-            return _SUMMARY if self.request.summarises else _REASONING
+            return _SUMMARY if self.request.summary else _REASONING
         return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
 
     def _called(self, block: Block) -> Item:

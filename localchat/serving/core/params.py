@@ -131,9 +131,9 @@ def _bias(pair: Any, path: str) -> Bias:
     return token, float(bias)
 
 
-def _max_completion_s(body: Fields, name: str) -> float | None:
-    milliseconds = body.number("t_max_predict_ms", -1)
-    return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
+def _milliseconds(body: Fields, name: str) -> float | None:
+    value = body.number(name, -1)
+    return value if value and value > 0 else None
 
 
 def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
@@ -156,9 +156,9 @@ def _lora(body: Fields, name: str) -> tuple[tuple[int, float], ...] | None:
     return tuple(found.items())
 
 
-def _n_prompt_kept(body: Fields, name: str) -> int:
+def _n_kept(body: Fields, name: str) -> int:
     # -1 means the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
-    return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
+    return max(body.integer(name, -1) or 0, 0)
 
 
 @dataclass(frozen=True)
@@ -229,12 +229,12 @@ class GenerationParams:
     top_logprobs: int | None = None  # Return log probabilities of each token and so many likeliest; None is off.
     # Compute log probabilities after all samplers of the chain. False: from the logits of the model.
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
-    # Seconds after the first token, after which the output ends at the next new line; None is off.
-    max_completion_s: float | None = _read_by(_max_completion_s, None)
+    # Milliseconds after the first token, after which the output ends at the next new line; None is off.
+    t_max_predict_ms: float | None = _read_by(_milliseconds, None)
     # The adapters, by their ids, with their scales; None: those of the model that the request names.
     lora: tuple[tuple[int, float], ...] | None = _read_by(_lora, None)
     cache_prompt: bool = _read_by(Fields.boolean, True)  # Whether the cells of cached prefixes are reused.
-    n_prompt_kept: int = _read_by(_n_prompt_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
+    truncate_prompt_tokens: int = _read_by(_n_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
 
 
 # The numbers of SamplingParams by name.

@@ -72,7 +72,7 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
 
 def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> ReasoningStart:
     """`reasoning`, but closed if it is possible and the request or the template rules it out."""
-    is_off = request.template_vars.get("enable_thinking") is False
+    is_off = request.chat_template_kwargs.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
     return "closed" if reasoning == "possible" and is_impossible else reasoning
 
@@ -281,7 +281,7 @@ def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> Non
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
-        field = "response_prefix" if request.prefix else "messages"
+        field = "response_prefix" if request.response_prefix else "messages"
         raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
     places: dict[str, str] = {}
     for tool, path in tools:
