@@ -38,10 +38,10 @@ class ChannelParser(OutputParser):
                 yield from self._message(header)
                 continue
             # Text without a header is content, or a call that is the whole output.
-            self._emit(cursor.end_record())
+            self._emit_content(cursor.end_record())
             yield from self._sole_call()
-            self._emit((yield from cursor.read_one_of(START)) or "")
-            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit, holds_space=False)
+            self._emit_content((yield from cursor.read_one_of(START)) or "")
+            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit_content, holds_space=False)
             yield from cursor.read_one_of(*self._dialect.also_dropped)
 
     def _header(self) -> Reader[str | None]:
@@ -62,33 +62,35 @@ class ChannelParser(OutputParser):
                 if not self._openers:
                     yield from read_arguments(self._cursor, self._calls, name, *ends)
                     return
-                if (yield from self._any_call(None)):
+                if (yield from self._call_in(self._dialect.formats)):
                     yield from self._cursor.read_end(*ends)
                     return
         is_reasoning = self._dialect.is_reasoning(header)
         # The header is text if the recipient is a tool that is not offered, or if no call follows.
         shows_header = name != "user" and not is_reasoning
         if shows_header:
-            self._emit(raw)
+            self._emit_content(raw)
         markers = Markers(*self._dialect.dropped)
         end: str | None
-        if name != "user" or is_reasoning:
-            end = yield from self._part(markers, is_reasoning=is_reasoning, holds_space=False)
+        if is_reasoning:
+            end = yield from self._reasoning_text(holds_space=False)
+        elif name != "user":
+            end = yield from self._text(markers, holds_space=False)
         elif self._is_constrained:
             # Text of a response format extends to the end of the output, and may contain the texts of markers.
-            end = yield from self._cursor.emit_until(Markers(), self._emit)
+            end = yield from self._cursor.emit_until(Markers(), self._emit_content)
         else:
             # Calls have recipients of their own. In a text for the user, only its beginning can be a call.
             yield from self._sole_call()
             if self._openers:
-                yield from self._any_call(None)
-            end = yield from self._cursor.emit_until(markers, self._emit, holds_space=False)
+                yield from self._call_in(self._dialect.formats)
+            end = yield from self._cursor.emit_until(markers, self._emit_content, holds_space=False)
         if end in self._openers:
             yield from self._cursor.read_end(*ends)
         elif end and end in ends:
             self._cursor.take(len(end))
             if shows_header:
-                self._emit(end)
+                self._emit_content(end)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     n = request.params.n
 
     def new_parser() -> OutputParser:
-        parser = OutputParser(
+        parser = template.dialect.parser(
             template.dialect,
             tools=request.callable_tools,
             prompt_end=prompt_end,
@@ -188,11 +188,8 @@ def reasoning_budget(
     message = model.reasoning_message if message is None else message
     return ReasoningBudget(
         n_tokens,
-        dialect.reasoning.start,
-        tuple(end for end in dialect.reasoning_ends if request.callable_tools or end not in dialect.openers),
+        dialect.reasoning_markers(is_open=reasoning == "open", has_tools=bool(request.callable_tools)),
         closing=((message, False), (dialect.reasoning.end, True)),
-        is_open=reasoning == "open",
-        opens_anywhere=dialect.reasons_anywhere,
     )
 
 
