@@ -21,10 +21,10 @@ from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
 from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
-from ...schema.compiler import error_in, is_empty
-from ...schema.enforce import MAX_PATTERN_CHARS, json_rule, loosened, refusal
+from ...schema.compiler import error_in, is_empty, json_rule
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from ...schema.prepare import prepared
+from ...schema.refuse import MAX_PATTERN_CHARS, loosened, refusal
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart

@@ -1,7 +1,7 @@
 """Call formats: the texts around the parts of tool calls, as data.
 
-The parser, the grammar of calls and the writer of earlier calls read the same records. A call of `weather` in the format
-of Kimi K2, with the field of `CallFormat` that has each piece:
+The parser, the grammar of calls and the writer of earlier calls read the same records. A call of `weather` in the
+format of Kimi K2, with the field of `CallFormat` that has each piece:
 
     <|tool_calls_section_begin|>     begin: before all calls
     <|tool_call_begin|>              call_begin: before each call
