@@ -1,8 +1,16 @@
-"""Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
+r"""Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
 
 A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
 free up to the marker of a tool call, which also ends reasoning. Tool calls have the format of the model family, except
 arguments that it cannot enforce (argument_rules.py).
+
+The grammar of one or more calls of `now`, which has no arguments, in the format of Hermes:
+
+    start: (T_1 rule_2 T_0) (T_3 rule_2 T_0)*
+    T_0: /\}\n<\/tool_call>/                              what follows the arguments: `CallFormat.call_tail`
+    T_1: /<tool_call>\n\{"name": "now", "arguments": /    what precedes them: `section_begin` and `call_head`
+    rule_2: %json {"type": "object", ...}                the arguments, by their schema
+    T_3: /\n{0,2}<tool_call>\n\{"name": "now", ... /      what precedes them in a later call: `between_calls`
 
 llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme.
 """

@@ -90,7 +90,7 @@ def _systems_at_start(messages: Iterable[Mapping[str, Any]]) -> Messages:
             groups[0].append(message)
         else:
             groups.append([{**message, "role": "user"} if is_system and groups else message])
-    return list(map(_one_message, groups))
+    return list(map(joined_message, groups))
 
 
 def _joined(messages: Messages) -> Messages:
@@ -105,7 +105,7 @@ def _joined(messages: Messages) -> Messages:
             groups[-1].append(message)
         else:
             groups.append([message])
-    return list(map(_one_message, groups))
+    return list(map(joined_message, groups))
 
 
 def _from_user(messages: Messages) -> Messages:
@@ -117,7 +117,7 @@ def _from_user(messages: Messages) -> Messages:
     return [*messages[:n_systems], {"role": "user", "content": ""}, *after]
 
 
-def _one_message(messages: Messages) -> Mapping[str, Any]:
+def joined_message(messages: Messages) -> Mapping[str, Any]:
     """The first message, with the texts of the others after its own, separated by blank lines."""
     if len(messages) == 1:
         return messages[0]

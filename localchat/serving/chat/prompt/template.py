@@ -143,7 +143,7 @@ class ChatTemplate:
     def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.marked(value) for name, value in variables.items()}
 
-    def _adapted(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> list[dict[str, Any]]:
+    def _adapted(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> Messages:
         return adapt_messages(messages, tools, capabilities, self.dialect.calls[0].written)
 
     def _rendered(self, variables: Mapping[str, Any], deadline: float) -> str:
