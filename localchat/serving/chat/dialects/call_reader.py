@@ -68,7 +68,7 @@ def _head(cursor: Cursor, text: Text, calls: Calls) -> Reader[tuple[str, str]]:
 
 
 def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
-    """Read calls that are objects or Python, and may be the items of a list: `{"name": "f"}; ...` or `[f(a=1), g()]`."""
+    """Read calls that are objects or Python, `{"name": "f"}` or `f(a=1)`, and may be the items of a list."""
     yield from _head(cursor, text_of(format.begin, " ", format.call_begin), calls)
     is_list = (yield from cursor.read_one_of("[")) is not None
     n_before = calls.n_begun
