@@ -95,15 +95,15 @@ def chat_template_kwargs(body: Fields, effort: str | None) -> dict[str, Any]:
     """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
-        given = body.object_or_empty(name)
-        given.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
-        variables.update(given.raw)
-    own = {
+        kwargs = body.object_or_empty(name)
+        kwargs.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
+        variables.update(kwargs.raw)
+    separate = {
         "enable_thinking": first_given([body.boolean("enable_thinking"), False if effort == "none" else None]),
         "reasoning_effort": effort,
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
-    return {**variables, **parts.without_nulls(own)}
+    return {**variables, **parts.without_nulls(separate)}
 
 
 def reasoning_budget(body: Fields) -> int | None:
@@ -142,7 +142,7 @@ def _message(message: Fields) -> Iterator[dict[str, Any]]:
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
-    calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
+    calls = [call for listed in message.objects("tool_calls") for call in _tool_calls(listed)]
     older = message.object("function_call")
     if older is not None and not calls:
         calls = [_called(None, older)]

@@ -56,7 +56,7 @@ def parse_infill(body: Fields) -> CompletionRequest:
         prompt=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
-        input_extra=tuple((one.text("filename") or "file", one.given_text("text")) for one in files),
+        input_extra=tuple((file.text("filename") or "file", file.given_text("text")) for file in files),
         begun=body.text("prompt") or "",
         **_read_native(body, 1),
     )
@@ -161,11 +161,11 @@ class NativeEncoder(Encoder[CompletionRequest]):
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
         end, usage = choice.end or OutputEnd("stop"), self.usage(choice.index)
-        given = self.request.prompt[choice.index // self.request.params.n]
+        prompt = self.request.prompt[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
             "stop": True, "model": self.head.model, "generation_settings": dict(self.request.params.sampling),
-            "prompt": given if isinstance(given, str) else list(given),
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",

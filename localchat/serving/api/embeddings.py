@@ -29,12 +29,12 @@ def parse_embeddings(body: Fields) -> EmbeddingsRequest:
     return read_embeddings(body, encoding_format=body.choice("encoding_format", ("float", "base64")) or "float")
 
 
-def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, **more: Any) -> EmbeddingsRequest:
+def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, **options: Any) -> EmbeddingsRequest:
     """The request with the inputs in a field: at most `most`, and none of them empty."""
     inputs = read_inputs(body, name, most)
     if "" in inputs:
         raise field_error(name, "has an empty text, which has no embedding")
-    return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **more)
+    return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **options)
 
 
 def embeddings_body(model: str, request: EmbeddingsRequest, vectors: Vectors, n_tokens: int) -> dict[str, Any]:

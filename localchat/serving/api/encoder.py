@@ -254,10 +254,10 @@ def logprob_entry(
     """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
     shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
 
-    def entry(one: events.OutputToken) -> dict[str, Any]:
-        text = f"token_id:{one.id}" if as_ids else one.piece.decode("utf-8", "replace")
-        value = {"prob": math.exp(one.logprob or 0.0)} if after_sampling else {"logprob": floored(one.logprob)}
-        return {**({"id": one.id} if with_id else {}), "token": text, **value, "bytes": list(one.piece)}
+    def entry(shown: events.OutputToken) -> dict[str, Any]:
+        text = f"token_id:{shown.id}" if as_ids else shown.piece.decode("utf-8", "replace")
+        value = {"prob": math.exp(shown.logprob or 0.0)} if after_sampling else {"logprob": floored(shown.logprob)}
+        return {**({"id": shown.id} if with_id else {}), "token": text, **value, "bytes": list(shown.piece)}
 
     return {**entry(token), "top_probs" if after_sampling else "top_logprobs": [*map(entry, token.top)]}
 

@@ -106,8 +106,8 @@ def _assistant(message: Fields) -> dict[str, Any]:
             reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
             content += parts.part_text(block, is_replayed=True)
-    more = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
-    return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **more})
+    others = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
+    return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,7 @@ class Number:
     def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
         # All names are validated; the field's own name takes precedence.
-        return first_given([read(given, self.low, self.high) for given in (name, *self.aliases)])
+        return first_given([read(alias, self.low, self.high) for alias in (name, *self.aliases)])
 
 
 def _float(default: float, low: float, high: float, *aliases: str) -> Any:
@@ -72,10 +72,10 @@ Bias = tuple[Union[int, str], float]
 def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
     if body.get(name) is None:
         return None
-    given = body.items(name, "samplers")
-    if not all(isinstance(item, str) and item in _NAMES for item in given):
+    listed = body.items(name, "samplers")
+    if not all(isinstance(item, str) and item in _NAMES for item in listed):
         body.refuse(name, f"a list of {', '.join(dict.fromkeys(_NAMES.values()))}")
-    chosen = [_NAMES[item] for item in given]
+    chosen = [_NAMES[item] for item in listed]
     if len(set(chosen)) < len(chosen):
         body.refuse(name, "a list without repetitions")
     return tuple(sampler for sampler in chosen if sampler != _LAST_SAMPLER)
@@ -147,13 +147,13 @@ def _lora(body: Fields, name: str) -> tuple[tuple[int, float], ...] | None:
     """llama.cpp's list of adapters, by their ids, with their scales. Those that are not in it have the scale 0."""
     if body.get(name) is None:
         return None
-    found: dict[int, float] = {}
+    scales: dict[int, float] = {}
     for adapter in body.objects(name):
         id, scale = adapter.integer("id", 0, _INT32), adapter.number("scale", -_MAX_SCALE, _MAX_SCALE)
         if id is None or scale is None:
             adapter.refuse("id" if id is None else "scale", "a number")
-        found[id] = scale
-    return tuple(found.items())
+        scales[id] = scale
+    return tuple(scales.items())
 
 
 def _n_kept(body: Fields, name: str) -> int:
@@ -239,7 +239,9 @@ class GenerationParams:
 
 # The numbers of SamplingParams by name.
 NUMBERS: Mapping[str, Number] = {
-    one.name: one.metadata["read"] for one in fields(SamplingParams) if isinstance(one.metadata.get("read"), Number)
+    declared.name: declared.metadata["read"]
+    for declared in fields(SamplingParams)
+    if isinstance(declared.metadata.get("read"), Number)
 }
 
 
@@ -310,11 +312,11 @@ def parse_default(text: str) -> dict[str, Any]:
 
 def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
     """The length limit; -1 means no limit."""
-    given = {name: body.integer(name) for name in names}
-    for name, value in given.items():
+    lengths = {name: body.integer(name) for name in names}
+    for name, value in lengths.items():
         if value is not None and value != -1 and value < least:
             body.refuse(name, f"an integer of at least {least}, or -1 for no limit")
-    first = first_given(given.values())
+    first = first_given(lengths.values())
     return None if first == -1 else first
 
 
