@@ -23,19 +23,17 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
     """
     # As it is: most templates, for most conversations.
     yield messages, capabilities
-    # One system message, at the start: Qwen 3.5, which refuses a later one; Llama 2, which leaves it out.
+    # One system message, at the start: Qwen 3.5 refuses a later one. No text beside calls: Llama 3.1 leaves it out.
     simple = _systems_at_start(_split_calls(messages))
     yield simple, capabilities
-    # The user and the assistant in turn, with calls and results between them: Mistral Nemo.
+    # No two texts of one role in a row: Mistral Nemo refuses them.
     joined = _joined(simple)
     yield joined, capabilities
-    # Only the user and the assistant, in turn; calls and results are texts: Gemma 2.
+    # The user first, then the assistant in turn; calls and results are texts: Gemma 2 refuses other conversations.
     text_only = capabilities._replace(shows_calls=False, shows_results=False, one_call=False)
     in_turns = _from_user(joined)
     yield in_turns, text_only
-    # The same without a system message, which becomes a text of the user.
-    yield in_turns, text_only._replace(has_system_role=False)
-    # The same with the tools as a text, for a template that fails on tools of this request.
+    # The system message and the tools are texts, too: Command R+ leaves out a text beside calls otherwise.
     yield in_turns, text_only._replace(has_system_role=False, shows_tools=False)
 
 
