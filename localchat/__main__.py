@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .client import Client
 from .terminal.console import OK, USAGE, printable, report, run_command, run_program
-from .terminal.printer import waiting
+from .terminal.printer import notice_of_waiting
 from .terminal.session import Session, prompt_text
 from .transport.timeouts import DEFAULT_TIMEOUT
 
@@ -50,7 +50,7 @@ def _run(parser: ArgumentParser, arguments: Namespace) -> int:
         parser.error(str(error))
     with client:
         if arguments.models:
-            with waiting(client):
+            with notice_of_waiting(client):
                 names = "\n".join(client.models())
             print(printable(names, sys.stdout))
             return OK

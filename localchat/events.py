@@ -184,23 +184,22 @@ class ToolCall(Record):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Logprobs(Record):
+class _Items(Record):
+    items: tuple[Any, ...]
+    choice_index: int = 0
+    raw: Any = field(default=None, compare=False, repr=False)
+
+
+class Logprobs(_Items):
     """Log probabilities of tokens: a dict {token, logprob, bytes, top_logprobs} for each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
-    items: tuple[Any, ...]
-    choice_index: int = 0
-    raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Annotations(Record):
+class Annotations(_Items):
     """Annotations of the text, such as the sources that it cites: a dict for each, as the server sent it."""
 
     type: ClassVar[Literal["annotations"]] = "annotations"
-    items: tuple[Any, ...]
-    choice_index: int = 0
-    raw: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

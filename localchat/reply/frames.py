@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..errors import ProtocolError, cut
+from ..errors import ProtocolError, excerpt
 from ..sse import BOM, ServerSentEvent, SSEDecoder, SSEError, is_damaged
 from .payloads import Json
 
@@ -35,7 +35,7 @@ class Frames:
     @property
     def head(self) -> str:
         """The beginning of the body, for messages."""
-        return cut(self._head.decode("utf-8", "replace"))
+        return excerpt(self._head.decode("utf-8", "replace"))
 
     @property
     def was_damaged(self) -> bool:
@@ -144,5 +144,5 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
     if isinstance(payload, dict):
         return payload if event == "message" or "choices" in payload or "error" in payload else None
     if event == "message":
-        raise ProtocolError(f"the server sent {wrong}: {cut(text)}", head=cut(text))
+        raise ProtocolError(f"the server sent {wrong}: {excerpt(text)}", head=excerpt(text))
     return None

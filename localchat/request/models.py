@@ -44,7 +44,7 @@ class Model(str):
 
 
 async def fetch_models(call: Call) -> list[Model]:
-    return parse_models(await call.fetch_json("list of models is", "GET", "models", None))
+    return parse_models(await call.fetch_json("GET", "models", None))
 
 
 async def default_model(call: Call) -> str | None:
@@ -83,8 +83,11 @@ def choose_model(models: Sequence[str]) -> str | None:
     """The only model, or the only loaded one; None if there is none. Raises ModelNotNamed if there are several."""
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
-    if len(names) > 1 and len(loaded) != 1:
-        others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        shown = ", ".join(names[:_SHOWN_NAMES]) + others
-        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
-    return (loaded or names or [None])[0]
+    for candidates in (loaded, names):
+        if len(candidates) == 1:
+            return candidates[0]
+    if not names:
+        return None
+    others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    shown = ", ".join(names[:_SHOWN_NAMES]) + others
+    raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")

@@ -12,7 +12,7 @@ from typing import Any
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
 from .console import OK, read_line, report
-from .printer import waiting
+from .printer import notice_of_waiting
 from .session import Session, state_file
 
 _PROMPT, _NEXT_LINE = "> ", "... "
@@ -96,7 +96,7 @@ def _read_message() -> str:
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     names: list[str] = []
-    with contextlib.suppress(ProtocolError, StatusError), waiting(client):  # The chat works without a list.
+    with contextlib.suppress(ProtocolError, StatusError), notice_of_waiting(client):  # The chat works without a list.
         names = list(map(str, client.models()))
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
     if model is None and len(names) > 1:
@@ -142,7 +142,7 @@ def _execute(session: Session, line: str) -> None:
 def _model(session: Session, name: str) -> None:
     session.model = name or session.model
     try:
-        with waiting(session.client):
+        with notice_of_waiting(session.client):
             listed = list(map(str, session.client.models()))
         unlisted = "the server does not list it"
     except (ProtocolError, StatusError) as error:

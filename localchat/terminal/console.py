@@ -78,13 +78,12 @@ def read_input(words: Sequence[str]) -> str:
     with _utf8_alone():
         piped = ""
         if sys.stdin is not None and not sys.stdin.isatty():
-            with notice(
-                "localchat: waiting for the end of the piped input; </dev/null stands for none", _PIPE_NOTICE_S
-            ):
+            text = "localchat: waiting for the end of the piped input; </dev/null stands for none"
+            with delayed_notice(text, _PIPE_NOTICE_S):
                 piped = sys.stdin.read()
-        text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
-        text.encode()
-    return text
+        prompt = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
+        prompt.encode()
+    return prompt
 
 
 def read_line(prompt: str) -> str:
@@ -116,7 +115,7 @@ def write_error(text: str, before: str = "", after: str = "") -> None:
 
 
 @contextlib.contextmanager
-def notice(text: str, after_s: float) -> Iterator[threading.Timer]:
+def delayed_notice(text: str, after_s: float) -> Iterator[threading.Timer]:
     """Report this text if the block takes longer than these seconds; `cancel` of the timer prevents that."""
     timer = threading.Timer(after_s, report, [text])
     timer.daemon = True

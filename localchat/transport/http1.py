@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import IncompleteStream, ProtocolError, cut
+from ..errors import IncompleteStream, ProtocolError, excerpt
 
 # A token of RFC 9110: the name of a header.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -30,7 +30,7 @@ _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^
 def check_header(name: str, value: str) -> None:
     """Raise ValueError for a name or a value that HTTP does not allow, and for a header of the framing."""
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise ValueError(f"not a valid header name: {cut(str(name), 40)!r}")
+        raise ValueError(f"not a valid header name: {excerpt(str(name), 40)!r}")
     if name.lower() in _FRAMING_HEADERS.split():
         raise ValueError(f"the client sets the header {name} itself: leave it out")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
@@ -82,7 +82,7 @@ class ResponseReader:
     def _take_head(self, data: bytes) -> bytes:
         while not self.status:
             if not b"HTTP/".startswith(data[:5]):
-                raise ProtocolError(f"this is not HTTP: {cut(data[:200].decode('latin-1'))}")
+                raise ProtocolError(f"this is not HTTP: {excerpt(data[:200].decode('latin-1'))}")
             end = _EMPTY_LINE.search(data)
             if end is None:
                 if len(data) > _MAX_HEAD_BYTES:
@@ -97,7 +97,7 @@ class ResponseReader:
         first, *lines = head.split("\n")
         match = _STATUS_LINE.match(first.rstrip("\r"))
         if match is None:
-            raise ProtocolError(f"this is not HTTP: {cut(first)}")
+            raise ProtocolError(f"this is not HTTP: {excerpt(first)}")
         status = int(match[2])
         if status >= 200:  # A 1xx response is followed by the final response.
             self.status = status
@@ -119,7 +119,7 @@ class ResponseReader:
         elif lengths:
             length = lengths.pop()
             if lengths or not length.isdecimal() or len(length) > 18:
-                raise ProtocolError(f"the response has a wrong Content-Length: {cut(length, 40)!r}")
+                raise ProtocolError(f"the response has a wrong Content-Length: {excerpt(length, 40)!r}")
             self._left = int(length)
             self.ended = self._left == 0
             self._step = ResponseReader._take_length
@@ -155,7 +155,7 @@ class ResponseReader:
             if size is None:
                 self._incomplete = data[at:]
                 if len(self._incomplete) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(self._incomplete):
-                    shown = cut(self._incomplete.decode("latin-1"), 40)
+                    shown = excerpt(self._incomplete.decode("latin-1"), 40)
                     self.framing_error = f"this is not the size of a chunk: {shown!r}"
                 break
             at = size.end()
