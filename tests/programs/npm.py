@@ -1,0 +1,50 @@
+"""The programs from npm."""
+
+from tests.programs.program import NpmProgram, Program
+
+CODEX = NpmProgram(
+    name="codex",
+    package="@openai/codex",
+    version="0.171.0",
+    files={"codex.toml": ".codex/config.toml"},
+    ask=("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "QUESTION"),
+    ask_again=("codex", "exec", "resume", "--last", "--skip-git-repo-check", "QUESTION"),
+    call=("exec_command", {"cmd": "cat notes.txt"}),
+    too_long="ran out of room",
+)
+OPENCODE = NpmProgram(
+    name="opencode",
+    package="opencode-ai",
+    version="1.18.33",
+    files={"opencode.json": ".config/opencode/opencode.json"},
+    ask=("opencode", "run", "QUESTION"),
+    ask_again=("opencode", "run", "--continue", "QUESTION"),
+    call=("read", {"filePath": "FOLDER/notes.txt"}),
+)
+QWEN_CODE = NpmProgram(
+    name="qwen-code",
+    package="@qwen-code/qwen-code",
+    version="0.24.4",
+    script="qwen-code.sh",
+    ask=("qwen", "--approval-mode", "yolo", "--prompt", "QUESTION"),
+    ask_again=("qwen", "--approval-mode", "yolo", "--continue", "--prompt", "QUESTION"),
+    call=("read_file", {"absolute_path": "FOLDER/notes.txt"}),
+)
+CLINE = NpmProgram(
+    name="cline",
+    package="cline",
+    version="3.0.65",
+    ask=("cline", "--yolo", "QUESTION"),
+    call=("read_file", {"path": "notes.txt"}),
+)
+CONTINUE = NpmProgram(
+    name="continue",
+    package="@continuedev/cli",
+    version="1.5.47",
+    files={"continue.yaml": ".continue/config.yaml"},
+    ask=("cn", "--print", "QUESTION"),
+    ask_again=("cn", "--print", "--resume", "QUESTION"),
+    call=("Read", {"filepath": "notes.txt"}),
+)
+
+PROGRAMS: tuple[Program, ...] = (CODEX,)
