@@ -118,7 +118,7 @@ class Inputs:
     def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
         `Engine.prepare` raises for them."""
-        facts, n_kept = self._backend.facts, request.params.n_prompt_kept
+        facts, n_kept = self._backend.facts, request.params.truncate_prompt_tokens
         if facts.is_non_causal:
             message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
             raise NotSupported(message, "model")

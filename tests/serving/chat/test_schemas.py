@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.schema import enforce
+from localchat.serving.schema import refuse
 from localchat.serving.schema.check import checked
 from localchat.serving.schema.prepare import prepared
 from tests.support.constraints import check_fits, constraint_of, formatted, gbnf
@@ -157,9 +157,9 @@ def test_place_among_many_definitions_is_found_with_little_work(monkeypatch: pyt
     definitions: dict[str, Any] = {f"d{i}": {**part, "title": str(i)} for i in range(299)}
     definitions["bad"] = {"properties": {"z": {"type": "string", "pattern": "(?=a)"}}}
     schema = {"properties": {name: {"$ref": f"#/$defs/{name}"} for name in definitions}, "$defs": definitions}
-    n_chars, error_in = [], enforce.error_in
-    monkeypatch.setattr(enforce, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
-    refused = enforce.refusal(prepared(schema))
+    n_chars, error_in = [], refuse.error_in
+    monkeypatch.setattr(refuse, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
+    refused = refuse.refusal(prepared(schema))
     assert refused is not None
     assert refused.pointer == "/$defs/bad/properties/z"
     assert sum(n_chars) < 8 * len(json.dumps(schema))

@@ -16,11 +16,11 @@ from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.schema.check import checked
-from localchat.serving.schema.enforce import loosened, refusal
 from localchat.serving.schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from localchat.serving.schema.prepare import prepared
+from localchat.serving.schema.refuse import loosened, refusal
 from localchat.serving.schema.types import types_at
-from localchat.serving.schema.walk import ROOT, Place, at_pointer, reachable, subschemas, target_of
+from localchat.serving.schema.walk import ROOT, Place, at_pointer, subschemas, target_of, used_schemas
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import check_fits, constraint_of, formatted
 from tests.support.growth import assert_linear
@@ -78,7 +78,7 @@ def test_places_lead_to_their_schemas():
     schema = {"properties": {"a/b": {"anyOf": [TEXT, {"items": {"$ref": "#/$defs/~0"}}]}}, "$defs": {"~": {"not": {}}}}
     for place, node in subschemas(schema):
         assert at_pointer(place.pointer, schema) is node
-    assert [place.pointer for place, _, _ in reachable(schema)][-2:] == ["/$defs/~0", "/$defs/~0/not"]
+    assert [node.place.pointer for node in used_schemas(schema)][-2:] == ["/$defs/~0", "/$defs/~0/not"]
     assert Place(Place(ROOT, "/a"), "/b").pointer == "/a/b"
 
 
