@@ -131,6 +131,7 @@ class HTTPTransport:
             error, (LocalChatError, NotAMessage, SSEError)
         ):
             return error
+        self._settings.secrets({}).mask_error(error)
         if isinstance(error, StatusError):
             return self._status_error(error)
         return self._error(self._session.shown(str(error)), error)

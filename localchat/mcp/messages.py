@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..errors import LocalChatError, cut
+from ..errors import LocalChatError, excerpt
 
 Json = dict[str, Any]
 
@@ -68,7 +68,7 @@ def error_of(server: str, reported: Json, status: int | None = None) -> MCPError
 
 def escaped(text: str, limit: int = 200) -> str:
     """The beginning of a text on one line, with escapes in place of control characters."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut(text, limit))
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in excerpt(text, limit))
 
 
 class LineDecoder:

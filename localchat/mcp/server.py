@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .. import __version__
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
-from ..schema import schema
+from ..schema import targets
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
 from ..transport.sockets import run_blocking
 from ..transport.timeouts import Timeout
@@ -285,7 +285,7 @@ class BaseMCPServer:
         try:
             if not isinstance(fields.get("name"), str) or not isinstance(fields.get("inputSchema"), dict):
                 raise ValueError("it has no name or no inputSchema")
-            schema.json_schema(fields["inputSchema"])
+            targets.json_schema(fields["inputSchema"])
             if self._has_headers:
                 check_marks(fields["inputSchema"])
             return True
@@ -453,7 +453,7 @@ def _check_structured(output_schema: Any, result: MCPResult) -> None:
     if not isinstance(output_schema, dict):
         return
     try:
-        schema.build(output_schema, result.structured)
+        targets.build(output_schema, result.structured)
     except DoesNotFit as error:
         raise ValueError(f"the structured content does not match the outputSchema: {error}") from error
     except (ValueError, TypeError) as error:
