@@ -100,6 +100,8 @@ class MessageStart(Record):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class _TextDelta(Record):
+    """The base of events with a piece of text."""
+
     delta: str
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)
@@ -185,6 +187,8 @@ class ToolCall(Record):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class _Items(Record):
+    """The base of events with items that are dicts of the server."""
+
     items: tuple[Any, ...]
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)

@@ -1,5 +1,6 @@
-"""Assembly of a response: payloads to typed events, and to a Reply. No I/O. A defect is repaired and reported
-in a warning event, or raises a typed error.
+"""Assembly of a response: payloads to typed events, and to a Reply. No I/O.
+
+A defect is repaired and reported in a warning event, or raises a typed error.
 """
 
 from __future__ import annotations

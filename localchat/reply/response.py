@@ -103,7 +103,7 @@ class ResponseParser:
             return self.warn(f"the server sent events with the name {frame.event!r}, which are not read")
         if not isinstance(payload, dict):
             return []
-        self.has_end_mark = self._frames.documents == 1 and is_complete_response(payload)
+        self.has_end_mark = self._frames.n_documents == 1 and is_complete_response(payload)
         events = self._accumulator.add(payload)
         self.is_over = self._accumulator.error is not None
         if not self.has_output:

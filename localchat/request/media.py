@@ -43,7 +43,9 @@ def image_part(source: Source) -> dict[str, Any]:
 
 def audio_part(source: Source) -> dict[str, Any]:
     """Audio, wav, mp3 or flac (a Path, bytes, a data: URL or a part itself), as a part of a message; see `image_part`.
-    ValueError is raised for another URL too: the protocol has no field for the URL of audio."""
+
+    ValueError is raised for another URL too: the protocol has no field for the URL of audio.
+    """
     if isinstance(source, Mapping):
         return dict(source)
     if isinstance(source, str) and is_url(source):

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
+from ..request.models import NO_LIST_STATUSES
 from .console import OK, read_line, report
 from .printer import notice_of_waiting
 from .session import Session, state_file
@@ -18,7 +19,6 @@ from .session import Session, state_file
 _PROMPT, _NEXT_LINE = "> ", "... "
 _QUOTES = '"""'
 _HISTORY_LINES = 1000
-_NO_LIST = (404, 405, 501)  # The statuses of servers that have no list of models.
 
 
 def chat(session: Session) -> int:
@@ -47,8 +47,10 @@ def chat(session: Session) -> int:
 
 
 class _Interrupts:
-    """Ctrl-C during a chat: it ends what the chat waits for, an input or an answer, once. At another moment, such as
-    the end of an answer that is being stopped, it does nothing."""
+    """Ctrl-C during a chat: it ends what the chat waits for, an input or an answer, once.
+
+    At another moment, such as the end of an answer that is being stopped, it does nothing.
+    """
 
     def __init__(self) -> None:
         self._may_raise = False
@@ -146,7 +148,7 @@ def _model(session: Session, name: str) -> None:
             listed = list(map(str, session.client.models()))
         unlisted = "the server does not list it"
     except (ProtocolError, StatusError) as error:
-        if isinstance(error, StatusError) and error.status not in _NO_LIST:
+        if isinstance(error, StatusError) and error.status not in NO_LIST_STATUSES:
             raise
         listed, unlisted = [], "the server has no list of models"
     for model in listed:

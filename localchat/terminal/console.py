@@ -75,7 +75,7 @@ def _use_utf8() -> None:
 
 def read_input(words: Sequence[str]) -> str:
     """Read the piped input, if there is any, and append the words. Raises ValueError if the input is not UTF-8."""
-    with _utf8_alone():
+    with _explaining_wrong_text():
         piped = ""
         if sys.stdin is not None and not sys.stdin.isatty():
             text = "localchat: waiting for the end of the piped input; </dev/null stands for none"
@@ -88,15 +88,19 @@ def read_input(words: Sequence[str]) -> str:
 
 def read_line(prompt: str) -> str:
     """Read a line from the terminal. Raises EOFError at the end, and ValueError if the line is not UTF-8."""
-    with _utf8_alone():
+    with _explaining_wrong_text():
         line = input(prompt)
         line.encode()
     return line
 
 
 @contextlib.contextmanager
-def _utf8_alone() -> Iterator[None]:
-    """Say what to do about bytes that are not UTF-8. As the locale says, Python refuses them or makes surrogates."""
+def _explaining_wrong_text() -> Iterator[None]:
+    """Raise ValueError with what to do for text that is not UTF-8.
+
+    Depending on the locale, Python raises UnicodeError when it reads such text, or makes surrogates of the bytes. The
+    block encodes its text, which raises UnicodeError for surrogates too.
+    """
     try:
         yield
     except UnicodeError as error:

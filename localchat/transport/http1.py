@@ -56,11 +56,11 @@ class ResponseReader:
         self.surplus = b""  # The bytes after the response.
         # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
         self.framing_error = ""
-        # The incomplete head or line, and the number of missing bytes of the body or the chunk.
-        self._incomplete = b""
-        self._left = 0
-        # Returns the part of the body in bytes. A plain function, since a bound method would be a reference cycle.
-        self._step = ResponseReader._take_head
+        self._incomplete = b""  # The beginning of a head or of a line whose end was not received yet.
+        self._n_missing = 0  # The number of bytes that are missing of the body or of the current chunk.
+        # The method for the next bytes, by the framing of the response. It returns the part of the body in them. It is
+        # a plain function, since a bound method would be a reference cycle.
+        self._take = ResponseReader._take_head
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return the part of the body in them."""
@@ -69,14 +69,14 @@ class ResponseReader:
             self.surplus += data
             return b""
         data, self._incomplete = self._incomplete + data, b""
-        return self._step(self, data)
+        return self._take(self, data)
 
     def feed_end(self) -> None:
         """Report the end of the connection."""
-        if self._step is ResponseReader._take_until_close:
+        if self._take is ResponseReader._take_until_close:
             self.ended = True
         if not self.ended:
-            missing = f"{self._left} bytes" if self._left else "at least one chunk"
+            missing = f"{self._n_missing} bytes" if self._n_missing else "at least one chunk"
             raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
 
     def _take_head(self, data: bytes) -> bytes:
@@ -115,26 +115,26 @@ class ResponseReader:
             self.ended = True
         elif "chunked" in self.values("transfer-encoding"):
             self._incomplete = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
-            self._step = ResponseReader._take_chunks
+            self._take = ResponseReader._take_chunks
         elif lengths:
             length = lengths.pop()
             if lengths or not length.isdecimal() or len(length) > 18:
                 raise ProtocolError(f"the response has a wrong Content-Length: {excerpt(length, 40)!r}")
-            self._left = int(length)
-            self.ended = self._left == 0
-            self._step = ResponseReader._take_length
+            self._n_missing = int(length)
+            self.ended = self._n_missing == 0
+            self._take = ResponseReader._take_length
         else:
             self.keeps_alive = False
-            self._step = ResponseReader._take_until_close
+            self._take = ResponseReader._take_until_close
 
     def values(self, name: str) -> list[str]:
         """The values of a header, in lower case."""
         return [value for value in (item.strip().lower() for item in self.headers.get(name, "").split(",")) if value]
 
     def _take_length(self, data: bytes) -> bytes:
-        body, self.surplus = data[: self._left], data[self._left :]
-        self._left -= len(body)
-        self.ended = not self._left
+        body, self.surplus = data[: self._n_missing], data[self._n_missing :]
+        self._n_missing -= len(body)
+        self.ended = not self._n_missing
         return body
 
     def _take_until_close(self, data: bytes) -> bytes:
@@ -144,12 +144,12 @@ class ResponseReader:
         body: list[bytes] = []
         at = 0
         while True:
-            if self._left:
-                piece = data[at : at + self._left]
+            if self._n_missing:
+                piece = data[at : at + self._n_missing]
                 body.append(piece)
                 at += len(piece)
-                self._left -= len(piece)
-                if self._left:
+                self._n_missing -= len(piece)
+                if self._n_missing:
                     break
             size = _CHUNK_SIZE.match(data, at)
             if size is None:
@@ -159,9 +159,9 @@ class ResponseReader:
                     self.framing_error = f"this is not the size of a chunk: {shown!r}"
                 break
             at = size.end()
-            self._left = int(size[1], 16)
-            if not self._left:
-                self._step = ResponseReader._take_trailer
+            self._n_missing = int(size[1], 16)
+            if not self._n_missing:
+                self._take = ResponseReader._take_trailer
                 self._take_trailer(b"\n" + data[at:])
                 break
         return b"".join(body)

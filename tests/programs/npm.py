@@ -28,14 +28,16 @@ QWEN_CODE = NpmProgram(
     script="qwen-code.sh",
     ask=("qwen", "--approval-mode", "yolo", "--prompt", "QUESTION"),
     ask_again=("qwen", "--approval-mode", "yolo", "--continue", "--prompt", "QUESTION"),
-    call=("read_file", {"absolute_path": "FOLDER/notes.txt"}),
+    call=("read_file", {"file_path": "FOLDER/notes.txt"}),
 )
+# It continues a conversation only on a terminal.
 CLINE = NpmProgram(
     name="cline",
     package="cline",
     version="3.0.65",
-    ask=("cline", "--yolo", "QUESTION"),
-    call=("read_file", {"path": "notes.txt"}),
+    files={"cline.json": ".cline/data/settings/providers.json"},
+    ask=("cline", "QUESTION"),
+    call=("read_files", {"path": "notes.txt"}),
 )
 CONTINUE = NpmProgram(
     name="continue",
@@ -47,4 +49,4 @@ CONTINUE = NpmProgram(
     call=("Read", {"filepath": "notes.txt"}),
 )
 
-PROGRAMS: tuple[Program, ...] = (CODEX,)
+PROGRAMS: tuple[Program, ...] = (CODEX, OPENCODE, QWEN_CODE, CLINE, CONTINUE)

@@ -51,10 +51,10 @@ class Program:
     call: tuple[str, Mapping[str, Any]] | None = None
     # The beginnings of paths that the program requests to find out which server this is. A status of 404 is right.
     probes: tuple[str, ...] = ()
-    # What the program prints if a prompt is too long, if the server has no such model, and if the model crashes.
-    # A program that prints no reason has an empty text here.
-    too_long: str = "the context"
-    no_model: str = "not found"
+    # What the program prints if the prompt is too long, and if the server has no such model: most of them the message
+    # of the server.
+    too_long: str = "maximum context length is 100 tokens"
+    no_model: str = "there is no model 'local' here"
 
     @property
     def folder(self) -> Path:

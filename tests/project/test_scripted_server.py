@@ -51,6 +51,7 @@ def test_scripted_server_generates_texts_calls_and_errors_and_records_requests(t
     assert [request.status for request in recorded] == [200, 200, 200, 200, 200, 400, 500]
     assert recorded[1].json == {"messages": [LOOK]}
     assert "context" in recorded[5].summary
+    assert "SIGKILL" in (tmp_path / "server.log").read_text(encoding="utf-8")
 
 
 def test_time_limit_ends_a_program_and_its_children(tmp_path: Path):
