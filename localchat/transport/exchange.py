@@ -11,9 +11,12 @@ from .operations import Operations
 
 
 class Exchange:
-    """Sends a request and receives the response to it. `response` has its status and headers after `send`."""
+    """Sends a request and receives the response to it. `response` has its status and headers after `send`.
 
-    def __init__(self, operations: Operations, connection: Any, has_body: bool = True) -> None:
+    `has_body` is False for methods whose responses have no body.
+    """
+
+    def __init__(self, operations: Operations, connection: Any, has_body: bool) -> None:
         self.response = ResponseReader(has_body)
         self._operations = operations
         self._connection = connection

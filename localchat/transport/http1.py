@@ -43,7 +43,10 @@ def request_head(line: str, headers: Mapping[str, str]) -> bytes:
 
 
 class ResponseReader:
-    """The parser of one HTTP/1 response: bytes in, body out. The response to a HEAD request has no body."""
+    """The parser of one HTTP/1 response: bytes in, body out.
+
+    `has_body` is False if the request was HEAD or CONNECT, whose responses have none, whatever their headers say.
+    """
 
     def __init__(self, has_body: bool = True) -> None:
         self._has_body = has_body
