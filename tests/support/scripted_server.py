@@ -64,11 +64,13 @@ class ScriptedServer:
 def scripted_server(
     folder: Path, rules: Sequence[Rule], *arguments: str, n_ctx: int = N_CTX
 ) -> Iterator[ScriptedServer]:
-    """Run a server with these rules and these arguments on a free port. Its files are in the folder."""
-    script, requests = folder / "script.json", folder / "requests.jsonl"
+    """Run a server with these rules and these arguments on a free port. Its log is a file of the folder, too."""
+    script, requests, log = folder / "script.json", folder / "requests.jsonl", folder / "server.log"
     Script(rules, n_ctx).write(script)
     command = [sys.executable, "-m", "tests.support.scripted_server", script, requests, "--port", "0", *arguments]
-    with started([str(part) for part in command]) as server_process:
+    with contextlib.ExitStack() as at_end, started([str(part) for part in command]) as server_process:
+        # When the process has ended, since the log is complete then.
+        at_end.callback(lambda: log.write_text("".join(server_process.lines), encoding="utf-8"))
         yield ScriptedServer(server_process, requests)
 
 
