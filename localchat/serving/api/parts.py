@@ -147,7 +147,9 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
 
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
     """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
-    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
+
+    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
+    """
     body.check_size("tools")
     body.check_size("functions")
     tools = [tool.required_object("function") for tool in body.objects("tools") if is_of_type(tool, "function")]
