@@ -69,7 +69,7 @@ class FakeCells:
         self.slots: dict[int, list[Cell]] = {slot: [] for slot in range(limits.n_slots)}
         # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
         self.positions: dict[int, int] = {}
-        self.failing: set[str] = set()  # The names of operations that fail as if memory were short.
+        self.failing: set[str] = set()  # The names of operations that fail, such as for lack of memory.
         # What `clock` returns, and the seconds of a step: some in any case, and some for each of its rows.
         self.now = 0.0
         self.step_s, self.row_s = 0.0, 0.001
@@ -116,12 +116,15 @@ class FakeCells:
             raise CopyFailed("there is no memory")
         self.slots[slot] = copies
 
-    def truncate(self, slot: int, position: int) -> None:
+    def truncate(self, slot: int, position: int) -> bool:
         self._operations.append(("truncate", slot, position))
         assert self.limits.can_truncate
         kept = self._before(slot, position)
         assert len(kept) < len(self.slots[slot])
+        if "truncate" in self.failing:
+            return False
         self.slots[slot] = kept
+        return True
 
     def _before(self, slot: int, position: int) -> list[Cell]:
         """The cells of a slot before a position, which must be one at which llama.cpp could cut."""

@@ -15,6 +15,7 @@ The methods run on the engine thread and apply their operations to the backend a
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from .batch import Batch, BatchChunk, Sequence, n_common_of
 from .pace import Pace
 from .protocols import CacheBackend, NoFreeCells
 from .values import Adapters
+
+log = logging.getLogger("localchat.engine")
 
 
 @dataclass(eq=False)
@@ -161,8 +164,8 @@ class KVCache(ABC):
         rejected draft tokens."""
         sequence = chunk.sequence
         sequence.n_computed += n_kept
-        if n_kept < chunk.n_tokens:
-            self._backend.truncate(chunk.slot, sequence.position_of(sequence.n_computed))
+        if n_kept < chunk.n_tokens and not self._truncate(chunk.slot, sequence, sequence.n_computed):
+            sequence.n_computed = sequence.n_shared = 0  # All of its tokens are computed again.
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
         """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
@@ -207,6 +210,15 @@ class KVCache(ABC):
     def _use(self, prefix: Prefix) -> None:
         """Lets the other idle prefixes be evicted before this one."""
         prefix.last_use = next(self._uses)
+
+    def _truncate(self, slot: int, sequence: Sequence, n_tokens: int) -> bool:
+        """Frees the cells of a slot behind the first tokens of a sequence. If the backend cannot, frees all: False."""
+        if self._backend.truncate(slot, sequence.position_of(n_tokens)):
+            return True
+        log.warning("the cells of slot %d cannot be truncated to %d tokens, which are computed again", slot, n_tokens)
+        self._backend.clear(slot)
+        self._prefix(slot).n_exact = 0
+        return False
 
     def _free_slot(self) -> int:
         """The free slot nearest to an active one. If none is free, evicts an idle prefix first.

@@ -125,7 +125,7 @@ class OwnCells(KVCache):
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
         """The slot of the match, if it is idle and loses at most as many tokens as it keeps; otherwise a free slot with
         a copy."""
-        prefix, position = self._prefix(match.slot), sequence.position_of(match.length)
+        prefix = self._prefix(match.slot)
         n_lost = prefix.n_tokens - match.length
         slot = match.slot
         if prefix.sequence is None and n_lost <= match.length:
@@ -137,8 +137,9 @@ class OwnCells(KVCache):
             if state is None or not self._restore(slot, state):
                 return None
             self._prefixes[slot] = Prefix(sequence.adapters, n_exact=match.n_exact)
-        if n_lost:
-            self._backend.truncate(slot, position)
+        if n_lost and not self._truncate(slot, sequence, match.length):
+            self._prefixes[slot] = None
+            return None
         return slot
 
     def _close_gaps(self) -> None:

@@ -45,8 +45,8 @@ class CacheBackend(Protocol):
     def set_state(self, slot: int, state: Any) -> None:
         """Gives an empty slot the cells of a copy. Called only if slots have their own cells. Raises CopyFailed."""
 
-    def truncate(self, slot: int, position: int) -> None:
-        """Frees the cells of a slot from a position on. Called only if `limits.can_truncate`."""
+    def truncate(self, slot: int, position: int) -> bool:
+        """Frees the cells of a slot from a position on. False: it cannot. Called only if `limits.can_truncate`."""
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch, and returns when it is computed. Raises NoFreeCells or DecodeFailed."""

@@ -88,19 +88,20 @@ class SharedCells(KVCache):
             return candidates
         return [candidate for candidate in candidates if candidate.is_whole and not candidate.is_active]
 
-    def _slot_with(self, sequence: Sequence, match: Match) -> int:
+    def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
         """The slot of the match, if it is idle and loses few tokens; otherwise a free slot that shares its cells."""
-        prefix, position = self._prefix(match.slot), sequence.position_of(match.length)
+        prefix = self._prefix(match.slot)
         n_lost = prefix.n_tokens - match.length
         # The alternative to the loss is the eviction of another prefix.
         is_cheap = not n_lost or (n_lost <= match.length and None not in self._prefixes)
         if prefix.sequence is None and is_cheap and self._limits.can_truncate:
-            if n_lost:
-                self._backend.truncate(match.slot, position)
+            if n_lost and not self._truncate(match.slot, sequence, match.length):
+                self._prefixes[match.slot] = None
+                return None
             return match.slot
         self._use(prefix)
         slot = self._free_slot()
-        self._backend.share(match.slot, slot, position)
+        self._backend.share(match.slot, slot, sequence.position_of(match.length))
         self._prefixes[slot] = Prefix(sequence.adapters)
         return slot
 

@@ -286,6 +286,25 @@ def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
 
 
 @pytest.mark.usefixtures("drafts_cost_nothing")
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_rejected_draft_that_cannot_be_removed_costs_its_sequence_time_alone(is_unified: bool):
+    def loop_that_deviates(tokens: list[int], n_prompt: int) -> int:
+        return ord("x") if (len(tokens) - n_prompt) % 7 == 6 else endless_loop(tokens, n_prompt)
+
+    def texts(failing: set[str]) -> tuple[list[str], set[str]]:
+        backend = FakeBackend(loop_that_deviates, max_drafted=16, is_unified=is_unified)
+        backend.failing = failing
+        with stepped(backend) as engine:
+            generations = [submit(engine, request(text * 5, max_tokens=40)) for text in ("abcd", "abcdabcdx")]
+            step_until_idle(engine)
+            return [read(generation)[0] for generation in generations], {name for name, *_ in backend.take_operations()}
+
+    (expected, operations), (actual, _) = texts(set()), texts({"truncate"})
+    assert "truncate" in operations
+    assert actual == expected
+
+
+@pytest.mark.usefixtures("drafts_cost_nothing")
 @pytest.mark.parametrize("max_tokens", range(1, 30))
 def test_limit_within_a_draft_holds(max_tokens: int):
     text, end, _ = completed(request("abcd" * 5, max_tokens=max_tokens), endless_loop, max_drafted=16)

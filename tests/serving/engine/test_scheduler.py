@@ -512,6 +512,21 @@ def test_prefix_that_cannot_be_copied_is_computed(operation: str):
     assert scheduler.running == [first, second, third]
 
 
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_prefix_that_cannot_be_truncated_is_computed(is_unified: bool):
+    scheduler = new_scheduler(10_000, 1, 2048, n_idle=1, is_unified=is_unified)
+    scheduler.cells.failing = {"truncate"}
+    prompts = ([*SYSTEM, 1, 2], sequence(9, 5).tokens, [*SYSTEM, 8])
+    sequences = [with_prompt(id, prompt) for id, prompt in enumerate(prompts)]
+    for one in sequences:
+        scheduler.add(one)
+        while not one.n_sampled:
+            scheduler.step()
+        scheduler.finish()
+    assert [one.n_cached for one in sequences] == [0, 0, 0]
+    assert any(name == "truncate" for name, *_ in scheduler.cells.take_operations())
+
+
 @pytest.mark.parametrize("operation", ["state", "set_state"])
 def test_sequence_that_cannot_be_moved_stays_where_it_is(operation: str):
     scheduler = running_in_streams(50, 50, 50, 50, 50)

@@ -109,9 +109,8 @@ class LlamaBackend:
         if n_read != len(state):
             raise CopyFailed(f"llama.cpp took {n_read} of {len(state)} bytes: {last_errors()}")
 
-    def truncate(self, slot: int, position: int) -> None:
-        if not all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot]):
-            raise DecodeFailed(f"the KV cache cannot be truncated to the position {position}")
+    def truncate(self, slot: int, position: int) -> bool:
+        return all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot])
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that a batch of text may have used are freed."""
