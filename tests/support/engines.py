@@ -22,7 +22,7 @@ from localchat.serving.engine.delivery import Delivery
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.engine_server import EngineServer
-from localchat.serving.engine.values import End, EngineDied, GenerationRequest, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, EngineDied, GenerationRequest, Prompts, StepOutput, TokenTexts
 from tests.support.fakes import FakeBackend
 
 DEADLINE_S = 60
@@ -64,6 +64,10 @@ def events_of(output: Output, *tokens: int, end: str | None = None) -> list[Outp
 class ImmediateDelivery(Delivery):
     """Sends each output at once."""
 
+    def start(self, id: int, prompts: Prompts) -> None:
+        super().start(id, prompts)
+        self.after_step(True)
+
     def add(self, id: int, output: StepOutput) -> None:
         super().add(id, output)
         self.after_step(True)
@@ -82,7 +86,11 @@ class LocalEngine(EngineClient):
         def run_on_thread(work: Callable[[], None]) -> None:
             threading.Thread(target=work).start()
 
-        run = (lambda work: work()) if engine._thread is None else run_on_thread
+        def run_at_once(work: Callable[[], None]) -> None:
+            work()
+            engine._run_commands()  # The test reads the first output before it steps.
+
+        run = run_at_once if engine._thread is None else run_on_thread
         self.engine = engine
         self.server = EngineServer(lambda messages: self.receive(copied(messages)), run, ImmediateDelivery)
         self.server.engine = engine

@@ -172,8 +172,12 @@ class Engine:
         sequences, prompts = self.inputs.sequences_of(requests, deliver, check)
         return Generation(sequences, prompts, end)
 
-    def start(self, generation: Generation) -> None:
-        """Queues the sequences of a request. Raises EngineStopped if the engine is closed, EngineGone if it failed."""
+    def start(self, generation: Generation, started: Callable[[], None] = lambda: None) -> None:
+        """Queues the sequences of a request.
+
+        `started` is called on the engine thread, before any output of the sequences. Raises EngineStopped if the engine
+        is closed, EngineGone if it has failed.
+        """
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
@@ -184,7 +188,7 @@ class Engine:
                 self._open[sequence.id] = generation
             generation.is_queued = True
             # One command, so that the choices of a request always start in the same step.
-            self.post(partial(self._scheduler.add, *generation.sequences))
+            self.post(partial(self._add, generation, started))
 
     def drop(self, generation: Generation, index: int | None = None) -> None:
         """Ends one sequence of a request, or all of them, before the next step. Their tokens stay cached.
@@ -237,9 +241,7 @@ class Engine:
     def _step(self, wait: bool) -> bool:
         if wait:
             self._inbox.get()()
-        with contextlib.suppress(Empty):
-            while True:
-                self._inbox.get_nowait()()
+        self._run_commands()
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
@@ -251,6 +253,11 @@ class Engine:
             self._after_step(True)
         self._compute(batch)
         return True
+
+    def _run_commands(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                self._inbox.get_nowait()()
 
     def _compute(self, batch: Batch) -> None:
         """Decodes a batch and delivers what is sampled from it.
@@ -342,6 +349,10 @@ class Engine:
         for index in list(generation.open):
             self._remove(generation, generation.sequences[index], keep=True)
         generation.end(error)
+
+    def _add(self, generation: Generation, started: Callable[[], None]) -> None:
+        started()
+        self._scheduler.add(*generation.sequences)
 
     def _drop(self, generation: Generation, index: int | None) -> None:
         indexes = [i for i in generation.open if index in (i, None)]

@@ -112,9 +112,9 @@ class EngineServer:
             self.delivery.end(request.id, error)
 
         generation = self.engine.prepare(sequences, deliver, end, request.check)
-        self._output(request, generation.prompts)
         request.generation = generation
-        self.engine.start(generation)
+        # The first output comes with the start. An engine that has failed before can pass the request to another one.
+        self.engine.start(generation, partial(self.delivery.start, request.id, generation.prompts))
         if request.is_dropped:  # Perhaps before `start`, when it had no sequences that could be dropped.
             self.engine.drop(generation)
 

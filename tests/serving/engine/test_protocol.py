@@ -213,6 +213,27 @@ def test_requests_of_an_engine_that_failed_are_not_accepted():
     assert (recorded.work, recorded.sent) == ([], [])
 
 
+@pytest.mark.parametrize("error", [ValueError("broken"), EngineStopped()], ids=repr)
+def test_request_has_no_output_if_its_engine_ends_before_it_is_queued(error: BaseException, monkeypatch: Any):
+    """So another engine can run it."""
+    with Engine(FakeBackend()) as engine:
+        recorded = Recorded(engine)
+        recorded.receive("start", 0, "generate", ([request()],))
+        prepare = engine.prepare
+
+        def prepare_and_end(*arguments: Any) -> Any:
+            generation = prepare(*arguments)
+            engine._stop(error)
+            return generation
+
+        monkeypatch.setattr(engine, "prepare", prepare_and_end)
+        recorded.work.pop()()
+        while engine.step():
+            pass
+    assert recorded.kinds() == ["accepted", "ended"]
+    assert type(recorded.sent[-1][2]) is (EngineStopped if isinstance(error, EngineStopped) else EngineGone)
+
+
 def test_error_of_a_request_is_its_end():
     with stepped(FakeBackend()) as engine:
         recorded = Recorded(engine)
