@@ -17,7 +17,7 @@ from .missing_text import SYSTEM_ROLES
 
 def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[list[Message], Capabilities]]:
     """The conversation in ever simpler forms, and the capabilities of the template that the form may use."""
-    ordered = with_results_in_order(messages)
+    ordered = [dict(messages[index]) for index in order_of(messages)]
     yield ordered, capabilities
     simple = _systems_at_start(_split_calls(ordered))
     yield simple, capabilities
@@ -30,35 +30,37 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[list
     yield in_turns, text_only._replace(has_system_role=False, shows_tools=False)
 
 
-def with_results_in_order(messages: Messages) -> list[Message]:
-    """The messages, with the results of each message in the order of its calls, which templates without ids rely on.
+def order_of(messages: Messages) -> list[int]:
+    """The order in which a template gets the messages, as their indexes.
 
-    A result belongs to the call with its id.
+    The results of each message are in the order of its calls, which templates without ids rely on. A result belongs to
+    the call with its id.
     """
-    ordered: list[Message] = []
-    left = deque(dict(message) for message in messages)
+    order: list[int] = []
+    left = deque(range(len(messages)))
     while left:
-        message = left.popleft()
-        ordered.append(message)
-        results: list[Message] = []
-        while message.get("tool_calls") and left and left[0]["role"] == "tool":
+        index = left.popleft()
+        order.append(index)
+        calls = messages[index].get("tool_calls") or ()
+        results: list[int] = []
+        while calls and left and messages[left[0]]["role"] == "tool":
             results.append(left.popleft())
-        ordered += _sorted_results(results, message.get("tool_calls", ()))
-    return ordered
+        order += _sorted_results(messages, results, calls)
+    return order
 
 
-def _sorted_results(results: Sequence[Message], calls: Iterable[Message]) -> Sequence[Message]:
-    """The results in the order of their calls. They stay as they are if one of them has the id of no call."""
+def _sorted_results(messages: Messages, results: list[int], calls: Iterable[Message]) -> list[int]:
+    """The indexes of results in the order of their calls, or as they are if one of them has the id of no call."""
     places: dict[object, deque[int]] = {}
     for place, call in enumerate(calls):
         places.setdefault(call.get("id"), deque()).append(place)
     numbered: list[tuple[int, int]] = []
-    for index, result in enumerate(results):
-        left = places.get(result.get("tool_call_id"))
+    for index in results:
+        left = places.get(messages[index].get("tool_call_id"))
         if not left:
             return results
         numbered.append((left.popleft(), index))
-    return [results[index] for _, index in sorted(numbered)]
+    return [index for _, index in sorted(numbered)]
 
 
 def _split_calls(messages: Sequence[Message]) -> Iterator[Message]:

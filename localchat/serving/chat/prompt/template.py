@@ -16,7 +16,7 @@ from typing import Any, Callable
 from ..dialects import detect
 from .capabilities import Capabilities, Messages, find_capabilities
 from .control_tokens import ControlTokens, TextPart, without_markers
-from .conversation import forms, with_results_in_order
+from .conversation import forms, order_of
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
 from .missing_text import missing_text, replaced_texts
 from .template_messages import adapt_messages, whole_tool
@@ -107,10 +107,11 @@ class ChatTemplate:
         """
         if not self.capabilities.prints_texts:
             return
-        ordered = with_results_in_order(messages)
-        index = missing_text(without_markers(prompt), ordered, self._without_reasoning, self._replaced)
-        if index is not None:
-            index = next(i for i, message in enumerate(messages) if message == ordered[index])
+        order = order_of(messages)
+        ordered = [messages[index] for index in order]
+        missing = missing_text(without_markers(prompt), ordered, self._without_reasoning, self._replaced)
+        if missing is not None:
+            index = order[missing]
             place, role = f"messages[{index}]", messages[index]["role"]
             hint = "move its text to another message"
             raise TemplateError(f"the model's chat template leaves out '{place}', of the role {role!r}: {hint}", place)
