@@ -81,7 +81,7 @@ class Backend(CacheBackend, Protocol):
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         """The pooled vector of each input, not normalised; any thread. One call runs at a time.
 
-        Raises ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
+        Raises EngineStopped after `close`; ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
         that is empty, or has a token that the vocabulary does not have.
         """
 
@@ -91,4 +91,5 @@ class Backend(CacheBackend, Protocol):
         Raises ContextLengthExceeded for a query of more than `limit` tokens.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Frees the context. Waits for a call of `embed`."""

@@ -14,7 +14,7 @@ from localchat.serving.core.media import IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
-from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.values import EngineError, EngineStopped
 from tests.support.engines import Generation, client_of, read, request_for, started, step_until_idle, submit
 from tests.support.fakes import FakeBackend, FakeProjector
 from tests.support.serving import wait_for
@@ -258,6 +258,16 @@ def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch
         assert len(completion(engine, "hello")[0]) == 8
         monkeypatch.undo()
         assert len(completion(engine, A, "?")[0]) == 8
+
+
+def test_media_are_not_counted_after_the_end_of_the_engine():
+    """A thread may have waited for that. The projector is freed."""
+    encoder = MediaEncoder(FakeProjector())
+    with Engine(FakeBackend(mixing, n_ctx=512), encoder=encoder):
+        assert len(encoder.prepared(A).chunks) == 1
+    for media in (A, B):
+        with pytest.raises(EngineStopped):
+            encoder.prepared(media)
 
 
 def test_thread_ends_when_all_is_encoded(monkeypatch: pytest.MonkeyPatch):

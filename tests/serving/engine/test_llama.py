@@ -113,6 +113,17 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
     assert engine.backend.tokenize("still there")
 
 
+@pytest.mark.parametrize("has_context", [True, False])
+def test_no_vector_is_computed_after_the_engine_was_closed(has_context: bool):
+    """A thread may have waited for its turn. The contexts are freed."""
+    engine = load(DEMO, LoadOptions(n_ctx=256))
+    if has_context:
+        assert len(engine.backend.embed([[1, 2]])) == 1
+    engine.close()
+    with pytest.raises(EngineStopped):
+        engine.backend.embed([[1, 2]])
+
+
 # --- drafts by prompt lookup ---
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..batch import Batch, BatchChunk, CacheLimits, Span
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
-from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
+from ..values import Adapters, EngineError, EngineStopped, GenerationRequest, ModelFacts
 from .context import CacheMemory
 from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, Model, last_errors, pointer_to
@@ -76,7 +76,8 @@ class LlamaBackend:
         self._logits: Any = None
         # Created at the first request for vectors, since most servers never need it.
         self._embedding: LlamaEmbedding | None = None
-        self._embedding_lock = threading.Lock()
+        self._embedding_lock = threading.Lock()  # Guards it, and the next one.
+        self._is_closed = False
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
@@ -210,6 +211,8 @@ class LlamaBackend:
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         with self._embedding_lock:
+            if self._is_closed:  # It was closed while this thread waited.
+                raise EngineStopped
             if self._embedding is None:
                 self._embedding = LlamaEmbedding(
                     self._model, self.facts, self.facts.n_threads, self._watchdog, self._vector_memories
@@ -222,6 +225,7 @@ class LlamaBackend:
 
     def close(self) -> None:
         with self._embedding_lock:
+            self._is_closed = True
             if self._embedding is not None:
                 self._embedding.close()
         L.llama_free(self._context)

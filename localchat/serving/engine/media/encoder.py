@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import BadRequest, out_of_resources
 from ...core.media import MediaFile
 from ..batch import MediaChunk
-from ..values import EngineError
+from ..values import EngineError, EngineStopped
 
 if TYPE_CHECKING:
     from .projector import LlamaProjector
@@ -66,7 +66,8 @@ class MediaEncoder:
     def __init__(self, projector: LlamaProjector, max_bytes: int = CACHE_BYTES) -> None:
         self._projector = projector
         self._max_bytes = max_bytes
-        self._counting = threading.Lock()  # Each content is decoded and counted once.
+        self._counting = threading.Lock()  # Each content is decoded and counted once. Guards the next one.
+        self._is_closed = False
         self._lock = threading.Lock()  # Guards the rest.
         self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
@@ -82,12 +83,19 @@ class MediaEncoder:
             thread = self._thread
         if thread is not None:
             thread.join()
-        self._projector.close()
+        with self._counting:
+            self._is_closed = True
+            self._projector.close()
 
     def prepared(self, media: MediaFile) -> PreparedMedia:
-        """The medium of this content; any thread. Raises what the projector's `count` raises."""
+        """The medium of this content; any thread.
+
+        Raises what the projector's `count` raises, and EngineStopped after `close`.
+        """
         key = hashlib.sha256(media.kind.encode() + media.data).digest()
         with self._counting:
+            if self._is_closed:
+                raise EngineStopped
             with self._lock:
                 if key in self._cache:
                     self._cache.move_to_end(key)
