@@ -74,6 +74,12 @@ class Running:
     later: Callable[..., Future[Any]]  # Calls a function on a thread.
     skew_s: list[float]  # How far the clock of the service is ahead.
 
+    def pass_time(self, seconds: float) -> None:
+        """Advance the clock of the service. Threads that wait read it again."""
+        self.skew_s[0] += seconds
+        with self.service._changed:
+            self.service._changed.notify_all()
+
     def get(self, path: str) -> tuple[int, Any]:
         return ask(self.http_server.server_port, path)
 

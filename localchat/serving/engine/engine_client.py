@@ -77,9 +77,9 @@ class EngineRequest:
         outputs: list[Any] = []
         while not (outputs or self._has_ended):
             messages = self.mailbox.take(timeout_s)
-            for request, item in messages:
-                if request is not self:
-                    continue  # An earlier request of this thread, which it dropped.
+            for sender, item in messages:
+                if sender is not self:
+                    continue  # Such as an earlier request of this thread, which it dropped.
                 if isinstance(item, _Ended):
                     self._has_ended, self._error = True, item.error
                 else:
@@ -244,7 +244,7 @@ class EngineClient(abc.ABC):
                         output = StepOutput(*fields)
                         if output.end is not None:
                             request.open.discard(output.sequence)
-                        request.mailbox.put((request, output))
+                        request.mailbox.put(request, output)
             elif kind == "log":
                 logging.getLogger(values[0].name).handle(values[0])
             else:
@@ -257,14 +257,14 @@ class EngineClient(abc.ABC):
         if kind == "accepted":
             request.is_accepted = True
         elif kind == "output":
-            request.mailbox.put((request, value))
+            request.mailbox.put(request, value)
         else:
             self._end(request, value)
 
     def _end(self, request: EngineRequest, error: Exception | None) -> None:
         with self._lock:
             self._requests.pop(request.id, None)
-        request.mailbox.put((request, _Ended(error)))
+        request.mailbox.put(request, _Ended(error))
 
     def end(self, death: EngineDied | EngineStopped) -> None:
         """The engine has ended: end all of its requests."""

@@ -231,7 +231,7 @@ class Endpoints:
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_PROCESSES)):
             with contextlib.ExitStack() as stack:
-                model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox.check))
+                model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox))
                 try:
                     result = run(model.named(request.model))
                 except EngineGone:
