@@ -25,7 +25,7 @@ from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.runs.generation import GenerationRun, Output
 from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine.engine_client import EngineClient
-from localchat.serving.engine.values import End, GenerationRequest, Prompts, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, Prompts, SequenceRequest, StepOutput, TokenTexts
 from localchat.serving.http.clients import Clients
 from localchat.serving.http.exchange import Exchange
 from localchat.serving.http.stream import CHAT, Stream, send_output
@@ -137,7 +137,7 @@ def read_all(address: Any, n_streams: int) -> NoReturn:
 def stream(engine: EngineClient, clients: Clients, sock: socket.socket) -> None:
     """Stream a response of the chat interface."""
     model: Any = SimpleNamespace(name="model", engine=engine)
-    output = Output(GenerationRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
+    output = Output(SequenceRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
     request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True)
     incoming: Any = SimpleNamespace(socket=sock)
     exchange = Exchange("POST", "/v1/chat/completions", "HTTP/1.1", Message(), incoming, Options())

@@ -14,7 +14,7 @@ from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import backend, load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
-from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
+from localchat.serving.engine.values import EngineError, LoadOptions, SequenceRequest
 from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
 from tests.support.engines import request_for, submit, tokens_of
 from tests.support.tiny_models import write_mamba, write_sliding
@@ -32,7 +32,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+def together(engine: Engine, requests: list[SequenceRequest]) -> list[list[int]]:
     """The tokens of each request, with as many at once as there are slots."""
     generations = [submit(engine, request) for request in requests]
     return [[token.id for token in tokens_of(generation)] for generation in generations]
@@ -210,7 +210,7 @@ def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
 
 
-def greedy_request(*tokens: int) -> GenerationRequest:
+def greedy_request(*tokens: int) -> SequenceRequest:
     return request_for(tokens, sampling=GREEDY, max_tokens=30, ignore_eos=True, top_logprobs=5)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from localchat import Client
 from localchat.serving.engine import process
-from localchat.serving.http.model_pages import state_of
+from localchat.serving.http.model_endpoints import state_of
 from localchat.serving.loading.loader import Loader
 from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service

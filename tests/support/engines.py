@@ -22,20 +22,20 @@ from localchat.serving.engine.delivery import Delivery
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.engine_server import EngineServer
-from localchat.serving.engine.values import End, EngineDied, GenerationRequest, Prompts, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, EngineDied, Prompts, SequenceRequest, StepOutput, TokenTexts
 from tests.support.fakes import FakeBackend
 
 DEADLINE_S = 60
 _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
-def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
-    """A request with fields of GenerationRequest and of GenerationParams, by their names. It returns token ids."""
+def request_for(prompt: tuple[int, ...], **options: Any) -> SequenceRequest:
+    """A request with fields of SequenceRequest and of GenerationParams, by their names. It returns token ids."""
     params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
-    return GenerationRequest(prompt, GenerationParams(**params), **{"returns_ids": True, **options})
+    return SequenceRequest(prompt, GenerationParams(**params), **{"returns_ids": True, **options})
 
 
-def request(text: str = "hello", **options: Any) -> GenerationRequest:
+def request(text: str = "hello", **options: Any) -> SequenceRequest:
     return request_for(tuple(text.encode()), **options)
 
 
@@ -137,7 +137,7 @@ def client_of(engine: Engine | EngineClient, **options: Any) -> EngineClient:
     return client
 
 
-def run_of(engine: Engine | EngineClient, requests: Sequence[GenerationRequest]) -> GenerationRun:
+def run_of(engine: Engine | EngineClient, requests: Sequence[SequenceRequest]) -> GenerationRun:
     """A run whose events have the tokens and, beside them, their text."""
     outputs = [Output(request, engine.texts, PlainText()) for request in requests]
     model = cast(Model, SimpleNamespace(name="m", engine=client_of(engine)))
@@ -189,7 +189,7 @@ class Generation:
         self.run.drop()
 
 
-def submit(engine: Engine | EngineClient, request: GenerationRequest) -> Generation:
+def submit(engine: Engine | EngineClient, request: SequenceRequest) -> Generation:
     return Generation(run_of(engine, [request]))
 
 

@@ -25,8 +25,8 @@ from localchat.serving.engine.protocols import CopyFailed, DecodeFailed, NoFreeC
 from localchat.serving.engine.values import (
     Adapters,
     EngineError,
-    GenerationRequest,
     ModelFacts,
+    SequenceRequest,
     TokenTexts,
     text_too_long,
 )
@@ -246,7 +246,7 @@ class FakeProjector:
 class FakeSampler:
     """Knows the length of the prompt of its request, which is an argument of the model."""
 
-    def __init__(self, request: GenerationRequest) -> None:
+    def __init__(self, request: SequenceRequest) -> None:
         self.n_prompt = len(request.prompt)
 
     def sample_forced(self) -> int | None:
@@ -293,7 +293,7 @@ class FakeBackend(FakeCells):
         self.texts = TokenTexts(texts, frozenset(), frozenset({END}))
         self.model, self.poison, self.gate = model, poison, gate
         # The sequences that were submitted, in order.
-        self.requests: list[GenerationRequest] = []
+        self.requests: list[SequenceRequest] = []
         # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
         self.is_closed = False
@@ -305,7 +305,7 @@ class FakeBackend(FakeCells):
             raise text_too_long(len(tokens), limit)
         return tokens
 
-    def new_sampler(self, request: GenerationRequest) -> Any:
+    def new_sampler(self, request: SequenceRequest) -> Any:
         self.requests.append(request)
         return FakeSampler(request)
 

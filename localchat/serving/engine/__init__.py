@@ -14,7 +14,7 @@ from ..core.errors import out_of_resources
 from ..core.params import GenerationParams
 from .engine import Engine
 from .tuning import GPU
-from .values import EngineError, GenerationRequest, LoadOptions
+from .values import EngineError, LoadOptions, SequenceRequest
 
 log = logging.getLogger("localchat.engine")
 
@@ -79,7 +79,7 @@ def _load(
         n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
         engine.warm_up(
             [
-                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2 + i, ignore_eos=True))
+                SequenceRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2 + i, ignore_eos=True))
                 for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
             ]
         )

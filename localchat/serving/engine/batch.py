@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..core.events import PromptProgress
 from .drafts import Drafter
 from .tuning import CPU, Tuning
-from .values import Adapters, GenerationRequest, SequenceStats, StepOutput, TokenTexts
+from .values import Adapters, SequenceRequest, SequenceStats, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
@@ -64,7 +64,7 @@ class Sequence:
         id: int,
         prompt: list[int],
         max_length: int,
-        request: GenerationRequest | None = None,
+        request: SequenceRequest | None = None,
         *,
         chunks: Many[MediaChunk] = (),
         sampler: Any = None,
@@ -82,7 +82,7 @@ class Sequence:
         self.n_shared = 0
         self.n_cached: int | None = None  # Prompt tokens that were cached when it first ran; None before that.
         self.drafter = Drafter()
-        self.request = request or GenerationRequest(())
+        self.request = request or SequenceRequest(())
         self.adapters = self.request.adapters
         self.sampler = sampler
         self.index = index  # Which sequence of its request this is.

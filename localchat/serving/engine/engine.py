@@ -32,8 +32,8 @@ from .values import (
     EngineGone,
     EngineStats,
     EngineStopped,
-    GenerationRequest,
     Prompts,
+    SequenceRequest,
     StepOutput,
 )
 
@@ -119,7 +119,7 @@ class Engine:
         while self._stopped is None:
             was_busy = self.step(wait=not was_busy)
 
-    def warm_up(self, requests: Many[GenerationRequest]) -> None:
+    def warm_up(self, requests: Many[SequenceRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels.
 
         They leave no prefixes and are not counted.
@@ -156,7 +156,7 @@ class Engine:
 
     def prepare(
         self,
-        requests: Many[GenerationRequest],
+        requests: Many[SequenceRequest],
         deliver: Callable[[StepOutput], None],
         end: Callable[[Exception | None], None],
         check: Callable[[], None] = lambda: None,

@@ -38,9 +38,9 @@ from .values import (
     EngineSilent,
     EngineStats,
     EngineStopped,
-    GenerationRequest,
     ModelFacts,
     PromptPart,
+    SequenceRequest,
     StepOutput,
     TokenTexts,
     check_queue,
@@ -154,7 +154,7 @@ class EngineClient(abc.ABC):
 
     # --- requests ---
 
-    def generate(self, requests: Sequence[GenerationRequest], mailbox: Mailbox) -> EngineRequest:
+    def generate(self, requests: Sequence[SequenceRequest], mailbox: Mailbox) -> EngineRequest:
         """Start the sequences of one request, all or none. The first output is a `Prompts`, then come StepOutputs.
 
         Raises QueueFull. The request ends with ContextLengthExceeded for a prompt that leaves no space for one token of

@@ -12,7 +12,7 @@ from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from ..core.media import MediaFile
 from .delivery import Delivery
 from .engine import Engine, Generation
-from .values import EngineError, EngineStats, GenerationRequest, PromptPart, StepOutput
+from .values import EngineError, EngineStats, PromptPart, SequenceRequest, StepOutput
 
 log = logging.getLogger("localchat.engine")
 
@@ -103,7 +103,7 @@ class EngineServer:
 
     # --- the methods of requests ---
 
-    def generate(self, request: ServedRequest, sequences: Sequence[GenerationRequest]) -> None:
+    def generate(self, request: ServedRequest, sequences: Sequence[SequenceRequest]) -> None:
         def deliver(output: StepOutput) -> None:
             self.delivery.add(request.id, output)
 

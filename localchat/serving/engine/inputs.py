@@ -16,7 +16,7 @@ from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
 from .batch import MediaChunk, Sequence
 from .protocols import Backend
-from .values import GenerationRequest, PromptPart, Prompts, StepOutput, check_tokens
+from .values import PromptPart, Prompts, SequenceRequest, StepOutput, check_tokens
 
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
@@ -81,7 +81,7 @@ class Inputs:
 
     def sequences_of(
         self,
-        requests: Many[GenerationRequest],
+        requests: Many[SequenceRequest],
         deliver: Callable[[StepOutput], None],
         check: Callable[[], None] = lambda: None,
     ) -> tuple[list[Sequence], Prompts]:
@@ -109,13 +109,13 @@ class Inputs:
         shown = [[max(token, -1) for token in ts] if r.returns_ids else () for r, ts in zip(requests, tokenized)]
         return sequences, Prompts(list(map(len, tokenized)), shown)
 
-    def _max_length(self, request: GenerationRequest, n_prompt: int) -> int:
+    def _max_length(self, request: SequenceRequest, n_prompt: int) -> int:
         """The limit of prompt and output together."""
         max_tokens, n_ctx = request.params.max_tokens, self._backend.facts.n_ctx
         # Even with a limit of 0 one token is sampled, so that the prompt is computed.
         return n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
 
-    def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
+    def prompt_of(self, request: SequenceRequest) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
         `Engine.prepare` raises for them."""
         facts, n_kept = self._backend.facts, request.params.n_prompt_kept

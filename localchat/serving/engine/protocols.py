@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .batch import Batch, CacheLimits
-from .values import GenerationRequest, ModelFacts, TokenTexts
+from .values import ModelFacts, SequenceRequest, TokenTexts
 
 
 class NoFreeCells(Exception):
@@ -66,7 +66,7 @@ class Backend(CacheBackend, Protocol):
     def prepare_constraints(self) -> None:
         """Reads the vocabulary for constraints before the first request needs it; any thread."""
 
-    def new_sampler(self, request: GenerationRequest) -> Any:
+    def new_sampler(self, request: SequenceRequest) -> Any:
         """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed.
 
         It has the methods `sample_forced` and `sampled_logprobs` of llama/sampler.py.

@@ -58,7 +58,7 @@ class ReasoningBudget:
 
 
 @dataclass(frozen=True)
-class GenerationRequest:
+class SequenceRequest:
     """What the engine needs to generate one sequence."""
 
     prompt: Prompt  # One token at least.

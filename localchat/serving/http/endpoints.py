@@ -38,7 +38,7 @@ from .access import METHODS, Access
 from .clients import ClientMailbox, Clients
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .metrics import TYPE, Metrics
-from .model_pages import ModelEndpoints
+from .model_endpoints import ModelEndpoints
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_output
 
 log = logging.getLogger("localchat.server")

@@ -14,7 +14,7 @@ from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import EngineError, GenerationRequest
+from localchat.serving.engine.values import EngineError, SequenceRequest
 from tests.support.engines import (
     LocalEngine,
     read,
@@ -29,7 +29,7 @@ from tests.support.engines import (
 from tests.support.fakes import END, FakeBackend, echo, endless
 
 
-def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
+def completed(request: SequenceRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
     """Text and end of one request, and the backend that computed it."""
     backend = FakeBackend(model, **options)
     with stepped(backend) as engine:

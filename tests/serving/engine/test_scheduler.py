@@ -13,7 +13,7 @@ from localchat.serving.engine.layouts import new_kv_cache
 from localchat.serving.engine.protocols import NoFreeCells
 from localchat.serving.engine.scheduler import Scheduler
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
-from localchat.serving.engine.values import GenerationRequest
+from localchat.serving.engine.values import SequenceRequest
 from tests.support.fakes import FakeCells
 
 # The token that every step samples.
@@ -23,7 +23,7 @@ SYSTEM = list(range(50))
 
 def with_prompt(id: int, prompt: Iterable[int], max_length: int = 9000, **fields: Any) -> Sequence:
     """A sequence whose request has these fields."""
-    return Sequence(id, list(prompt), max_length, GenerationRequest((), **fields))
+    return Sequence(id, list(prompt), max_length, SequenceRequest((), **fields))
 
 
 def sequence(id: int, n_prompt: int, max_length: int = 9000) -> Sequence:
@@ -584,7 +584,7 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
         prompt += [token] * n_whole * n_cells
         if token < 0:
             chunks += [MediaChunk(n_cells, n_positions, is_causal, placeholder=token, rows=b"encoded")] * n_whole
-    return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
+    return Sequence(id, [*prompt, 1], 1000, SequenceRequest((), **fields), chunks=chunks)
 
 
 def test_image_of_one_long_step_does_not_follow_a_step_of_a_prompt(monkeypatch: pytest.MonkeyPatch):

@@ -28,7 +28,7 @@ from ...core.events import (
 )
 from ...core.mailbox import Mailbox
 from ...core.scan import Markers
-from ...engine.values import End, GenerationRequest, Sampled, StepOutput, TokenTexts
+from ...engine.values import End, Sampled, SequenceRequest, StepOutput, TokenTexts
 from ..dialects.parser import FormatText, OutputParser, merged
 from ..model import Model
 
@@ -54,7 +54,7 @@ class Output:
 
     def __init__(
         self,
-        request: GenerationRequest,
+        request: SequenceRequest,
         texts: TokenTexts,
         parser: OutputParser | PlainText,
         echo: Iterable[Event] = (),

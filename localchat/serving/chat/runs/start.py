@@ -15,7 +15,7 @@ from ...core.mailbox import Mailbox
 from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, note_of, read_attachment, refuse_media
 from ...core.request import ChatRequest, CompletionRequest, Input
 from ...engine.engine_client import EngineClient
-from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
+from ...engine.values import ModelFacts, Prompt, ReasoningBudget, SequenceRequest, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.dialect import ReasoningStart
@@ -72,7 +72,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="messages")
 
 
-def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
+def _copies(sequence: SequenceRequest, n: int) -> list[SequenceRequest]:
     """`n` sequences of a prompt, each with the next seed: equal seeds make equal texts. The first reports progress."""
     first_seed = sequence.sampling.seed
     seeds = [None if first_seed is None else first_seed + i for i in range(1, n)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..batch import Batch, BatchChunk, CacheLimits, Span
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
-from ..values import Adapters, EngineError, EngineStopped, GenerationRequest, ModelFacts
+from ..values import Adapters, EngineError, EngineStopped, ModelFacts, SequenceRequest
 from .context import CacheMemory
 from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, Model, last_errors, pointer_to
@@ -79,7 +79,7 @@ class LlamaBackend:
         self._embedding_lock = threading.Lock()  # Guards it, and the next one.
         self._is_closed = False
 
-    def new_sampler(self, request: GenerationRequest) -> Sampler:
+    def new_sampler(self, request: SequenceRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
     def prepare_constraints(self) -> None:

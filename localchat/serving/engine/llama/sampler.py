@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.params import SamplingParams
 from ..reasoning import ReasoningTracker
-from ..values import EngineError, GenerationRequest
+from ..values import EngineError, SequenceRequest
 from .library import L, pointer_to
 from .vocabulary import Vocabulary
 
@@ -95,7 +95,7 @@ def _selecting_step(s: SamplingParams, seed: int) -> Step:
 class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
-    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
+    def __init__(self, request: SequenceRequest, vocabulary: Vocabulary, n_ctx: int):
         """The prompt of the request has token ids alone. Raises what `Masks.matcher` raises, and EngineError if
         llama.cpp refuses a sampling step."""
         params, ends = request.params, vocabulary.eog_tokens
