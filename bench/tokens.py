@@ -24,12 +24,12 @@ from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.runs.generation import GenerationRun, Output
 from localchat.serving.core.request import ChatRequest
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.values import End, Prompts, SequenceRequest, StepOutput, TokenTexts
 from localchat.serving.http.clients import Clients
 from localchat.serving.http.exchange import Exchange
 from localchat.serving.http.stream import CHAT, Stream, send_output
-from localchat.serving.loading.options import Options
 from localchat.serving.models.model_file import DEMO_PATH
 
 from .measure import Round, first_model, run_load

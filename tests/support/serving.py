@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.model import Model
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.served_model import ServedModel
 from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from localchat.serving.chat.model import Model
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine import Engine
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.model_endpoints import state_of
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..loading.options import Options
+from ..core.server_options import Options
 
 # The number of connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512

@@ -30,9 +30,9 @@ from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
 from ..core.mailbox import Mailbox
 from ..core.request import CompletionRequest, TextRequest
+from ..core.server_options import Options
 from ..core.text import printable
 from ..engine.values import EngineGone
-from ..loading.options import Options
 from ..loading.service import Service
 from .access import METHODS, Access
 from .clients import ClientMailbox, Clients

@@ -25,13 +25,13 @@ import pytest
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine import process, values
 from localchat.serving.engine.process import EngineProcess
 from localchat.serving.engine.values import LoadOptions, SequenceRequest
 from localchat.serving.loading import load_log
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import Loader
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.served_model import RETRY_S, State
 from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels

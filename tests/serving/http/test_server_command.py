@@ -18,12 +18,12 @@ import pytest
 
 from localchat.server import read_options
 from localchat.serving.core.errors import NO_MEMORY
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.loading import load_log, logs
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.load_log import StartLog
-from localchat.serving.loading.options import Options
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.command import restored, run_command

@@ -8,8 +8,8 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.core.params import SamplingParams, parse_default
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.values import SequenceRequest, invalid_grammar
-from localchat.serving.loading.options import Options
 from tests.support.fakes import endless
 from tests.support.serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving
 
