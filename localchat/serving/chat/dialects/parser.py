@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     from .dialect import Dialect, PromptEnd
 
 
-class FormatText(ReasoningDelta):
-    """Text of the format in a raw output, such as tags. It has no stop texts, and is not counted as reasoning."""
+@dataclass(frozen=True)
+class FormatText:
+    """Text of the format in a raw output, such as tags. `chat/runs/` makes content of it; it has no stop texts."""
+
+    text: str
+
+
+ParserEvent = Union[Event, FormatText]
+AnyEvent = TypeVar("AnyEvent", bound=ParserEvent)
 
 
 class OutputParser:
@@ -58,7 +65,7 @@ class OutputParser:
         self.reasoning_is_open = self._prompt_end.reasoning == "open"
         self.reasoning_may_open = True
         self.is_raw = is_raw
-        self._events: list[Event] = []
+        self._events: list[ParserEvent] = []
         self._dialect = dialect
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id, self._events.append)
@@ -79,17 +86,17 @@ class OutputParser:
         """Whether the text so far ends inside the arguments of a call."""
         return self._calls.is_open
 
-    def feed(self, text: str) -> list[Event]:
+    def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
         self._cursor.feed(text)
         return self._next_events()
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ParserEvent]:
         """End the output. Returns the events of the text that was held back."""
         self._cursor.ended = True
         return self._next_events()
 
-    def _next_events(self) -> list[Event]:
+    def _next_events(self) -> list[ParserEvent]:
         """Read the text up to where more is needed. Returns the events of it."""
         next(self._reader, None)
         self._emit_format(self._cursor.done)
@@ -280,11 +287,11 @@ class OutputParser:
         return True
 
 
-def merged(events: list[Event]) -> list[Event]:
+def merged(events: list[AnyEvent]) -> list[AnyEvent]:
     """The same events, with the texts of adjacent events of one kind joined."""
     if len(events) < 2:
         return events[:]
-    result: list[Event] = []
+    result: list[Any] = []
     for event in events:
         last = result[-1] if result else None
         differs = type(last) is not type(event) or getattr(last, "index", 0) != getattr(event, "index", 0)
