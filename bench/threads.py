@@ -71,8 +71,9 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Tokens per second of greedy decoding in one batch, without server, scheduler and detokenization."""
     from localchat.serving.core.params import SamplingParams
-    from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+    from localchat.serving.engine.batch import Batch, BatchChunk
     from localchat.serving.engine.llama import load_backend
+    from localchat.serving.engine.sequence import Sequence
     from localchat.serving.engine.tuning import has_matrix_instructions
     from localchat.serving.engine.values import LoadOptions, SequenceRequest
 

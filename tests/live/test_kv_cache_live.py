@@ -10,10 +10,11 @@ import pytest
 
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
-from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+from localchat.serving.engine.batch import Batch, BatchChunk
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import backend, load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
+from localchat.serving.engine.sequence import Sequence
 from localchat.serving.engine.values import EngineError, LoadOptions, SequenceRequest
 from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
 from tests.support.engines import request_for, submit, tokens_of

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
 from localchat.serving.engine.kv_cache import KVCache
 from localchat.serving.engine.media.decoding import decode
 from localchat.serving.engine.protocols import CopyFailed, DecodeFailed, NoFreeCells
+from localchat.serving.engine.sequence import MediaChunk
 from localchat.serving.engine.values import (
     Adapters,
     EngineError,
@@ -178,20 +179,20 @@ class FakeCells:
 
     def check(self, cache: KVCache) -> None:
         """Checks between two steps that what a KVCache knows of each slot is what the slot has."""
-        assert len(cache._prefixes) == len(self.slots)
-        for (slot, cells), prefix in zip(self.slots.items(), cache._prefixes):
+        assert len(cache._contents) == len(self.slots)
+        for (slot, cells), content in zip(self.slots.items(), cache._contents):
             tokens = [cell.token for cell in cells]
-            if prefix is None:
+            if content is None:
                 assert not tokens, f"slot {slot} is free and has cells"
                 continue
-            assert all(cell.adapters == prefix.adapters for cell in cells)
-            assert tokens == prefix.tokens[: prefix.n_tokens]
-            assert prefix.n_exact <= prefix.n_tokens
-            if prefix.sequence is None:
+            assert all(cell.adapters == content.adapters for cell in cells)
+            assert tokens == content.tokens[: content.n_tokens]
+            assert content.n_exact <= content.n_tokens
+            if content.sequence is None:
                 assert tokens, f"slot {slot} is idle without tokens"
             else:
-                assert (prefix.sequence.slot, prefix.sequence.adapters) == (slot, prefix.adapters)
-                assert not prefix.idle_tokens
+                assert (content.sequence.slot, content.sequence.adapters) == (slot, content.adapters)
+                assert not content.idle_tokens
         n_active, n_idle = cache.n_cells()
         assert n_active == min(sum(len(self.slots[slot]) for slot in cache.active), self.limits.n_cells)
         assert n_active + n_idle <= self.limits.n_cells

@@ -6,8 +6,7 @@ costs time and never changes the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 # Shorter matches are by chance.
@@ -66,7 +65,7 @@ class Prediction(NamedTuple):
     acceptance: float
 
 
-def paying_length(predictions: Many[Prediction], step_s: Callable[[int], float]) -> int:
+def paying_length(predictions: Sequence[Prediction], step_s: Callable[[int], float]) -> int:
     """The length of drafts with which the next step makes most tokens per second; 0 if none is worth its rows.
 
     Args:

@@ -12,19 +12,19 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from .batch import Batch, BatchChunk, Sequence
+from .batch import Batch, BatchChunk
 from .inputs import Inputs
 from .layouts import new_kv_cache
 from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
-from .token_sampler import TokenRun, TokenSampler
+from .sequence import Sequence
+from .token_sampler import SequenceSample, TokenSampler
 from .values import (
     End,
     EngineDied,
@@ -50,7 +50,9 @@ _SHORT_STEP_ROWS = 16
 class Generation:
     """The sequences of one request. They are queued together, and if one of them fails, all end."""
 
-    def __init__(self, sequences: Many[Sequence], prompts: Prompts, end: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, sequences: abc.Sequence[Sequence], prompts: Prompts, end: abc.Callable[[Exception | None], None]
+    ) -> None:
         self.prompts = prompts
         self.sequences = sequences  # By their indexes in the request.
         # The indexes of the sequences that have not ended. Only the engine thread changes it.
@@ -68,7 +70,7 @@ class Engine:
         backend: Backend,
         *,
         encoder: MediaEncoder | None = None,
-        after_step: Callable[[bool], None] = lambda at_once: None,
+        after_step: abc.Callable[[bool], None] = lambda at_once: None,
     ):
         """The engine owns the backend and the encoder of images and sounds, and closes them.
 
@@ -84,7 +86,7 @@ class Engine:
         self.failure: BaseException | None = None
         self._after_step = after_step
         self._thread: threading.Thread | None = None
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._inbox: SimpleQueue[abc.Callable[[], None]] = SimpleQueue()
         self._is_closed = False
         # Guards what submitting threads and the engine thread share: the next three.
         self._lock = threading.Lock()
@@ -111,7 +113,7 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def run(self, started: Callable[[], None] = lambda: None) -> None:
+    def run(self, started: abc.Callable[[], None] = lambda: None) -> None:
         """Runs the steps on this thread until the engine is closed or fails."""
         self._thread = threading.current_thread()
         started()
@@ -119,7 +121,7 @@ class Engine:
         while self._stopped is None:
             was_busy = self.step(wait=not was_busy)
 
-    def warm_up(self, requests: Many[SequenceRequest]) -> None:
+    def warm_up(self, requests: abc.Sequence[SequenceRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels.
 
         They leave no prefixes and are not counted.
@@ -156,10 +158,10 @@ class Engine:
 
     def prepare(
         self,
-        requests: Many[SequenceRequest],
-        deliver: Callable[[StepOutput], None],
-        end: Callable[[Exception | None], None],
-        check: Callable[[], None] = lambda: None,
+        requests: abc.Sequence[SequenceRequest],
+        deliver: abc.Callable[[StepOutput], None],
+        end: abc.Callable[[Exception | None], None],
+        check: abc.Callable[[], None] = lambda: None,
     ) -> Generation:
         """Makes the sequences of one request: tokenizes the prompts and parses the grammars, on the calling thread.
 
@@ -172,7 +174,7 @@ class Engine:
         sequences, prompts = self.inputs.sequences_of(requests, deliver, check)
         return Generation(sequences, prompts, end)
 
-    def start(self, generation: Generation, started: Callable[[], None] = lambda: None) -> None:
+    def start(self, generation: Generation, started: abc.Callable[[], None] = lambda: None) -> None:
         """Queues the sequences of a request.
 
         `started` is called on the engine thread, before any output of the sequences. Raises EngineStopped if the engine
@@ -217,7 +219,7 @@ class Engine:
         """Drops all cached prefixes before the next step."""
         self.post(self._cache.forget)
 
-    def post(self, command: Callable[[], None]) -> None:
+    def post(self, command: abc.Callable[[], None]) -> None:
         """Runs a command on the engine thread before its next step."""
         self._inbox.put(command)
 
@@ -297,16 +299,16 @@ class Engine:
 
     def _sample_and_deliver(self, batch: Batch) -> None:
         """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
-        outputs = list(batch.outputs())
-        runs = self._token_sampler.sample(outputs)
-        tokens = [run.tokens() for run in runs]
+        chunks = list(batch.outputs())
+        samples = self._token_sampler.sample(chunks)
+        tokens = [sample.tokens() for sample in samples]
         self._scheduler.update(batch, tokens)
         self._stats.n_computed += batch.n_tokens
-        for chunk, run, run_tokens in zip(outputs, runs, tokens):
-            self._deliver_run(chunk, run, chunk.n_accepted(run_tokens))
+        for chunk, sample, sampled in zip(chunks, samples, tokens):
+            self._deliver(chunk, sample, chunk.n_accepted(sampled))
 
-    def _deliver_run(self, chunk: BatchChunk, run: TokenRun, n_accepted: int) -> None:
-        sequence, stats, tokens = chunk.sequence, self._stats, run.items
+    def _deliver(self, chunk: BatchChunk, sample: SequenceSample, n_accepted: int) -> None:
+        sequence, stats, tokens = chunk.sequence, self._stats, sample.items
         stats.n_sampled += len(tokens)
         stats.n_drafted += len(chunk.draft)
         stats.n_draft_accepted += n_accepted
@@ -317,17 +319,17 @@ class Engine:
             stats.first_token_s.add(sequence.first_at - sequence.submitted_at)
             progress = sequence.progress
         last = None
-        if run.reason == "stop":
+        if sample.reason == "stop":
             *tokens, last = tokens
-        elif run.reason == "length" and sequence.request.params.max_tokens == 0:
+        elif sample.reason == "length" and sequence.request.params.max_tokens == 0:
             tokens = []  # One token was sampled to compute the prompt.
         output = {"tokens": tokens, "progress": progress, "n_drafted": len(chunk.draft), "n_draft_accepted": n_accepted}
-        if run.reason is not None:
-            self._finish(sequence, End(run.reason, last), **output)
+        if sample.reason is not None:
+            self._finish(sequence, End(sample.reason, last), **output)
             return
         sequence.deliver(**output)
-        if run.error is not None:
-            self._fail(sequence, run.error)
+        if sample.error is not None:
+            self._fail(sequence, sample.error)
 
     def _finish(self, sequence: Sequence, end: End, **output: Any) -> None:
         """Ends a sequence with a finish reason, unless it has ended. `output` has the rest of its last StepOutput."""
@@ -350,7 +352,7 @@ class Engine:
             self._remove(generation, generation.sequences[index], keep=True)
         generation.end(error)
 
-    def _add(self, generation: Generation, started: Callable[[], None]) -> None:
+    def _add(self, generation: Generation, started: abc.Callable[[], None]) -> None:
         started()
         self._scheduler.add(*generation.sequences)
 

@@ -44,13 +44,13 @@ class EngineServer:
     def __init__(
         self,
         send: Callable[[Sequence[Message]], None],
-        run: Callable[[Callable[[], None]], None],
+        run_on_thread: Callable[[Callable[[], None]], None],
         delivery: type[Delivery] = Delivery,
     ) -> None:
-        """`send` sends messages; any thread calls it, except the one that calls `receive`. `run` runs a function on
-        another thread, some time later."""
+        """`send` sends messages; any thread calls it, except the one that calls `receive`.
+        `run_on_thread` runs a function on another thread, some time later."""
         self._send = send
-        self._run = run
+        self._run_on_thread = run_on_thread
         self._requests: dict[int, ServedRequest] = {}
         self.delivery = delivery(send)
 
@@ -63,7 +63,7 @@ class EngineServer:
         if engine is not None and engine.failure is not None:
             return  # The process is about to end. The request is not accepted, so another process runs it.
         request = self._requests[id] = ServedRequest(id)
-        self._run(partial(self._serve, request, *values))
+        self._run_on_thread(partial(self._serve, request, *values))
 
     def _drop(self, id: int, index: int | None) -> None:
         request = self._requests.get(id)

@@ -6,16 +6,15 @@ The methods run on any thread: tokenizing a long text would delay the engine thr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
 from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
-from .batch import MediaChunk, Sequence
 from .protocols import Backend
+from .sequence import MediaChunk, Sequence
 from .values import PromptPart, Prompts, SequenceRequest, StepOutput, check_tokens
 
 if TYPE_CHECKING:
@@ -35,12 +34,12 @@ class Inputs:
         self._backend = backend
         self._encoder = encoder
 
-    def tokenize_prompt(self, parts: Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
+    def tokenize_prompt(self, parts: abc.Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
         """The tokens of a prompt that is given as token ids, texts and media."""
         return self._tokenized(parts, add_bos)[0]
 
     def _tokenized(
-        self, parts: Iterable[PromptPart], add_bos: bool, limit: int | None = None
+        self, parts: abc.Iterable[PromptPart], add_bos: bool, limit: int | None = None
     ) -> tuple[list[int], list[MediaChunk]]:
         """The tokens of a prompt, and the chunks of its images and sounds. Raises ContextLengthExceeded if the texts
         have more than `limit` tokens; the rest is not counted."""
@@ -63,7 +62,7 @@ class Inputs:
                 add_bos = False
         return tokens, chunks
 
-    def media_errors(self, media: Iterable[MediaFile]) -> list[ApiError | None]:
+    def media_errors(self, media: abc.Iterable[MediaFile]) -> list[ApiError | None]:
         """Why each image or sound cannot be used; None for those that can. A request finds these prepared."""
         errors: list[ApiError | None] = []
         for file in media:
@@ -81,9 +80,9 @@ class Inputs:
 
     def sequences_of(
         self,
-        requests: Many[SequenceRequest],
-        deliver: Callable[[StepOutput], None],
-        check: Callable[[], None] = lambda: None,
+        requests: abc.Sequence[SequenceRequest],
+        deliver: abc.Callable[[StepOutput], None],
+        check: abc.Callable[[], None] = lambda: None,
     ) -> tuple[list[Sequence], Prompts]:
         """The sequences of one request, and their tokenized prompts; see `Engine.prepare`."""
         # Sequences with the same prompt share the same tuple, and those of one request the same biases.
@@ -140,7 +139,7 @@ class Inputs:
             raise
         return tokens, chunks
 
-    def biases_of(self, logit_bias: Iterable[Bias]) -> tuple[tuple[int, float], ...]:
+    def biases_of(self, logit_bias: abc.Iterable[Bias]) -> tuple[tuple[int, float], ...]:
         """The biases by token ids. The bias of a text applies to each token of the text. Raises BadRequest."""
         biases: dict[int, float] = {}
         for key, bias in logit_bias:
@@ -153,12 +152,12 @@ class Inputs:
 
     def embed(
         self,
-        inputs: Many[str | Many[int]],
+        inputs: abc.Sequence[str | abc.Sequence[int]],
         *,
         field: str,
         query: str | None = None,
         truncates: bool = False,
-        check: Callable[[], None] = lambda: None,
+        check: abc.Callable[[], None] = lambda: None,
     ) -> tuple[list[array[float]], int]:
         """The vector of each input, not normalised, and the number of their tokens.
 
@@ -169,7 +168,7 @@ class Inputs:
         """
         if query is None:
             # All inputs are checked before the first one is computed.
-            tokenized: Iterable[Many[int]] = [self._input(inputs, i, field) for i in range(len(inputs))]
+            tokenized: abc.Iterable[abc.Sequence[int]] = [self._input(inputs, i, field) for i in range(len(inputs))]
         else:
             # Pairs are made when they are computed: together they may be as large as the query times the documents.
             tokenized = self._pairs(query, inputs, field)
@@ -192,7 +191,7 @@ class Inputs:
             n_tokens += sum(map(len, cut))
         return vectors, n_tokens
 
-    def _input(self, inputs: Many[str | Many[int]], i: int, field: str) -> Many[int]:
+    def _input(self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str) -> abc.Sequence[int]:
         """The tokens of one input."""
         text = inputs[i]
         try:
@@ -204,7 +203,9 @@ class Inputs:
             error.param = error.param or item_path(field, inputs, i)
             raise
 
-    def _pairs(self, query: str, documents: Many[str | Many[int]], field: str) -> Iterator[Many[int]]:
+    def _pairs(
+        self, query: str, documents: abc.Sequence[str | abc.Sequence[int]], field: str
+    ) -> abc.Iterator[abc.Sequence[int]]:
         """The tokens of the query with each document."""
         try:
             pair = self._backend.pair_tokenizer(query, self._max_input)
@@ -224,7 +225,7 @@ class Inputs:
         """The limit of tokens of an input. The context for embeddings, which the first request makes, is not larger."""
         return max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
 
-    def _cut(self, tokens: Many[int], n: int) -> Many[int]:
+    def _cut(self, tokens: abc.Sequence[int], n: int) -> abc.Sequence[int]:
         """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
         ends = self._backend.tokenize("", add_bos=True)
         if len(tokens) <= n or tokens[-1] not in ends[-1:]:
@@ -232,9 +233,9 @@ class Inputs:
         return [*tokens[: n - 1], tokens[-1]]
 
 
-def _groups(inputs: Iterable[Many[int]]) -> Iterator[list[Many[int]]]:
+def _groups(inputs: abc.Iterable[abc.Sequence[int]]) -> abc.Iterator[list[abc.Sequence[int]]]:
     """The inputs in groups of about `_GROUP_TOKENS` tokens, in their order."""
-    group: list[Many[int]] = []
+    group: list[abc.Sequence[int]] = []
     n_tokens = 0
     for tokens in inputs:
         group.append(tokens)

@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .batch import TILE_ROWS, Batch, BatchChunk, Sequence, n_common_of
-from .kv_cache import Candidate, KVCache, Match, Prefix
+from .batch import TILE_ROWS, Batch, BatchChunk
+from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
 from .planning import Work, batch_of, drafts_of, have_waited, prompt_rows, work_of
 from .protocols import CacheBackend, CopyFailed
+from .sequence import Sequence
 
 log = logging.getLogger("localchat.engine")
 
@@ -49,27 +50,27 @@ class OwnCells(KVCache):
             return None
 
         def rank(candidate: Candidate) -> tuple[int, bool, int]:
-            length = _n_reusable(sequence, candidate.n_common, candidate.prefix.n_exact)
-            return length, candidate.is_whole and not candidate.is_active, -candidate.prefix.n_tokens
+            length = _n_reusable(sequence, candidate.n_common, candidate.content.n_exact)
+            return length, candidate.is_whole and not candidate.is_active, -candidate.content.n_tokens
 
         best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
-        n_exact = min(_n_exact(sequence, best.n_common, best.prefix.n_exact), length)
+        n_exact = min(_n_exact(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
-        n_common = n_common_of(running.tokens, sequence.tokens[:-1])
-        n_exact = self._prefix(running.slot or 0).n_exact
+        n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
+        n_exact = self._content(running.slot or 0).n_exact
         return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
-        prefix = self._prefix(chunk.slot)
-        if prefix.n_exact == chunk.sequence.n_computed and _is_exact(chunk):
-            prefix.n_exact += chunk.n_tokens
+        content = self._content(chunk.slot)
+        if content.n_exact == chunk.sequence.n_computed and _is_exact(chunk):
+            content.n_exact += chunk.n_tokens
         super().advance(chunk, n_kept)
 
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
@@ -125,20 +126,20 @@ class OwnCells(KVCache):
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
         """The slot of the match, if it is idle and loses at most as many tokens as it keeps; otherwise a free slot with
         a copy."""
-        prefix = self._prefix(match.slot)
-        n_lost = prefix.n_tokens - match.length
+        content = self._content(match.slot)
+        n_lost = content.n_tokens - match.length
         slot = match.slot
-        if prefix.sequence is None and n_lost <= match.length:
-            prefix.n_exact = match.n_exact
+        if content.sequence is None and n_lost <= match.length:
+            content.n_exact = match.n_exact
         else:
-            self._use(prefix)
+            self._use(content)
             state = self._state(match.slot)
             slot = self._free_slot()
             if state is None or not self._restore(slot, state):
                 return None
-            self._prefixes[slot] = Prefix(sequence.adapters, n_exact=match.n_exact)
+            self._contents[slot] = SlotContent(sequence.adapters, n_exact=match.n_exact)
         if n_lost and not self._truncate(slot, sequence, match.length):
-            self._prefixes[slot] = None
+            self._contents[slot] = None
             return None
         return slot
 
@@ -154,7 +155,7 @@ class OwnCells(KVCache):
         start = max(starts, key=lambda start: sum(start <= slot < start + n for slot in slots))
         slot = next(slot for slot in slots if not start <= slot < start + n)
         gap = next(slot for slot in range(start, start + n) if slot not in active)
-        idle = self._prefixes[gap]
+        idle = self._contents[gap]
         n_moved = active[slot].n_computed + (0 if idle is None else idle.n_tokens)
         if active[slot].n_computed and n_moved <= _MOVED_PER_STEP * self._n_with_gaps:
             self._n_with_gaps = 0
@@ -163,7 +164,7 @@ class OwnCells(KVCache):
     def _exchange(self, slot: int, gap: int) -> None:
         """Moves a running sequence to a slot that is not active, and the idle prefix there to the slot of the
         sequence."""
-        moved, idle = self._prefix(slot), self._prefixes[gap]
+        moved, idle = self._content(slot), self._contents[gap]
         state, idle_state = self._state(slot), None if idle is None else self._state(gap)
         if state is None:
             return
@@ -171,11 +172,11 @@ class OwnCells(KVCache):
         if not self._restore(gap, state):
             return
         self._clear(slot)
-        self._prefixes[gap] = moved
+        self._contents[gap] = moved
         assert moved.sequence is not None
         moved.sequence.slot = gap
         if idle_state is not None and self._restore(slot, idle_state):
-            self._prefixes[slot] = idle
+            self._contents[slot] = idle
 
     def _state(self, slot: int) -> Any:
         """A copy of the cells of a slot; None if there is not enough memory for it."""

@@ -8,11 +8,11 @@ on a GPU, half a step and more on a CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections import abc
 
-from .batch import Batch, Sequence
+from .batch import Batch
 from .drafts import Prediction, paying_length
+from .sequence import Sequence
 
 # Sequences that generate wait for prompts at most this long, unless the smallest pass of a prompt takes longer.
 MAX_WAIT_S = 0.5
@@ -32,7 +32,7 @@ _FORGOTTEN = 1 / 256
 class Pace:
     """The seconds that steps and their rows take."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: abc.Callable[[], float]) -> None:
         self.clock = clock
         # Of a row of a prompt, as an average in which each step counts as much as all before it.
         self._row_s: float | None = None
@@ -62,7 +62,7 @@ class Pace:
             before = row_s if self._draft_row_s is None else self._draft_row_s
             self._draft_row_s = _average(before, row_s, max(2 * before, step_s))
 
-    def paying_length(self, predictions: Many[Prediction]) -> int:
+    def paying_length(self, predictions: abc.Sequence[Prediction]) -> int:
         """The length of drafts that pays in a step of these sequences."""
         step_s = self._step_s.get(len(predictions))
         if step_s is None or not any(prediction.n_tokens for prediction in predictions):
@@ -82,7 +82,7 @@ class Pace:
             return _UNMEASURED_ROWS
         return int(max(seconds, 0) / max(self._row_s, 1e-9))
 
-    def waited_s(self, sequences: Iterable[Sequence]) -> float:
+    def waited_s(self, sequences: abc.Iterable[Sequence]) -> float:
         """How long the longest wait of these sequences is, since their last step."""
         now = self.clock()
         return max((now - sequence.computed_at for sequence in sequences), default=0.0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .batch import Batch, BatchChunk, CacheLimits, Sequence
+from .batch import Batch, BatchChunk, CacheLimits
 from .drafts import Prediction
 from .pace import MAX_WAIT_S, Pace
+from .sequence import Sequence
 
 # With more sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4

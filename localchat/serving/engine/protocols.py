@@ -81,8 +81,8 @@ class Backend(CacheBackend, Protocol):
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         """The pooled vector of each input, not normalised; any thread. One call runs at a time.
 
-        Raises EngineStopped after `close`; ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
-        that is empty, or has a token that the vocabulary does not have.
+        Raises ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
+        that is empty, or has a token that the vocabulary does not have; EngineStopped after `close`.
         """
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .batch import Batch, CacheLimits, Sequence
+from .batch import Batch, CacheLimits
 from .kv_cache import KVCache, Match
+from .sequence import Sequence
 from .values import Adapters
 
 # A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
@@ -78,11 +79,11 @@ class Scheduler:
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
         """Updates the sequences and the KV cache after a decoded batch. `sampled` has the tokens for each of
         `batch.outputs()`."""
-        runs = iter(sampled)
+        sampled_of_outputs = iter(sampled)
         for chunk in batch.chunks:
-            run = next(runs) if chunk.wants_output else []
-            self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run))
-            chunk.sequence.tokens.extend(run)
+            tokens = next(sampled_of_outputs) if chunk.wants_output else []
+            self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(tokens))
+            chunk.sequence.tokens.extend(tokens)
 
     def preempt_newest(self) -> Sequence | None:
         """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left.

@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .batch import Batch, BatchChunk, Sequence, n_common_of
-from .kv_cache import Candidate, KVCache, Match, Prefix
+from .batch import Batch, BatchChunk
+from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
 from .planning import Work, batch_of, drafts_of, prompt_rows, work_of
 from .protocols import CacheBackend
+from .sequence import Sequence
 from .values import Adapters
 
 # If slots cannot be truncated, a copy is kept of at least this many prompt tokens, since it takes a step of its own.
@@ -49,7 +50,7 @@ class SharedCells(KVCache):
     def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
-        n_common = n_common_of(running.tokens, sequence.tokens[:-1])
+        n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
         if self._limits.can_truncate:
             return sequence.n_reusable(n_common)
         n_saved = running.n_prompt - 1
@@ -90,19 +91,19 @@ class SharedCells(KVCache):
 
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
         """The slot of the match, if it is idle and loses few tokens; otherwise a free slot that shares its cells."""
-        prefix = self._prefix(match.slot)
-        n_lost = prefix.n_tokens - match.length
+        content = self._content(match.slot)
+        n_lost = content.n_tokens - match.length
         # The alternative to the loss is the eviction of another prefix.
-        is_cheap = not n_lost or (n_lost <= match.length and None not in self._prefixes)
-        if prefix.sequence is None and is_cheap and self._limits.can_truncate:
+        is_cheap = not n_lost or (n_lost <= match.length and None not in self._contents)
+        if content.sequence is None and is_cheap and self._limits.can_truncate:
             if n_lost and not self._truncate(match.slot, sequence, match.length):
-                self._prefixes[match.slot] = None
+                self._contents[match.slot] = None
                 return None
             return match.slot
-        self._use(prefix)
+        self._use(content)
         slot = self._free_slot()
         self._backend.share(match.slot, slot, sequence.position_of(match.length))
-        self._prefixes[slot] = Prefix(sequence.adapters)
+        self._contents[slot] = SlotContent(sequence.adapters)
         return slot
 
     def _keep_copy(self, sequence: Sequence) -> None:
@@ -113,8 +114,8 @@ class SharedCells(KVCache):
         if not any(candidate.n_common == len(tokens) for candidate in candidates):
             slot = self._free_slot()
             self._backend.share(sequence.slot, slot, sequence.position_of(len(tokens)))
-            self._prefixes[slot] = prefix = Prefix(sequence.adapters, idle_tokens=tokens)
-            self._use(prefix)
+            self._contents[slot] = content = SlotContent(sequence.adapters, idle_tokens=tokens)
+            self._use(content)
 
     def _newest_tokens(self, work: Work) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for its forced tokens as far as the batch allows."""

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import GenerationParams, SamplingParams
-from localchat.serving.engine.batch import TILE_ROWS, Batch, CacheLimits, MediaChunk, Sequence
+from localchat.serving.engine.batch import TILE_ROWS, Batch, CacheLimits
 from localchat.serving.engine.layouts import new_kv_cache
 from localchat.serving.engine.protocols import NoFreeCells
 from localchat.serving.engine.scheduler import Scheduler
+from localchat.serving.engine.sequence import MediaChunk, Sequence
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
 from localchat.serving.engine.values import SequenceRequest
 from tests.support.fakes import FakeCells

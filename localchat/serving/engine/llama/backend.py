@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..batch import Batch, BatchChunk, CacheLimits, Span
+from ..batch import Batch, BatchChunk, CacheLimits
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
+from ..sequence import Span
 from ..values import Adapters, EngineError, EngineStopped, ModelFacts, SequenceRequest
 from .context import CacheMemory
 from .embed import LlamaEmbedding, pair_tokenizer

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import BadRequest, out_of_resources
 from ...core.media import MediaFile
-from ..batch import MediaChunk
+from ..sequence import MediaChunk
 from ..values import EngineError, EngineStopped
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
-from ..batch import MediaChunk
 from ..llama.library import L, Model, last_errors, mtmd
+from ..sequence import MediaChunk
 from ..values import EngineError
 from .decoding import Decoded, Pixels, decode
 
