@@ -213,17 +213,17 @@ class FakeProjector:
         self.broken: set[str] = set()  # The names of what cannot be encoded.
         self.is_closed = False
 
-    def count(self, media: MediaFile) -> list[int | MediaChunk]:
+    def count(self, file: MediaFile) -> list[int | MediaChunk]:
         assert not self.is_closed, "the projector has been freed"
-        name, n_cells, n_positions, is_causal, n_chunks = self._read(media)
+        name, n_cells, n_positions, is_causal, n_chunks = self._read(file)
         if name == "bad":
             raise BadRequest("it cannot be decoded")
         begin, end = self.around
         chunks = [MediaChunk(n_cells, n_positions, bool(is_causal)) for _ in range(n_chunks)]
         return [begin, *(item for chunk in chunks for item in (chunk, end))]
 
-    def encode(self, media: MediaFile) -> list[bytes]:
-        name, *_, n_chunks = self._read(media)
+    def encode(self, file: MediaFile) -> list[bytes]:
+        name, *_, n_chunks = self._read(file)
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         self.encoded.append(name)
@@ -235,11 +235,11 @@ class FakeProjector:
         self.is_closed = True
 
     @staticmethod
-    def _read(media: MediaFile) -> tuple[str, int, int, int, int]:
-        found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
+    def _read(file: MediaFile) -> tuple[str, int, int, int, int]:
+        found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", file.data)
         if found is None:
-            decode(media, 16_000)
-            return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
+            decode(file, 16_000)
+            return hashlib.sha256(file.data).hexdigest(), 4, 4, 1, 1
         name, *numbers = found.groups()
         return (name.decode(), *map(int, numbers))  # type: ignore[return-value]
 

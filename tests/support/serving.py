@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
         return Model("Fake", client_of(engine))
 
     service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
-    options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
+    options = {"max_queue": max_queue, "new_encoder": None if projector is None else partial(MediaEncoder, projector)}
     with started(backend, **options) as engine, served(service, settings) as (server, thread):
         running = Serving(server, engine, backend, thread)
         if is_ready:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from ..core.errors import out_of_resources
 from ..core.params import GenerationParams
@@ -69,12 +70,12 @@ def _load(
         lacking = f"llama.cpp is built for {built_for()}; see docs/install.md, With a GPU"
         log.warning("--gpu-layers %d has no effect: %s", options.n_gpu_layers, lacking)
     backend = load_backend(path, options, progress)
-    encoder = None
+    new_encoder = None
     if backend.projector is not None:
         from .media.encoder import MediaEncoder
 
-        encoder = MediaEncoder(backend.projector)
-    engine = Engine(backend, encoder=encoder, after_step=after_step)
+        new_encoder = partial(MediaEncoder, backend.projector)
+    engine = Engine(backend, new_encoder=new_encoder, after_step=after_step)
     if not backend.facts.is_non_causal:
         engine.warm_up(_warm_up_requests(engine))
     return engine

@@ -40,6 +40,10 @@ from .values import (
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
 
+    NewEncoder = abc.Callable[
+        [abc.Callable[[PreparedMedia], bool], abc.Callable[[PreparedMedia, Exception | None], None]], MediaEncoder
+    ]
+
 log = logging.getLogger("localchat.engine")
 
 # A step with more rows than this, beside one for each sequence, may take long: it computes a prompt, or many forced
@@ -69,10 +73,12 @@ class Engine:
         self,
         backend: Backend,
         *,
-        encoder: MediaEncoder | None = None,
+        new_encoder: NewEncoder | None = None,
         after_step: abc.Callable[[bool], None] = lambda at_once: None,
     ):
-        """The engine owns the backend and the encoder of images and sounds, and closes them.
+        """The engine owns the backend, and closes it.
+
+        `new_encoder(is_needed, on_end)` makes the encoder of images and sounds; None: the model takes text alone.
 
         `after_step(at_once)` is called on the engine thread when the output of a step has been delivered, and the next
         step waits for it. It passes the output on. If `at_once` is False it may keep the output for a while. It is True
@@ -81,7 +87,8 @@ class Engine:
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self.inputs = Inputs(backend, encoder)
+        self._encoder = None if new_encoder is None else new_encoder(self._needs, self._has_encoded)
+        self.inputs = Inputs(backend, self._encoder)
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         self._after_step = after_step
@@ -97,12 +104,8 @@ class Engine:
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
         self._cache = new_kv_cache(backend)
-        self._encoder = encoder
-        encode = () if encoder is None else (encoder.encode,)
+        encode = () if self._encoder is None else (self._encoder.encode,)
         self._scheduler = Scheduler(backend.limits, self._cache, *encode)
-        if encoder is not None:
-            encoder.wants = self._wants
-            encoder.on_end = lambda medium, error: self.post(partial(self._after_encoding, medium, error))
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
@@ -369,12 +372,16 @@ class Engine:
         with self._lock:
             del self._open[sequence.id]
 
-    def _wants(self, medium: PreparedMedia) -> bool:
+    def _needs(self, medium: PreparedMedia) -> bool:
         """Whether an open sequence has this image or sound. Any thread may call this."""
         with self._lock:
             generations = set(self._open.values())
         sequences = (generation.sequences[index] for generation in generations for index in list(generation.open))
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
+
+    def _has_encoded(self, medium: PreparedMedia, error: Exception | None) -> None:
+        """Takes the result of an encoding. Any thread may call this. The command also wakes the engine thread."""
+        self.post(partial(self._after_encoding, medium, error))
 
     def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
         """Ends the sequences that wait for an image or a sound that could not be encoded."""
