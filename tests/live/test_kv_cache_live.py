@@ -147,7 +147,7 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
     [(LoadOptions(n_parallel=2, n_ctx=512), False), (LoadOptions(n_parallel=200, n_ctx=4096), True)],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(options, is_unified, monkeypatch):
-    monkeypatch.setattr("localchat.serving.engine.llama.context.SMALL_CACHE_BYTES", 1 << 28)
+    monkeypatch.setattr("localchat.serving.engine.llama.context_size.SMALL_CACHE_BYTES", 1 << 28)
     with contextlib.closing(load_backend(DEMO, options)) as backend:
         assert (backend.limits.is_unified, backend.facts.n_ctx) == (is_unified, options.n_ctx)
 

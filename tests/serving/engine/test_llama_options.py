@@ -12,7 +12,7 @@ import pytest
 
 from localchat.serving.core.errors import OutOfResources
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.llama import context, embed, load_backend
+from localchat.serving.engine.llama import context_size, embed, load_backend
 from localchat.serving.engine.llama import load as loading
 from localchat.serving.engine.llama.context import LoadedModel
 from localchat.serving.engine.llama.devices import Device
@@ -331,7 +331,7 @@ def test_limits_of_a_context_are_those_of_its_options(model: LoadedModel, monkey
     ):
         monkeypatch.setattr(model, "options", replace(usual, **options))
         pointer, n_ctx, limits = model.new_context(model.cache_memories(4 * GB))
-        n_each = -(-n_ctx // context.STEP) * context.STEP
+        n_each = -(-n_ctx // context_size.STEP) * context_size.STEP
         assert (limits.is_unified, limits.max_drafted, limits.n_parallel) == (is_unified, n_drafted, 3)
         assert (limits.n_slots, limits.n_cells) == (11, 11 * n_each)
         L.llama_free(pointer)

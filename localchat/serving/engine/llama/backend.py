@@ -16,7 +16,7 @@ from ..batch import Batch, BatchChunk, CacheLimits
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
 from ..sequence import Span
 from ..values import Adapters, EngineError, EngineStopped, ModelFacts, SequenceRequest
-from .context import CacheMemory
+from .context_size import ContextMemory
 from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .rpc import Watchdog
@@ -46,7 +46,7 @@ class LlamaBackend:
         *,
         adapts_threads: bool,
         watchdog: Watchdog = contextlib.nullcontext,
-        vector_memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
+        vector_memories: Callable[[Any], Sequence[ContextMemory]] = lambda params: (),
     ):
         """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model.
 
