@@ -137,8 +137,9 @@ class Endpoints:
         path = re.sub("/+", "/", unquote(exchange.path)).rstrip("/") or "/"
         if path.startswith("/v1/"):
             path = path[len("/v1") :]
-        row = path if path in self._table else path[: path.find("/", 1) + 1]
-        exchange.route = row if row in self._table else "other"
+        # The path of the endpoint, which may be one for all paths below it.
+        route = path if path in self._table else path[: path.find("/", 1) + 1]
+        exchange.route = route if route in self._table else "other"
         # Errors may occur before the endpoint is called.
         if path.startswith("/api/"):
             exchange.error_body = ollama.error_body
@@ -150,10 +151,10 @@ class Endpoints:
         if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
             exchange.send_head(204, {"Allow": METHODS})
             return
-        if row not in self._table:
+        if route not in self._table:
             message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
             raise errors.HttpError(404, "unknown_path", message)
-        methods = self._table[row]
+        methods = self._table[route]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         allow = {"Allow": ", ".join(allowed)}
         if is_options:
@@ -166,7 +167,7 @@ class Endpoints:
                 message = f"{takes} over HTTP/1.1, not a WebSocket"
                 raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
             raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
-        exchange.path_end = path[len(row) :]
+        exchange.path_end = path[len(route) :]
         with self._in_flight():
             endpoint(exchange)
 
@@ -191,8 +192,8 @@ class Endpoints:
 
     def _served(self) -> list[str]:
         """The method and path of each endpoint, except those for browsers."""
-        rows = ((path, methods) for path, methods in self._table.items() if path not in ("/", "/v1"))
-        return [f"{method} /v1{path}" for path, methods in rows for method in methods]
+        paths = [path for path in self._table if path not in ("/", "/v1")]
+        return [f"{method} /v1{path}" for path in paths for method in self._table[path]]
 
     def _text(
         self, parse: Callable[[Fields], TextRequest], encoder_type: type[Encoder[Any]], format: StreamFormat = CHAT
@@ -209,7 +210,7 @@ class Endpoints:
                     return
                 start: Any = start_text if isinstance(request, CompletionRequest) else start_chat
                 start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, mailbox=mailbox)
-                run: GenerationRun = self._run_on_model(exchange, request, start_for, mailbox)
+                run: GenerationRun = self._call_with_model(exchange, request, start_for, mailbox)
                 exchange.response_id = run.head.id
                 try:
                     with run:
@@ -220,27 +221,27 @@ class Endpoints:
 
         return handle
 
-    def _run_on_model(
-        self, exchange: Exchange, request: Any, run: Callable[[Model], Any], mailbox: ClientMailbox
+    def _call_with_model(
+        self, exchange: Exchange, request: Any, function: Callable[[Model], Any], mailbox: ClientMailbox
     ) -> Any:
-        """What `run` returns for the model that a request names. The model stays loaded until the end of the exchange.
+        """What a function returns for the model that a request names.
 
-        If the engine process of the model ends before it accepts what `run` sends, the model is loaded again, and `run`
-        is called again.
+        The model stays loaded until the end of the exchange. If its engine process ends before it accepts what the
+        function sends, the model is loaded again, and the function is called again.
         """
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_PROCESSES)):
             with contextlib.ExitStack() as stack:
                 model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox))
                 try:
-                    result = run(model.named(request.model))
+                    result = function(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.engine.has_died:
                         raise
                     continue
                 exchange.closing.push(stack.pop_all())
                 return result
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("the last call returns or raises")
 
     def _load_or_unload(
         self,
@@ -255,7 +256,7 @@ class Endpoints:
         if request.keep_alive_s == 0:
             self._service.unload(served)
         else:
-            self._run_on_model(exchange, request, lambda model: model, mailbox)
+            self._call_with_model(exchange, request, lambda model: model, mailbox)
         encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)
         if stream is None:
             exchange.send_json(200, encoder.body())
@@ -287,7 +288,9 @@ class Endpoints:
         def handle(exchange: Exchange) -> None:
             request = self._read_request(exchange, parse)
             with self._clients.mailbox(exchange) as mailbox:
-                value = self._run_on_model(exchange, request, lambda model: compute(model, request, mailbox), mailbox)
+                value = self._call_with_model(
+                    exchange, request, lambda model: compute(model, request, mailbox), mailbox
+                )
             exchange.send_json(200, value)
 
         return handle

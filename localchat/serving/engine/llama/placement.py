@@ -70,7 +70,7 @@ def _fitting_layers(header: Mapping[str, Any], n_bytes: int, options: LoadOption
         return -1
     n_layers = _n_layers(header)
     n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
-    n_layer_bytes = int(n_bytes / n_layers + n_tokens * _cache_bytes(header)) / GPU_SHARE
+    n_layer_bytes = (n_bytes / n_layers + n_tokens * _cache_bytes(header)) / GPU_SHARE
     n_fitting = int(n_free / n_layer_bytes)
     if n_fitting < min(n_layers, int((n_free + options.others.n_idle) / n_layer_bytes)):
         raise NotEnoughMemory(f"{n_fitting} of {n_layers} layers fit into the free memory of {_names(gpus)}")
