@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import functools
-import hashlib
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from ... import __version__
 from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
@@ -37,8 +32,9 @@ from ..loading.service import Service
 from .access import METHODS, Access
 from .clients import ClientMailbox, Clients
 from .exchange import MAX_LOGGED_CHARS, Exchange
-from .metrics import TYPE, Metrics
+from .metrics import Metrics
 from .model_endpoints import ModelEndpoints
+from .status_endpoints import StatusEndpoints
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_output
 
 log = logging.getLogger("localchat.server")
@@ -49,17 +45,10 @@ MAX_LOGGED_FIELDS = 100
 # A request tries this many engine processes of its model at most, if each ends before it accepts the request.
 _MAX_PROCESSES = 3
 
-_HOME = """localchat: {}
-
-Base URL for clients: this address with the path /v1. GET /v1 lists the endpoints.
-Documentation: README.md (start), docs/server.md (options), docs/client.md, docs/tools.md, docs/clients.md (editors)
-"""
-
 Handler = Callable[[Exchange], None]
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
-_PAGE = Path(__file__).with_name("page.html")
 
 
 class Endpoints:
@@ -82,7 +71,7 @@ class Endpoints:
         """The handler for each path and method."""
         # The handlers of text, of vectors and of other values, each for a parser and what makes the response.
         text, vectors, value = self._text, self._vectors, self._value
-        models = ModelEndpoints(service, options)
+        models, status = ModelEndpoints(service, options), StatusEndpoints(service, options, self._metrics)
         parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )
@@ -93,13 +82,13 @@ class Endpoints:
         )
         rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
         return {
-            "/": {"GET": self._home},
+            "/": {"GET": status.home},
             "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
-            "/health": {"GET": self._health},
-            "/props": {"GET": self._props},
-            "/slots": {"GET": self._slots},
-            "/lora-adapters": {"GET": self._adapters},
-            "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
+            "/health": {"GET": status.health},
+            "/props": {"GET": status.props},
+            "/slots": {"GET": status.slots},
+            "/lora-adapters": {"GET": status.adapters},
+            "/metrics": {"GET": status.metrics},
             "/models": {"GET": models.list},
             "/models/load": {"POST": partial(models.change, service.load)},
             "/models/unload": {"POST": partial(models.change, service.unload)},
@@ -317,65 +306,6 @@ class Endpoints:
         self._store.delete(exchange.path_end)
         exchange.send_json(200, {"id": exchange.path_end, "object": "response", "deleted": True})
 
-    def _home(self, exchange: Exchange) -> None:
-        if self._options.has_page and exchange.wants_page:
-            page, headers = chat_page()
-            exchange.send("text/html; charset=utf-8", page.encode(), headers)
-            return
-        try:
-            model = self._service.model()
-            facts = model.engine.facts
-            state = f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens)."
-        except errors.ApiError as error:
-            state = error.message
-        exchange.send("text/plain; charset=utf-8", _HOME.format(state).encode(), {"Cache-Control": "no-store"})
-
-    def _health(self, exchange: Exchange) -> None:
-        self._service.check()
-        exchange.send_json(200, {"status": "ok"})
-
-    def _props(self, exchange: Exchange) -> None:
-        """The settings, with llama.cpp's field names. The path of the model file is left out."""
-        model = self._service.model(exchange.query.get("model", ""))
-        facts = model.engine.facts
-        sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
-        body = {
-            "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
-            "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
-            "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
-            "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
-            "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
-            "chat_template": model.template_source, "bos_token": facts.bos, "eos_token": facts.eos,
-        }  # fmt: skip
-        exchange.send_json(200, body)
-
-    def _adapters(self, exchange: Exchange) -> None:
-        """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
-        adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
-        exchange.send_json(
-            200,
-            [
-                {"id": id, "name": adapter.name, "path": Path(adapter.path).name, "scale": adapter.scale}
-                for id, adapter in enumerate(adapters)
-            ],
-        )
-
-    def _slots(self, exchange: Exchange) -> None:
-        """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""
-        engine = self._service.model(exchange.query.get("model", "")).engine
-        n_slots = engine.facts.n_parallel
-        slots: list[dict[str, Any]] = []
-        for sequence in engine.stats().running[:n_slots]:
-            n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
-            slots.append({
-                "is_processing": True, "id_task": sequence.id, "n_prompt_tokens": sequence.n_prompt,
-                "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
-                "n_prompt_tokens_cache": sequence.n_cached,
-                "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
-            })  # fmt: skip
-        slots += [{"is_processing": False}] * (n_slots - len(slots))
-        exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
-
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
     options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
@@ -388,22 +318,6 @@ def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:
     check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
-
-
-@functools.lru_cache(maxsize=1)
-def chat_page() -> tuple[str, dict[str, str]]:
-    """The chat page and the headers of its response. The browser runs only the scripts whose hashes are in them."""
-    text = _PAGE.read_text(encoding="utf-8")
-    hashes: dict[str, list[str]] = {"script": [], "style": []}
-    for kind, content in re.findall(r"(?s)<(script|style)\b[^>]*>(.*?)</\1>", text):
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        hashes[kind].append(f"'sha256-{digest}'")
-    policy = (
-        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"frame-ancestors 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}"
-    )
-    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
-    return text, {**headers, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))  # Events with names, and an event as ping.
