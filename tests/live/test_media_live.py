@@ -71,9 +71,9 @@ def media_of(engine: Engine) -> list[MediaFile]:
 def test_image_is_refused_from_one_cell_more_than_a_pass_on(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     projector = engine.backend.projector  # type: ignore[attr-defined]
     [chunk] = [item for item in projector.count(A) if not isinstance(item, int)]
-    monkeypatch.setattr(projector, "n_pass", chunk.n_cells)
+    monkeypatch.setattr(projector, "_max_pass", chunk.n_cells)
     assert len(projector.count(A)) >= 1
-    monkeypatch.setattr(projector, "n_pass", chunk.n_cells - 1)
+    monkeypatch.setattr(projector, "_max_pass", chunk.n_cells - 1)
     if chunk.is_causal:
         assert len(projector.count(A)) >= 1
     else:

@@ -98,7 +98,7 @@ class KVCache(ABC):
         are needed."""
 
     @abstractmethod
-    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         """How many tokens `sequence` can reuse when a running one has computed its prompt."""
 
     @abstractmethod

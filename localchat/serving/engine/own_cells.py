@@ -5,8 +5,12 @@ and they have equally many rows.
 
 llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. So
 prompts are computed in passes of their own, of TILE_ROWS rows or more unless the prompt is shorter: then a text does
-not depend on what runs beside it. A request with a `seed` reuses only cells with the values that its prompt has when it
-is computed alone.
+not depend on what runs beside it.
+
+The text of a request with a `seed` does not depend on what is cached, either. It reuses only *exact* cells, which have
+the values that its prompt has when it is computed alone. These were computed in tiles from the first token on, and are
+a multiple of TILE_ROWS, so that the rest is computed in tiles, too. Of a prompt with 150 tokens, the first 130 of which
+are cached, it reuses 64 and computes 86.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class OwnCells(KVCache):
         n_exact = min(_n_exact(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
-    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
         n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
@@ -221,7 +225,7 @@ def pass_rows(n_missing: int, n_most: int) -> int:
 
 
 def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
-    """How many of the common tokens with a slot a sequence can reuse, if the first `n_exact` cells of it are exact."""
+    """How many tokens a sequence can reuse of a slot with `n_common` of its tokens and `n_exact` exact cells."""
     if sequence.request.sampling.seed is None:
         return sequence.n_reusable(n_common)
     # A pass of less than a tile would compute what is left of the text in another way.

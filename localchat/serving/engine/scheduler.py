@@ -139,17 +139,18 @@ class Scheduler:
         return any(
             other.n_missing > 1
             and other.id < sequence.id
-            and self._cache.n_to_share(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
+            and self._cache.n_reusable_from(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
         )
 
     def _in_turn(self) -> list[Sequence]:
         """The running sequences of the set of adapters whose turn it is."""
-        present = list(dict.fromkeys(sequence.adapters for sequence in self.running))
-        current, waiting = self._sets[:1], self._sets[1:]
-        waiting += [adapters for adapters in present if adapters not in self._sets]
-        order = [*waiting, *current] if self._n_turn_left <= 0 else [*current, *waiting]
-        self._sets = [adapters for adapters in order if adapters in present]
+        present = dict.fromkeys(sequence.adapters for sequence in self.running)
+        current = self._sets[:1]
+        sets = [*self._sets, *(adapters for adapters in present if adapters not in self._sets)]
+        if self._n_turn_left <= 0:  # The set whose turn is over waits behind the others.
+            sets = [*sets[1:], *sets[:1]]
+        self._sets = [adapters for adapters in sets if adapters in present]
         if self._sets[:1] != current or self._n_turn_left <= 0:
             self._n_turn_left = _TURN_STEPS
         return [sequence for sequence in self.running if sequence.adapters == self._sets[0]]

@@ -47,7 +47,7 @@ class SharedCells(KVCache):
             return None
         return Match(best.slot, length, n_shared=length if best.is_active else 0)
 
-    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
         n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])

@@ -109,20 +109,20 @@ class Output:
         is_first, self._has_begun = not self._has_begun, True
         if is_first:
             events += self._echo
-        made, n_read = self._parsed(sampled)
+        parsed, n_read = self._parse(sampled)
         self._n_completion += n_read
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
             events.append(SampledTokens(tuple(map(self._token, shown))))
-        events += self._final(made)
+        events += self._final(parsed)
         if self._stop_text is not None or end is not None:
             events += self._finish(end or End("stop"))
         return events
 
-    def _parsed(self, sampled: list[Sampled]) -> tuple[list[ParserEvent], int]:
+    def _parse(self, sampled: list[Sampled]) -> tuple[list[ParserEvent], int]:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
-        parser, made = self._parser, list[ParserEvent]()
+        parser, parsed = self._parser, list[ParserEvent]()
         if not (parser.reasoning_is_open or parser.reasoning_may_open):
             state = self._decoder.getstate()
             text = self._decoder.decode(b"".join(pieces))
@@ -132,12 +132,12 @@ class Output:
         # Token by token, to count those of the reasoning, and those up to a stop text.
         for n_read, piece in enumerate(pieces, 1):
             was_open = parser.reasoning_is_open
-            new = parser.feed(self._decoder.decode(piece))
-            self._count_reasoning(new, was_open)
-            made += self._up_to_stop(new)
+            new_events = parser.feed(self._decoder.decode(piece))
+            self._count_reasoning(new_events, was_open)
+            parsed += self._up_to_stop(new_events)
             if self._stop_text is not None:
-                return made, n_read
-        return made, len(sampled)
+                return parsed, n_read
+        return parsed, len(sampled)
 
     def usage(self) -> Usage:
         """The counts and times so far."""
@@ -178,9 +178,9 @@ class Output:
         """The last events, after a stop text or at the end of the sequence."""
         events: list[OutputEvent] = []
         if self._stop_text is None:
-            made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
-            self._has_reasoning = self._has_reasoning or _has_reasoning(made)
-            shown = self._up_to_stop(made)
+            last_events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
+            self._has_reasoning = self._has_reasoning or _has_reasoning(last_events)
+            shown = self._up_to_stop(last_events)
             if self._undecided:
                 shown.append(ContentDelta(self._undecided))
             events += self._final(shown)

@@ -61,6 +61,10 @@ class LoadedModel:
         # Bytes of the KV cache for each token, and of the recurrent state of a sequence.
         self._kv_bytes, self._state_bytes = 0, 0
 
+    def widen_pass(self, n_rows: int) -> None:
+        """Let one pass compute so many rows, if that is more than before. Call this before `cache_memories`."""
+        self.n_pass = max(self.n_pass, n_rows)
+
     def cache_memories(self, free: int | None) -> list[ContextMemory]:
         """The memory in which the KV cache is allocated: that of the machine, which had `free` bytes before the model
         was loaded, of the GPUs, or both."""

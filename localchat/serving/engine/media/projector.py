@@ -53,7 +53,7 @@ class LlamaProjector:
         # The samples of a second of sound that the model hears.
         self._sample_rate: int = library.mtmd_get_audio_sample_rate(self._context) if has["audio"] else 0
         self.is_encoding = False  # Whether `encode` runs.
-        self.n_pass = 1 << 30  # The limit of cells of a chunk that one pass computes, which the context sets.
+        self._max_pass = 1 << 30  # The limit of cells of a chunk that one pass computes.
         # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
         with ThreadPoolExecutor(1) as thread:
             error = thread.submit(self._try, path).exception()
@@ -63,6 +63,10 @@ class LlamaProjector:
 
     def close(self) -> None:
         self._library.mtmd_free(self._context)
+
+    def limit_pass(self, n_cells: int) -> None:
+        """Refuse images that one pass must compute if they have more cells than this, the limit of the context."""
+        self._max_pass = n_cells
 
     @property
     def n_most_whole(self) -> int:
@@ -86,8 +90,10 @@ class LlamaProjector:
         with self._tokenized(self._bitmap(decode(file, self._sample_rate), is_counted=True)) as pairs:
             items = [item for item, _ in pairs]
         for item in items:
-            if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self.n_pass:
-                raise BadRequest(f"{file.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
+            if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self._max_pass:
+                raise BadRequest(
+                    f"{file.kind} takes {item.n_cells} tokens, the limit of this server is {self._max_pass}"
+                )
         return items
 
     def encode(self, file: MediaFile) -> list[Any]:
