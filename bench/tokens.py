@@ -26,7 +26,7 @@ from localchat.serving.chat.runs.generation import GenerationRun, Output
 from localchat.serving.core.request import ChatRequest
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine_client import EngineClient
-from localchat.serving.engine.values import End, Prompts, SequenceRequest, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
 from localchat.serving.http.clients import Clients
 from localchat.serving.http.exchange import Exchange
 from localchat.serving.http.stream import CHAT, Stream, send_output
@@ -105,7 +105,7 @@ def alone(n_streams: int) -> float:
         while engine.n_requests < n_streams:
             time.sleep(0.01)
         ids = range(n_streams)
-        engine.receive([("output", id, Prompts([1], [[]])) for id in ids])
+        engine.receive([("output", id, TokenizedPrompts([1], [[]])) for id in ids])
         spent = 0.0
         for token in range(N_TOKENS):
             message = pickle.dumps([("steps", [(id, 0, time.perf_counter(), [token], None, None, 0, 0) for id in ids])])

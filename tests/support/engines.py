@@ -22,7 +22,7 @@ from localchat.serving.engine.delivery import Delivery
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.engine_server import EngineServer
-from localchat.serving.engine.values import End, EngineDied, Prompts, SequenceRequest, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, EngineDied, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
 from tests.support.fakes import FakeBackend
 
 DEADLINE_S = 60
@@ -64,7 +64,7 @@ def events_of(output: Output, *tokens: int, end: str | None = None) -> list[Outp
 class ImmediateDelivery(Delivery):
     """Sends each output at once."""
 
-    def start(self, id: int, prompts: Prompts) -> None:
+    def start(self, id: int, prompts: TokenizedPrompts) -> None:
         super().start(id, prompts)
         self.after_step(True)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .values import Prompts, StepOutput
+from .values import StepOutput, TokenizedPrompts
 
 # Each message wakes the server's process, which writes to all clients, and the clients, on the cores that compute the
 # next step. So a sequence gets its tokens at most this often, and all sequences together get at most so many events a
@@ -24,13 +24,13 @@ class Delivery:
         self._outputs: list[tuple[int, StepOutput]] = []
         # By request and sequence: the index in `_outputs` of the output that the next one is joined to.
         self._joinable: dict[tuple[int, int], int] = {}
-        self._starts: list[tuple[str, int, Prompts]] = []
+        self._starts: list[tuple[str, int, TokenizedPrompts]] = []
         self._ends: list[tuple[str, int, Exception | None]] = []
         self._is_urgent = False
         # When the last message was sent, and when the last step ended.
         self._sent_at = self._stepped_at = 0.0
 
-    def start(self, id: int, prompts: Prompts) -> None:
+    def start(self, id: int, prompts: TokenizedPrompts) -> None:
         """Take the first output of the request `id`."""
         self._starts.append(("output", id, prompts))
         self._is_urgent = True

@@ -32,9 +32,9 @@ from .values import (
     EngineGone,
     EngineStats,
     EngineStopped,
-    Prompts,
     SequenceRequest,
     StepOutput,
+    TokenizedPrompts,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Generation:
     """The sequences of one request. They are queued together, and if one of them fails, all end."""
 
     def __init__(
-        self, sequences: abc.Sequence[Sequence], prompts: Prompts, end: abc.Callable[[Exception | None], None]
+        self, sequences: abc.Sequence[Sequence], prompts: TokenizedPrompts, end: abc.Callable[[Exception | None], None]
     ) -> None:
         self.prompts = prompts
         self.sequences = sequences  # By their indexes in the request.

@@ -155,7 +155,9 @@ class EngineClient(abc.ABC):
     # --- requests ---
 
     def generate(self, requests: Sequence[SequenceRequest], mailbox: Mailbox) -> EngineRequest:
-        """Start the sequences of one request, all or none. The first output is a `Prompts`, then come StepOutputs.
+        """Start the sequences of one request, all or none.
+
+        The first output has the TokenizedPrompts, and comes when the sequences are queued. Then come StepOutputs.
 
         Raises QueueFull. The request ends with ContextLengthExceeded for a prompt that leaves no space for one token of
         output; BadRequest for an empty prompt, a token id that the vocabulary does not have, or an invalid grammar;

@@ -8,14 +8,14 @@ from __future__ import annotations
 from array import array
 from collections import abc
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
 from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
 from .protocols import Backend
 from .sequence import MediaChunk, Sequence
-from .values import PromptPart, Prompts, SequenceRequest, StepOutput, check_tokens
+from .values import PromptPart, SequenceRequest, StepOutput, TokenizedPrompts, check_tokens
 
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
@@ -83,7 +83,7 @@ class Inputs:
         requests: abc.Sequence[SequenceRequest],
         deliver: abc.Callable[[StepOutput], None],
         check: abc.Callable[[], None] = lambda: None,
-    ) -> tuple[list[Sequence], Prompts]:
+    ) -> tuple[list[Sequence], TokenizedPrompts]:
         """The sequences of one request, and their tokenized prompts; see `Engine.prepare`."""
         # Sequences with the same prompt share the same tuple, and those of one request the same biases.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
@@ -101,12 +101,22 @@ class Inputs:
             with_tokens = replace(request, prompt=tuple(tokens), sampling=sampling)
             # On this thread, since parsing a large grammar would delay the engine thread.
             sampler = self._backend.new_sampler(with_tokens)
-            options: dict[str, Any] = {"chunks": chunks, "sampler": sampler, "index": index, "deliver": deliver}
-            sequences.append(Sequence(0, tokens[:], self._max_length(request, len(tokens)), with_tokens, **options))
+            sequences.append(
+                Sequence(
+                    id=0,  # It gets one when it is queued.
+                    prompt=tokens[:],
+                    max_length=self._max_length(request, len(tokens)),
+                    request=with_tokens,
+                    chunks=chunks,
+                    sampler=sampler,
+                    index=index,
+                    deliver=deliver,
+                )
+            )
         tokenized = [prompts[id(request.prompt)][0] for request in requests]
         # Media have no token ids.
         shown = [[max(token, -1) for token in ts] if r.returns_ids else () for r, ts in zip(requests, tokenized)]
-        return sequences, Prompts(list(map(len, tokenized)), shown)
+        return sequences, TokenizedPrompts(list(map(len, tokenized)), shown)
 
     def _max_length(self, request: SequenceRequest, n_prompt: int) -> int:
         """The limit of prompt and output together."""

@@ -126,39 +126,34 @@ class Endpoints:
         path = re.sub("/+", "/", unquote(exchange.path)).rstrip("/") or "/"
         if path.startswith("/v1/"):
             path = path[len("/v1") :]
-        # The path of the endpoint, which may be one for all paths below it.
-        route = path if path in self._table else path[: path.find("/", 1) + 1]
-        exchange.route = route if route in self._table else "other"
+        route = self._route_of(path)
+        exchange.route = route or "other"
         # Errors may occur before the endpoint is called.
-        if path.startswith("/api/"):
-            exchange.error_body = ollama.error_body
-        elif path == "/messages" or path.startswith("/messages/"):
-            exchange.error_body = messages.error_body
+        exchange.error_body = _error_body_of(path)
         if path != "/health":
             self._access.check(exchange)
-        is_options = exchange.method == "OPTIONS"
-        if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
+        if exchange.method == "OPTIONS" and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
             exchange.send_head(204, {"Allow": METHODS})
             return
-        if route not in self._table:
+        if route is None:
             message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
             raise errors.HttpError(404, "unknown_path", message)
+        exchange.path_end = path[len(route) :]
         methods = self._table[route]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
-        allow = {"Allow": ", ".join(allowed)}
-        if is_options:
-            exchange.send_head(204, allow)
+        if exchange.method == "OPTIONS":
+            exchange.send_head(204, {"Allow": ", ".join(allowed)})
             return
-        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if endpoint is None:
-            takes = f"{exchange.path} takes {' and '.join(allowed)}"
-            if "websocket" in exchange.headers.get("Upgrade", "").lower():  # Clients then use HTTP instead.
-                message = f"{takes} over HTTP/1.1, not a WebSocket"
-                raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
-            raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
-        exchange.path_end = path[len(route) :]
+        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            raise _wrong_method(exchange, allowed)
         with self._in_flight():
-            endpoint(exchange)
+            handler(exchange)
+
+    def _route_of(self, path: str) -> str | None:
+        """The path of the endpoint for a path: the same, or one for all paths below it; None: there is none."""
+        above = path[: path.find("/", 1) + 1]
+        return next((route for route in (path, above) if route in self._table), None)
 
     @contextlib.contextmanager
     def _in_flight(self) -> Iterator[None]:
@@ -305,6 +300,24 @@ class Endpoints:
     def _delete_response(self, exchange: Exchange) -> None:
         self._store.delete(exchange.path_end)
         exchange.send_json(200, {"id": exchange.path_end, "object": "response", "deleted": True})
+
+
+def _error_body_of(path: str) -> Callable[[errors.ApiError], Any]:
+    """Makes the body of an error in the format of the interface at a path."""
+    if path.startswith("/api/"):
+        return ollama.error_body
+    if path == "/messages" or path.startswith("/messages/"):
+        return messages.error_body
+    return errors.ApiError.body
+
+
+def _wrong_method(exchange: Exchange, allowed: Sequence[str]) -> errors.HttpError:
+    takes = f"{exchange.path} takes {' and '.join(allowed)}"
+    if "websocket" in exchange.headers.get("Upgrade", "").lower():  # Clients then use HTTP instead.
+        message = f"{takes} over HTTP/1.1, not a WebSocket"
+        return errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
+    headers = {"Allow": ", ".join(allowed)}
+    return errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", headers)
 
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:

@@ -19,7 +19,7 @@ from ..engine.values import ModelFacts
 from ..models.memory import gigabytes
 from ..models.model_file import DEMO_PATH, ModelFile, printable_name
 from .loader import load_options
-from .logs import report, report_failure
+from .stderr_log import report, report_failure
 
 if TYPE_CHECKING:
     from ..chat.model import Model

@@ -11,7 +11,7 @@ from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core.events import ContentDelta, PromptProgress, ResponseHead, SampledTokens, Usage
 from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine import delivery
-from localchat.serving.engine.values import End, Prompts, StepOutput
+from localchat.serving.engine.values import End, StepOutput, TokenizedPrompts
 from tests.support.engines import events_of, output_of
 
 PROGRESS = PromptProgress(1, 1, 0, 0.0)
@@ -74,7 +74,7 @@ def test_what_a_client_waits_for_is_sent_at_once(urgent: StepOutput, process: Pr
 
 
 def test_first_output_of_a_request_is_sent_at_once_and_before_its_tokens(process: Process):
-    process.delivery.start(7, Prompts([1], [()]))
+    process.delivery.start(7, TokenizedPrompts([1], [()]))
     assert process.step(0.001, token(1)) == 2
     assert [message[0] for message in process.sent[1]] == ["output", "steps"]
 

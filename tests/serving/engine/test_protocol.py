@@ -19,8 +19,8 @@ from localchat.serving.engine.values import (
     EngineGone,
     EngineSilent,
     EngineStopped,
-    Prompts,
     StepOutput,
+    TokenizedPrompts,
 )
 from tests.soak import protocol
 from tests.support.engines import DEADLINE_S, ImmediateDelivery, client_of, copied, request, started, stepped
@@ -40,7 +40,7 @@ class FakeEngine(EngineClient):
     def close(self) -> None: ...
 
 
-PROMPTS = Prompts([1], [()])
+PROMPTS = TokenizedPrompts([1], [()])
 TOKEN = StepOutput(0, 0.0, tokens=[7])
 LAST = StepOutput(0, 0.0, end=End("stop", 8))
 
