@@ -104,7 +104,7 @@ class Scheduler:
         media are encoded."""
         n_encoding = 0
         for sequence in list(self.waiting):
-            if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
+            if len(self.running) == self._limits.n_parallel or self._is_full:
                 return
             match = self._cache.find(sequence)
             if self._is_being_computed(sequence, match):
