@@ -41,8 +41,10 @@ class Drafter:
         self._prediction = ""  # Of the tokens after `_text`.
 
     def predict(self, tokens: list[int], n_most: int) -> tuple[int, ...]:
-        """At most `n_most` tokens that may follow these; none if the text has no earlier match of its end. `tokens` are
-        those of the last call and further ones."""
+        """At most `n_most` tokens that may follow these; none if the text has no earlier match of its end.
+
+        `tokens` are those of the last call and further ones.
+        """
         new = "".join(_MEDIA if token < 0 else chr(token) for token in tokens[len(self._text) :])
         self._compare(new)
         self._text += new

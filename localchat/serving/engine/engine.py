@@ -345,8 +345,10 @@ class Engine:
             generation.end(None)
 
     def _fail(self, sequence: Sequence, error: Exception, *, keep: bool = True) -> None:
-        """Ends a sequence and the others of its request with an error. With `keep` the tokens of the sequence stay
-        cached for other requests."""
+        """Ends a sequence and the others of its request with an error.
+
+        With `keep` the tokens of the sequence stay cached for other requests.
+        """
         generation = self._open.get(sequence.id)
         if generation is None:
             return

@@ -196,8 +196,10 @@ class EngineClient(abc.ABC):
         return vectors
 
     def stats(self, timeout_s: float = _STATS_S) -> EngineStats:
-        """The state of the engine; that of one without requests if it has ended. Raises EngineSilent if a living one
-        does not respond in time."""
+        """The state of the engine; that of one without requests if it has ended.
+
+        Raises EngineSilent if a living one does not respond in time.
+        """
         try:
             stats: EngineStats = self._start("stats", (), Mailbox()).result(timeout_s)
             return stats

@@ -48,7 +48,9 @@ class EngineServer:
         delivery: type[Delivery] = Delivery,
     ) -> None:
         """`send` sends messages; any thread calls it, except the one that calls `receive`.
-        `run_on_thread` runs a function on another thread, some time later."""
+
+        `run_on_thread` runs a function on another thread, some time later.
+        """
         self._send = send
         self._run_on_thread = run_on_thread
         self._requests: dict[int, ServedRequest] = {}

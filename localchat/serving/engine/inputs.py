@@ -41,8 +41,10 @@ class Inputs:
     def _tokenized(
         self, parts: abc.Iterable[PromptPart], add_bos: bool, limit: int | None = None
     ) -> tuple[list[int], list[MediaChunk]]:
-        """The tokens of a prompt, and the chunks of its images and sounds. Raises ContextLengthExceeded if the texts
-        have more than `limit` tokens; the rest is not counted."""
+        """The tokens of a prompt, and the chunks of its images and sounds.
+
+        Raises ContextLengthExceeded if the texts have more than `limit` tokens; the rest is not counted.
+        """
         tokens: list[int] = []
         chunks: list[MediaChunk] = []
         for part in parts:
@@ -125,8 +127,10 @@ class Inputs:
         return n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
 
     def prompt_of(self, request: SequenceRequest) -> tuple[list[int], list[MediaChunk]]:
-        """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
-        `Engine.prepare` raises for them."""
+        """The tokens of the prompt of a request, which fit into the context, and its images and sounds.
+
+        Raises what `Engine.prepare` raises for them.
+        """
         facts, n_kept = self._backend.facts, request.params.n_prompt_kept
         if facts.is_non_causal:
             message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"

@@ -39,7 +39,7 @@ class SlotContent:
     sequence: Sequence | None = None  # The running sequence; None: the prefix is idle.
     idle_tokens: list[int] = field(default_factory=list)  # The tokens of an idle prefix.
     last_use: int = 0  # Grows with each use of an idle prefix.
-    # The number of first cells that have the values that the prompt has when it is computed alone (own_cells.py).
+    # How many of the first cells have the values that the prompt has when it is computed alone (own_cells.py).
     n_exact: int = 0
 
     @property
@@ -94,8 +94,10 @@ class KVCache(ABC):
 
     @abstractmethod
     def find(self, sequence: Sequence) -> Match | None:
-        """The prefix that a sequence reuses; None if there is none. The last token is always computed, since its logits
-        are needed."""
+        """The prefix that a sequence reuses; None if there is none.
+
+        The last token is always computed, since its logits are needed.
+        """
 
     @abstractmethod
     def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
@@ -103,32 +105,39 @@ class KVCache(ABC):
 
     @abstractmethod
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
-        """What the next step computes of the running sequences of one set of adapters, the oldest first. `others_wait`:
-        whether sequences of another set wait for the end of the step."""
+        """What the next step computes of the running sequences of one set of adapters, the oldest first.
+
+        `others_wait`: whether sequences of another set wait for the end of the step.
+        """
 
     @abstractmethod
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
-        """A slot that has the tokens of `match` and no others, none of which is active; None if an error costs the
-        prefix. If the slot was free, `_contents` has its prefix."""
+        """A slot that is not active and has the tokens of `match` alone; None if an error costs the prefix.
+
+        If the slot was free, `_contents` has its content.
+        """
 
     # What they have in common.
 
     @property
     def active(self) -> dict[int, Sequence]:
         """The running sequences by slot."""
-        return {slot: content.sequence for slot, content in self._taken() if content.sequence is not None}
+        return {slot: content.sequence for slot, content in self._occupied() if content.sequence is not None}
 
-    def _taken(self) -> Iterator[tuple[int, SlotContent]]:
+    def _occupied(self) -> Iterator[tuple[int, SlotContent]]:
+        """The slots that are not free, and their contents."""
         return ((slot, content) for slot, content in enumerate(self._contents) if content is not None)
 
     def _idle(self) -> list[tuple[int, SlotContent]]:
         """The slots with idle prefixes, the least recently used one first."""
-        idle = [(slot, content) for slot, content in self._taken() if content.sequence is None]
+        idle = [(slot, content) for slot, content in self._occupied() if content.sequence is None]
         return sorted(idle, key=lambda item: item[1].last_use)
 
     def n_cells(self) -> tuple[int, int]:
-        """How many cells running sequences use, and how many idle prefixes. Any thread may call this. A cell that
-        several share is counted for each of them, but both numbers together are at most the capacity."""
+        """How many cells running sequences use, and how many idle prefixes. Any thread may call this.
+
+        A cell that several share is counted for each of them, but both numbers together are at most the capacity.
+        """
         contents = [content for content in list(self._contents) if content is not None]
         n_active = sum(content.n_tokens for content in contents if content.sequence is not None)
         n_idle = sum(len(content.idle_tokens) for content in contents)
@@ -149,7 +158,9 @@ class KVCache(ABC):
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
-        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed."""
+
+        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed.
+        """
         while True:
             started = self._pace.clock()
             try:
@@ -161,8 +172,10 @@ class KVCache(ABC):
         self._pace.add(batch, self._pace.clock() - started)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
-        """Counts the first `n_kept` tokens of a decoded chunk as computed, and frees the cells of the others, which are
-        rejected draft tokens."""
+        """Counts the first `n_kept` tokens of a decoded chunk as computed.
+
+        The others are rejected draft tokens, whose cells are freed.
+        """
         sequence = chunk.sequence
         sequence.n_computed += n_kept
         if n_kept < chunk.n_tokens and not self._truncate(chunk.slot, sequence, sequence.n_computed):
@@ -199,7 +212,7 @@ class KVCache(ABC):
 
     def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
         """The slots that have the first of these tokens, by the cells of a set of adapters."""
-        contents = [(slot, content) for slot, content in self._taken() if content.adapters == adapters]
+        contents = [(slot, content) for slot, content in self._occupied() if content.adapters == adapters]
         numbers = (min(n_common_tokens(content.tokens, tokens), content.n_tokens) for _, content in contents)
         return [Candidate(slot, content, n) for (slot, content), n in zip(contents, numbers) if n]
 

@@ -48,8 +48,11 @@ class OwnCells(KVCache):
         self._n_with_gaps = 0
 
     def find(self, sequence: Sequence) -> Match | None:
-        """The longest cached prefix. Of equally long ones, an idle one without further tokens, then the one in the slot
-        with the fewest tokens, all of which are copied."""
+        """The longest cached prefix.
+
+        Of equally long ones, an idle one without further tokens, then the one in the slot with the fewest tokens, all
+        of which are copied.
+        """
         if not sequence.reuses_prefixes:
             return None
 
@@ -111,8 +114,11 @@ class OwnCells(KVCache):
         return batch_of(self._newest_tokens(work.decoding), drafts)
 
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
-        """A row for the newest token of each sequence, and rows for forced tokens. Forced tokens that not all of the
-        sequences have take another pass, for which all wait: there must be more of them than sequences."""
+        """A row for the newest token of each sequence, and rows for forced tokens.
+
+        Forced tokens that not all of the sequences have take another pass, for which all wait: there must be more of
+        them than sequences.
+        """
         n_forced = [sequence.n_missing - 1 for sequence in decoding]
         fewest, most = min(n_forced, default=0), max(n_forced, default=0)
         n_uneven = sum(n_forced) - fewest * len(n_forced)
@@ -128,8 +134,10 @@ class OwnCells(KVCache):
     # Copies of cells. An error costs the copy alone: what it would have had is computed.
 
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
-        """The slot of the match, if it is idle and loses at most as many tokens as it keeps; otherwise a free slot with
-        a copy."""
+        """See `KVCache`: the slot of the match, or another one with a copy of it.
+
+        The slot itself is used if it is idle and loses at most as many tokens as it keeps.
+        """
         content = self._content(match.slot)
         n_lost = content.n_tokens - match.length
         slot = match.slot
@@ -166,8 +174,10 @@ class OwnCells(KVCache):
             self._exchange(slot, gap)
 
     def _exchange(self, slot: int, gap: int) -> None:
-        """Moves a running sequence to a slot that is not active, and the idle prefix there to the slot of the
-        sequence."""
+        """Moves a running sequence to a slot that is not active.
+
+        The idle prefix there moves to the slot of the sequence.
+        """
         moved, idle = self._content(slot), self._contents[gap]
         state, idle_state = self._state(slot), None if idle is None else self._state(gap)
         if state is None:
@@ -202,8 +212,10 @@ class OwnCells(KVCache):
 
 
 def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
-    """What a pass of at most about `n_rows` rows computes: rows of a prompt, and those of other prompts that can share
-    its pass, which have as many rows, or less than TILE_ROWS as this one has."""
+    """What a pass of at most about `n_rows` rows computes: rows of a prompt, and of others that can share its pass.
+
+    Those have as many rows, or less than TILE_ROWS if this one has less, too.
+    """
     n_tokens = {prompt: pass_rows(prompt.n_missing_in_part, n_rows)}
     n_left = n_rows - n_tokens[prompt]
     for sequence in work.prefilling if prompt.span is None else ():
@@ -216,8 +228,10 @@ def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
 
 
 def pass_rows(n_missing: int, n_most: int) -> int:
-    """How many of the missing rows of a prompt the next pass computes: about `n_most`, and never less than TILE_ROWS,
-    nor so many that less than TILE_ROWS are left for the last pass."""
+    """How many of the missing rows of a prompt the next pass computes: about `n_most`, and at least TILE_ROWS.
+
+    At least TILE_ROWS are left for the last pass, or none.
+    """
     if n_missing <= max(n_most, 2 * TILE_ROWS - 1):
         return n_missing
     n_rows = min(n_most, n_missing - TILE_ROWS)

@@ -89,6 +89,8 @@ class Pace:
 
 
 def _average(before: float, newest: float, most: float) -> float:
-    """The average with a further time. One step that takes much longer tells of other processes, so it counts as
-    `most`."""
+    """The average with a further time.
+
+    One step that takes much longer tells of other processes, so it counts as `most`.
+    """
     return before + _NEWEST * (min(newest, most) - before)

@@ -55,8 +55,10 @@ def have_waited(work: Work) -> bool:
 def drafts_of(
     work: Work, limits: CacheLimits, pace: Pace, *, of_one_length: bool = False
 ) -> dict[Sequence, tuple[int, ...]]:
-    """The drafts of the sequences that decode, as long as they pay: none if many decode, or beside prompts, which they
-    would delay."""
+    """The drafts of the sequences that decode, as long as they pay.
+
+    There are none if many sequences decode, or beside prompts, which they would delay.
+    """
     has_forced = any(sequence.n_missing > 1 for sequence in work.decoding)
     if not 1 <= len(work.decoding) <= _MAX_DRAFTING or work.has_prompts or has_forced:
         return {}

@@ -77,8 +77,10 @@ class Scheduler:
         return batch
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Updates the sequences and the KV cache after a decoded batch. `sampled` has the tokens for each of
-        `batch.outputs()`."""
+        """Updates the sequences and the KV cache after a decoded batch.
+
+        `sampled` has the tokens for each of `batch.outputs()`.
+        """
         sampled_of_outputs = iter(sampled)
         for chunk in batch.chunks:
             tokens = next(sampled_of_outputs) if chunk.wants_output else []
@@ -100,8 +102,10 @@ class Scheduler:
         return None
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit, except those whose prefix is being computed, or whose
-        media are encoded."""
+        """Starts waiting sequences in order while they fit.
+
+        Those whose prefix is being computed, or whose media are encoded, are left waiting.
+        """
         n_encoding = 0
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel or self._is_full:
@@ -120,8 +124,10 @@ class Scheduler:
                 return
 
     def _fits(self, sequence: Sequence, match: Match | None) -> bool:
-        """Whether the cells hold the known tokens of a sequence beside those of the running ones. Each needs a cell for
-        its next token, too, or one of them would be preempted in the next step."""
+        """Whether the cells hold the known tokens of a sequence beside those of the running ones.
+
+        Each needs a cell for its next token, too, or one of them would be preempted in the next step.
+        """
         n_running = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
         n_new = len(sequence.tokens) - (match.n_shared if match else 0) + 1
         return not self.running or n_running + n_new <= self._limits.n_cells

@@ -104,8 +104,10 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether more is missing than the newest token and forced ones: a part of the prompt, or of the tokens of a
-        preempted sequence."""
+        """Whether more is missing than the newest token and forced ones.
+
+        This is a part of the prompt, or of the tokens of a preempted sequence.
+        """
         return self.n_missing > 1 and (self.n_computed < self.n_prompt or self.n_missing > 1 + MAX_FORCED)
 
     @property

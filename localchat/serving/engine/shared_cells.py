@@ -90,7 +90,10 @@ class SharedCells(KVCache):
         return [candidate for candidate in candidates if candidate.is_whole and not candidate.is_active]
 
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
-        """The slot of the match, if it is idle and loses few tokens; otherwise a free slot that shares its cells."""
+        """See `KVCache`: the slot of the match, or a free one that shares its cells.
+
+        The slot itself is used if it is idle and loses few tokens.
+        """
         content = self._content(match.slot)
         n_lost = content.n_tokens - match.length
         # The alternative to the loss is the eviction of another prefix.

@@ -45,8 +45,11 @@ LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8",
 
 
 class Stream:
-    """A streamed response. Its head is sent with the first output or ping. An error before that has its own HTTP
-    status; a later one is the last chunk."""
+    """A streamed response.
+
+    Its head is sent with the first output or ping. An error before that has its own HTTP status; a later one is the
+    last chunk.
+    """
 
     def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float) -> None:
         """`ping_s` is the time without output after which a ping is sent; 0: never."""

@@ -46,16 +46,18 @@ class LoadedModel:
         # sequence no longer attends to it, although another request with the same prefix still would. A second
         # sequence with the same cells prevents that.
         self.n_ids = 2 if self.has_window and self.can_truncate else 1
-        # How many sequences of llama.cpp a context has whose sequences share the cells. llama.cpp requires that a batch
-        # may have as many rows with logits, so this is their limit in both layouts (n_outputs_max).
+        # The sequences of llama.cpp in a context in which all share the cells. llama.cpp requires that a batch may have
+        # as many rows with logits (n_outputs_max). So this is the limit of these rows in both layouts.
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
         self.n_seq_max = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
-        # The layers in all, and those on the GPUs.
+        self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))
+        # The layers in all, those on the GPUs, and the share of these.
         self.n_layers = max(L.llama_model_n_layer(pointer), 1)
         n_wanted = -1 if options.n_gpu_layers is None else options.n_gpu_layers
         n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted, self.n_layers)
         self.n_on_gpus = n_on_gpus if self.gpus else 0
         self.is_on_gpus = self.n_on_gpus == self.n_layers
+        self._gpu_share = self.n_on_gpus / self.n_layers
         # The limit of rows of one pass through the layers (n_ubatch).
         self.n_pass = _PASS
         # Bytes of the KV cache for each token, and of the recurrent state of a sequence.
@@ -66,24 +68,23 @@ class LoadedModel:
         self.n_pass = max(self.n_pass, n_rows)
 
     def cache_memories(self, free: int | None) -> list[ContextMemory]:
-        """The memory in which the KV cache is allocated: that of the machine, which had `free` bytes before the model
-        was loaded, of the GPUs, or both."""
+        """The memory in which the KV cache is allocated: that of the machine, of the GPUs, or both.
+
+        `free` are the bytes of the machine that were free before the model was loaded; None: not known.
+        """
         kv_bytes, state_bytes = self._kv_bytes, self._state_bytes = self._measured_cache()
         # The attention mask has 16 bits for each row and token, in each memory.
         mask_bytes = 2 * self.n_pass if kv_bytes else 0
         pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
-        logits_bytes = self.n_seq_max * L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.pointer)) * 4
-        memories, share = [], self.n_on_gpus / self.n_layers
+        logits_bytes = self.n_seq_max * self.n_vocab * 4
+        memories, share = [], self._gpu_share
         if share < 1:
             n_free = None if free is None else max(free - int(self.n_bytes * (1 - share)), 0)
             fixed = pass_bytes + 2 * logits_bytes + self.n_seq_max * state_bytes * (1 - share)
             memories.append(ContextMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
         if share:
-            # Measured now: the weights and the kernels are loaded. Some drivers report 0, which means unknown.
-            n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None
             fixed = pass_bytes + logits_bytes + self.n_seq_max * state_bytes * share
-            names = ", ".join(gpu.name for gpu in self.gpus)
-            memories.append(ContextMemory(n_free, kv_bytes * share + mask_bytes, fixed, names))
+            memories.append(self._gpu_memory(kv_bytes * share + mask_bytes, fixed))
         return memories
 
     def vector_memories(self, params: Any) -> list[ContextMemory]:
@@ -100,11 +101,10 @@ class LoadedModel:
         scores_bytes = 4 * n_rows * (1 + (n_heads if has_scores else 0))
         if L.llama_model_is_recurrent(self.pointer):
             scores_bytes = 0
-        n_vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.pointer))
-        pass_bytes = n_rows * (L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW + n_vocab) * 4
+        pass_bytes = n_rows * (L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW + self.n_vocab) * 4
         state_bytes = params.n_seq_max * self._state_bytes
-        output_bytes = n_rows * n_vocab * 4  # In the memory of the machine, wherever the layers are.
-        free, share = free_memory(), self.n_on_gpus / self.n_layers
+        output_bytes = n_rows * self.n_vocab * 4  # In the memory of the machine, wherever the layers are.
+        free, share = free_memory(), self._gpu_share
         if free is not None:  # The system counts the weights that are mapped from files as free.
             free = max(free - self.options.others.n_mapped - mapped_memory(), 0)
         memories = [ContextMemory(free, 0, output_bytes)]
@@ -112,18 +112,19 @@ class LoadedModel:
             fixed = output_bytes + pass_bytes + state_bytes * (1 - share)
             memories = [ContextMemory(free, kv_bytes * (1 - share) + scores_bytes, fixed)]
         if share:
-            n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None
-            names = ", ".join(gpu.name for gpu in self.gpus)
-            memories.append(
-                ContextMemory(n_free, kv_bytes * share + scores_bytes, pass_bytes + state_bytes * share, names)
-            )
+            memories.append(self._gpu_memory(kv_bytes * share + scores_bytes, pass_bytes + state_bytes * share))
         return memories
+
+    def _gpu_memory(self, per_token: float, fixed: float) -> ContextMemory:
+        """The memory of the GPUs, as free as it is now: the weights and the kernels are loaded."""
+        n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None  # Some drivers report 0.
+        return ContextMemory(n_free, per_token, fixed, ", ".join(gpu.name for gpu in self.gpus))
 
     def _measured_cache(self) -> tuple[int, int]:
         """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
 
-        llama.cpp does not report them, so two tokens are computed in a small context. This also reads the weights into
-        memory and starts the threads.
+        llama.cpp reports only their sum, for the computed tokens of a sequence. So two tokens are computed in a small
+        context, after each of which that is read. This also reads the weights into memory and starts the threads.
         """
         params = self._context_params(MIN_TOKENS, 1)
         params.n_outputs_max = params.n_batch = params.n_ubatch = 1
@@ -137,14 +138,15 @@ class LoadedModel:
                 L.llama_decode(context, L.llama_batch_get_one((L.llama_token * 1)(0), 1))
                 sizes[i] = L.llama_state_seq_get_size(context, 0)
         L.llama_free(context)
-        return sizes[1] - sizes[0], 2 * sizes[0] - sizes[1]
+        token_bytes = sizes[1] - sizes[0]
+        return token_bytes, sizes[0] - token_bytes
 
     def new_context(self, memories: list[ContextMemory]) -> tuple[Any, int, CacheLimits]:
         """A context of the user's size or of a size that memory allows, its limit of one request, and its limits."""
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
-        is_unified = bool(self.gpus) or not self.can_truncate or self.has_window
-        n_ctx, n_cells, n_streams = context_size(options, memories, self.n_ctx_train, self.n_bytes, not is_unified)
+        may_have_streams = self.can_truncate and not (self.gpus or self.has_window)
+        n_ctx, n_cells, n_streams = context_size(options, memories, self.n_ctx_train, self.n_bytes, may_have_streams)
         n_least = options.n_ctx or MIN_TOKENS
         while not (context := L.llama_init_from_model(self.pointer, self._context_params(n_cells, n_streams))):
             n_streams = 0

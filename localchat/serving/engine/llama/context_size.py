@@ -72,13 +72,13 @@ def context_size(
     memories: Sequence[ContextMemory],
     n_ctx_train: int,
     n_weight_bytes: int,
-    has_streams: bool = False,
+    may_have_streams: bool = False,
 ) -> ContextSize:
     """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
 
-    With `has_streams` the sequences have their own cells if the default size holds a whole context for each running
-    one and one for an idle prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the default
-    limit of a request would be larger without the idle models.
+    With `may_have_streams`, the sequences have their own cells if the default size holds a whole context for each
+    running one and one for an idle prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the
+    default limit of a request would be larger without the idle models.
     """
     tightest = min(memories, key=ContextMemory.n_tokens)
     if options.n_ctx > (n_largest := tightest.n_tokens()):
@@ -87,7 +87,7 @@ def context_size(
         free = f"{gigabytes(n_free)} are free {f'on {tightest.gpus} ' if tightest.gpus else ''}beside the weights"
         text = f"a context of {options.n_ctx} tokens takes {gigabytes(n_bytes)}, and {free}: {least}"
         raise NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))
-    size = _size_within(options, memories, n_ctx_train, n_weight_bytes, has_streams)
+    size = _size_within(options, memories, n_ctx_train, n_weight_bytes, may_have_streams)
     if options.others.n_idle:
         n_alone = _size_within(
             options, [memory.with_freed(options.others.n_idle) for memory in memories], n_ctx_train, n_weight_bytes
@@ -102,7 +102,7 @@ def _size_within(
     memories: Sequence[ContextMemory],
     n_ctx_train: int,
     n_weight_bytes: int,
-    has_streams: bool = False,
+    may_have_streams: bool = False,
 ) -> ContextSize:
     """The size of the context by default, or that of the options, as far as there is memory for more."""
     n_default = min(memory.n_default_tokens() for memory in memories)
@@ -113,7 +113,7 @@ def _size_within(
     n_ctx = options.limit_of_request(n_ctx_train)
     n_stream = math.ceil(n_ctx / STEP) * STEP
     n_streams = min(options.n_parallel + IDLE_STREAMS, n_default // n_stream)
-    if has_streams and n_streams > options.n_parallel:
+    if may_have_streams and n_streams > options.n_parallel:
         return ContextSize(n_ctx, n_streams * n_stream, n_streams)
     # Nothing else uses the memory of a GPU, so it may hold a whole context for each running sequence.
     n_each = n_ctx if is_on_gpus else min(n_ctx, LIKELY_TOKENS)

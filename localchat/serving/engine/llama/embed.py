@@ -171,8 +171,10 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 
 
 def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
-    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order. Only an input that is
-    longer than a step is split."""
+    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order.
+
+    Only an input that is longer than a step is split.
+    """
     step: list[Piece] = []
     n_left = n_step
     for index, length in enumerate(lengths):

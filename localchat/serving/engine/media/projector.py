@@ -80,8 +80,9 @@ class LlamaProjector:
         return most
 
     def count(self, file: MediaFile) -> list[int | MediaChunk]:
-        """What stands for an image or a sound in a prompt: tokens that the model wants around it, and its chunks, which
-        are not encoded. Any thread.
+        """What stands for an image or a sound in a prompt. Any thread.
+
+        These are tokens that the model wants around it, and its chunks, which are not encoded.
 
         Raises:
             BadRequest: The file cannot be decoded, or takes more tokens than one pass computes.
