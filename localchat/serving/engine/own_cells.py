@@ -23,7 +23,7 @@ from typing import Any
 
 from .batch import TILE_ROWS, Batch, BatchChunk
 from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
-from .planning import Work, batch_of, drafts_of, have_waited, prompt_rows, work_of
+from .planning import Pending, batch_of, drafts_of, have_waited, pending_of, prompt_rows
 from .protocols import CacheBackend, CopyFailed
 from .sequence import Sequence
 
@@ -45,7 +45,7 @@ class OwnCells(KVCache):
         # others.
         self._order = deque((_image, _shortest, _image, _oldest))
         # How many steps had gaps between the active slots since a sequence was moved.
-        self._n_with_gaps = 0
+        self._n_gap_steps = 0
 
     def find(self, sequence: Sequence) -> Match | None:
         """The longest cached prefix.
@@ -87,31 +87,31 @@ class OwnCells(KVCache):
         tokens, there is one of a prompt at least.
         """
         self._close_gaps()
-        work = work_of(running)
-        n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
-        prompt = self._next_prompt(work, n_rows)
+        pending = pending_of(running)
+        n_rows = prompt_rows(pending, self._limits, self._pace, others_wait=others_wait)
+        prompt = self._next_prompt(pending, n_rows)
         if prompt is None:
-            return self._token_step(work, others_wait)
+            return self._token_step(pending, others_wait)
         if prompt.is_indivisible:
             return batch_of({prompt: prompt.n_missing_in_part}, {})
-        return batch_of(_pass_of(prompt, work, max(n_rows, TILE_ROWS)), {})
+        return batch_of(_pass_of(prompt, pending, max(n_rows, TILE_ROWS)), {})
 
-    def _next_prompt(self, work: Work, n_rows: int) -> Sequence | None:
+    def _next_prompt(self, pending: Pending, n_rows: int) -> Sequence | None:
         """The sequence whose prompt has the next step; None if it is one of newest tokens."""
-        if not work.has_prompts:
+        if not pending.has_prompts:
             return None
-        while (prompt := self._order[0](work)) is None:
+        while (prompt := self._order[0](pending)) is None:
             self._order.rotate(-1)
         n_least = prompt.n_missing_in_part if prompt.is_indivisible else TILE_ROWS
-        if n_rows < n_least and have_waited(work):
+        if n_rows < n_least and have_waited(pending):
             return None
         self._order.rotate(-1)
         return prompt
 
-    def _token_step(self, work: Work, others_wait: bool) -> Batch:
+    def _token_step(self, pending: Pending, others_wait: bool) -> Batch:
         # llama.cpp computes unequal numbers of rows in several passes.
-        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace, of_one_length=True)
-        return batch_of(self._newest_tokens(work.decoding), drafts)
+        drafts = {} if others_wait else drafts_of(pending, self._limits, self._pace, of_one_length=True)
+        return batch_of(self._newest_tokens(pending.decoding), drafts)
 
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for forced tokens.
@@ -160,17 +160,17 @@ class OwnCells(KVCache):
         active = self.active
         n, slots = len(active), sorted(active)
         if not n or slots[-1] - slots[0] < n:
-            self._n_with_gaps = 0
+            self._n_gap_steps = 0
             return
-        self._n_with_gaps += 1
+        self._n_gap_steps += 1
         starts = range(self._limits.n_slots - n + 1)
         start = max(starts, key=lambda start: sum(start <= slot < start + n for slot in slots))
         slot = next(slot for slot in slots if not start <= slot < start + n)
         gap = next(slot for slot in range(start, start + n) if slot not in active)
         idle = self._contents[gap]
         n_moved = active[slot].n_computed + (0 if idle is None else idle.n_tokens)
-        if active[slot].n_computed and n_moved <= _MOVED_PER_STEP * self._n_with_gaps:
-            self._n_with_gaps = 0
+        if active[slot].n_computed and n_moved <= _MOVED_PER_STEP * self._n_gap_steps:
+            self._n_gap_steps = 0
             self._exchange(slot, gap)
 
     def _exchange(self, slot: int, gap: int) -> None:
@@ -211,14 +211,14 @@ class OwnCells(KVCache):
         return True
 
 
-def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
+def _pass_of(prompt: Sequence, pending: Pending, n_rows: int) -> dict[Sequence, int]:
     """What a pass of at most about `n_rows` rows computes: rows of a prompt, and of others that can share its pass.
 
     Those have as many rows, or less than TILE_ROWS if this one has less, too.
     """
     n_tokens = {prompt: pass_rows(prompt.n_missing_in_part, n_rows)}
     n_left = n_rows - n_tokens[prompt]
-    for sequence in work.prefilling if prompt.span is None else ():
+    for sequence in pending.prefilling if prompt.span is None else ():
         n = pass_rows(sequence.n_missing_in_part, n_rows)
         can_share = n == n_tokens[prompt] or max(n, n_tokens[prompt]) < TILE_ROWS
         if sequence is not prompt and can_share and n <= n_left:
@@ -274,13 +274,13 @@ def _is_exact(chunk: BatchChunk) -> bool:
 # The ways to choose the next prompt; None if there is no image, or no text.
 
 
-def _image(work: Work) -> Sequence | None:
-    return work.media[0] if work.media else None
+def _image(pending: Pending) -> Sequence | None:
+    return pending.media[0] if pending.media else None
 
 
-def _shortest(work: Work) -> Sequence | None:
-    return min(work.prefilling, key=lambda sequence: sequence.n_prompt_uncached, default=None)
+def _shortest(pending: Pending) -> Sequence | None:
+    return min(pending.prefilling, key=lambda sequence: sequence.n_prompt_uncached, default=None)
 
 
-def _oldest(work: Work) -> Sequence | None:
-    return work.prefilling[0] if work.prefilling else None
+def _oldest(pending: Pending) -> Sequence | None:
+    return pending.prefilling[0] if pending.prefilling else None

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from .batch import Batch, BatchChunk
 from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
-from .planning import Work, batch_of, drafts_of, prompt_rows, work_of
+from .planning import Pending, batch_of, drafts_of, pending_of, prompt_rows
 from .protocols import CacheBackend
 from .sequence import Sequence
 from .values import Adapters
@@ -67,21 +67,21 @@ class SharedCells(KVCache):
 
         llama.cpp computes no mixture. The two kinds alternate.
         """
-        work = work_of(running)
-        n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
-        if work.decoding or others_wait:
+        pending = pending_of(running)
+        n_rows = prompt_rows(pending, self._limits, self._pace, others_wait=others_wait)
+        if pending.decoding or others_wait:
             # More rows are no faster for each, and the tokens beside them would come later.
             n_rows = max(min(n_rows, self._limits.tuning.n_prompt_beside), _MIN_ROWS_BESIDE)
-        has_text = bool(work.decoding or work.prefilling)
-        self._had_media = bool(work.media) and not (has_text and self._had_media)
+        has_text = bool(pending.decoding or pending.prefilling)
+        self._had_media = bool(pending.media) and not (has_text and self._had_media)
         if self._had_media:
-            oldest = work.media[0]
+            oldest = pending.media[0]
             n_missing = oldest.n_missing_in_part
             return batch_of({oldest: n_missing if oldest.is_indivisible else min(n_missing, n_rows)}, {})
-        n_tokens = self._newest_tokens(work)
+        n_tokens = self._newest_tokens(pending)
         n_left = self._limits.n_batch - sum(n_tokens.values())
-        n_tokens.update(self._prompt_tokens(work.prefilling, min(n_rows, n_left)))
-        return batch_of(n_tokens, {} if others_wait else drafts_of(work, self._limits, self._pace))
+        n_tokens.update(self._prompt_tokens(pending.prefilling, min(n_rows, n_left)))
+        return batch_of(n_tokens, {} if others_wait else drafts_of(pending, self._limits, self._pace))
 
     def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
         candidates = super()._candidates(tokens, adapters)
@@ -120,11 +120,11 @@ class SharedCells(KVCache):
             self._contents[slot] = content = SlotContent(sequence.adapters, idle_tokens=tokens)
             self._use(content)
 
-    def _newest_tokens(self, work: Work) -> dict[Sequence, int]:
+    def _newest_tokens(self, pending: Pending) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for its forced tokens as far as the batch allows."""
-        n_left = self._limits.n_batch - len(work.decoding)
+        n_left = self._limits.n_batch - len(pending.decoding)
         n_tokens: dict[Sequence, int] = {}
-        for sequence in work.decoding:
+        for sequence in pending.decoding:
             n_forced = min(sequence.n_missing - 1, n_left)
             n_tokens[sequence] = 1 + n_forced
             n_left -= n_forced
