@@ -152,10 +152,10 @@ class Scheduler:
     def _in_turn(self) -> list[Sequence]:
         """The running sequences of the set of adapters whose turn it is."""
         present = dict.fromkeys(sequence.adapters for sequence in self.running)
-        current = self._sets[:1]
-        sets = [*self._sets, *(adapters for adapters in present if adapters not in self._sets)]
-        if self._n_turn_left <= 0:  # The set whose turn is over waits behind the others.
-            sets = [*sets[1:], *sets[:1]]
+        current, waiting = self._sets[:1], self._sets[1:]
+        waiting += (adapters for adapters in present if adapters not in self._sets)
+        # A set whose turn is over waits behind the others.
+        sets = [*current, *waiting] if self._n_turn_left > 0 else [*waiting, *current]
         self._sets = [adapters for adapters in sets if adapters in present]
         if self._sets[:1] != current or self._n_turn_left <= 0:
             self._n_turn_left = _TURN_STEPS

@@ -142,15 +142,13 @@ class ClientMailbox(Mailbox):
             if any(sender is self for sender, _ in messages):
                 self._check_client()
                 messages = [message for message in messages if message[0] is not self]
-            if messages:
-                return messages
             now = time.monotonic()
             if now >= self._probe_at:
                 self._probe()
             elif now >= next_ping_at and self._stream is not None:
                 self._stream.ping()
-            if now >= ends_at:
-                return []
+            if messages or now >= ends_at:
+                return messages
 
     def put_change(self) -> None:
         """Have the waiting thread look at the connection. Any thread may call this."""

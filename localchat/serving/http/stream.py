@@ -78,8 +78,6 @@ class Stream:
         chunks = self.encoder.take()
         if chunks or is_last or (has_events and self._exchange.status is None):
             self._send(chunks, is_last=is_last)
-        elif time.monotonic() >= self.next_ping_at:
-            self.ping()
 
     def ping(self) -> None:
         if self._format.ping:

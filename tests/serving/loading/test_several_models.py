@@ -75,6 +75,21 @@ def test_stream_that_waits_for_its_model_gets_comments_and_then_its_text_or_the_
         assert (text, events[-1]) == ("hi", "[DONE]")
 
 
+@started_with({"ping_s": 0.02})
+def test_stream_that_waits_gets_comments_also_while_other_models_change(server):
+    server.loads.gate, has_ended = threading.Semaphore(0), threading.Event()
+
+    def change() -> None:
+        while not has_ended.wait(0.001):
+            server.pass_time(0)
+
+    changing = server.later(change)
+    with contextlib.closing(server.requested(stream=True)) as connection:
+        assert connection.getresponse().readline() == b": \n"
+    has_ended.set()
+    assert changing.result(30) is None
+
+
 @started_with({"max_models": 1})
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
