@@ -13,7 +13,7 @@ CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3
 CLIENT_TESTS := live/test_packages_live serving/api/test_ollama serving/api/test_program_requests
 INSTALL := $(CHECKED) -m tools.install $(VENV)
 
-.PHONY: run gpu test check lint types bench soak client-tests formats wheelhouse install-tests clean
+.PHONY: run gpu test check lint types bench soak client-tests program-tests formats wheelhouse install-tests clean
 
 run: $(VENV)/$(if $(GET),hub,server).stamp  ## start the server; MODEL=file.gguf, or GET=PUBLISHER/REPOSITORY to fetch a model
 	$(if $(GET),$(BIN)/python -m localchat.server --get $(GET))
@@ -46,6 +46,9 @@ client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic, 
 	-test -d $(VENV)/node_modules || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk
 	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/%.py) $(ARGS)
 
+program-tests: $(VENV)/test.stamp  ## test the server with real programs from npm and PyPI; PROGRAMS="codex aider" for some
+	$(BIN)/python -m tests.programs $(PROGRAMS) $(ARGS)
+
 formats: $(VENV)/server.stamp  ## test whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)
 
@@ -58,7 +61,7 @@ install-tests:  ## write a wheelhouse and install it without a network, without 
 	$(CHECKED) -m tests.install $(CASES)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .programs build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/server.stamp: pyproject.toml

@@ -235,7 +235,7 @@ def shared_prefix(n_streams: int, *, purpose: str = "sized") -> Load:
 
 
 def turns(purpose: str) -> Load:
-    """Six turns of a conversation at temperature 0, and the first token of each."""
+    """Six turns of a conversation at temperature 0, as agents send them, without a seed; the first token of each."""
     figures = tuple(Figure(f"first token of turn {turn}", "ms", False) for turn in range(1, 7))
 
     def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
@@ -243,7 +243,9 @@ def turns(purpose: str) -> Load:
         messages, firsts = [("system", system)], []
         for text in texts:
             messages.append(("user", text))
-            (response,) = run_load(server.url, [chat(model, *messages, n_tokens=48, temperature=0)], 1, 1).responses
+            (response,) = run_load(
+                server.url, [chat(model, *messages, n_tokens=48, temperature=0, seed=None)], 1, 1
+            ).responses
             messages.append(("assistant", response.text))
             firsts.append(response.first_s * 1e3)
         return tuple(firsts)
@@ -288,7 +290,7 @@ def written(name: str, questions: tuple[str, ...], temperature: float) -> Load:
     """One stream after the other of texts as people ask for them. Needs a real model."""
 
     def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
-        fields = {"temperature": temperature, "top_k": 40, "ignore_eos": False}
+        fields = {"temperature": temperature, "top_k": 40, "seed": None, "ignore_eos": False}
         bodies = [chat(model, ("user", question), n_tokens=160, **fields) for question in questions]
         responses = run_load(server.url, bodies, 1, len(bodies)).responses
         gaps = sorted(gap for response in responses for gap in response.gaps_s)

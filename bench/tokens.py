@@ -89,8 +89,8 @@ def alone(n_streams: int) -> float:
     to sockets that another process reads."""
     engine = RecordedEngine()
     with (
-        contextlib.ExitStack() as closing,
         contextlib.closing(Clients()) as clients,
+        contextlib.ExitStack() as closing,  # Before the clients, whose end waits for that of the reader.
         socket.create_server(("127.0.0.1", 0), backlog=n_streams) as listener,
     ):
         reader = os.fork()

@@ -17,7 +17,8 @@ from enum import Enum
 from typing import Any, Literal, Union
 
 from localchat.events import Choice, StreamEvent, ToolCall
-from localchat.reply.payloads import Json, normal_reason
+from localchat.reply.finish_reason import normal_reason
+from localchat.reply.payloads import Json
 from localchat.request import media
 from localchat.schema.shapes import to_plain_json
 from localchat.schema.validator import TYPE_NAMES

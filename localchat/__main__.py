@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .client import Client
 from .terminal.console import OK, USAGE, printable, report, run_command, run_program
-from .terminal.printer import waiting
+from .terminal.printer import notice_of_waiting
 from .terminal.session import Session, prompt_text
 from .transport.timeouts import DEFAULT_TIMEOUT
 
@@ -50,7 +50,7 @@ def _run(parser: ArgumentParser, arguments: Namespace) -> int:
         parser.error(str(error))
     with client:
         if arguments.models:
-            with waiting(client):
+            with notice_of_waiting(client):
                 names = "\n".join(client.models())
             print(printable(names, sys.stdout))
             return OK
@@ -72,42 +72,53 @@ def make_parser() -> ArgumentParser:
     """The parser of the command line."""
     import argparse  # A program that imports the one file as a module does not need it.
 
-    name = f"python -m {__package__}" if __package__ else None  # None: that of the file.
+    program = f"python -m {__package__}" if __package__ else None  # None: the name of the one file.
     usage = "%(prog)s [options] [text ...]"
-    parser = argparse.ArgumentParser(prog=name, usage=usage, description=_DESCRIPTION, epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog=program, usage=usage, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("text", nargs="*", help="the prompt")
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
 
-    add = parser.add_argument_group("server").add_argument
-    add("-b", "--base-url", help="default: OPENAI_BASE_URL, or http://127.0.0.1:8080/v1; unix:/path for a Unix socket")
-    add("-k", "--api-key", help="default: OPENAI_API_KEY. Other users can see this option in the process list")
-    add("-m", "--model", help="default: LOCALCHAT_MODEL, or the only model of the server")
-    add("--models", action="store_true", help="list the server's models and stop")
-    about = "the limit of a whole answer, and of each wait within it"
-    add("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS", help=about)
-    add("--retries", type=int, default=2, metavar="N", help="retries of a failed request (2)")
+    server = parser.add_argument_group("server")
+    url_help = "default: OPENAI_BASE_URL, or http://127.0.0.1:8080/v1; unix:/path for a Unix socket"
+    key_help = "default: OPENAI_API_KEY. Other users can see this option in the process list"
+    timeout_help = "the limit of a whole answer, and of each wait within it"
+    server.add_argument("-b", "--base-url", help=url_help)
+    server.add_argument("-k", "--api-key", help=key_help)
+    server.add_argument("-m", "--model", help="default: LOCALCHAT_MODEL, or the only model of the server")
+    server.add_argument("--models", action="store_true", help="list the server's models and stop")
+    server.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT, metavar="SECONDS", help=timeout_help)
+    server.add_argument("--retries", type=int, default=2, metavar="N", help="retries of a failed request (2)")
 
-    add = parser.add_argument_group("question").add_argument
-    add("-s", "--system", metavar="TEXT", help="the system message")
-    about = "continue the last conversation of this user"
-    add("-c", "--continue", dest="continues", action="store_true", help=about)
-    add("--file", action="append", default=[], metavar="FILE", help="a text file to put before the text")
-    add("--image", action="append", default=[], metavar="FILE", help="an image, by file or URL")
-    add("--audio", action="append", default=[], metavar="FILE", help="a sound, by file")
-    add("--schema", metavar="FILE", help="a JSON Schema; only a valid answer is printed")
-    about = "a field of the request, as JSON or text: -o temperature=0.2 -o stop=END"
-    add("-o", "--option", action="append", default=[], type=_option, metavar="KEY=VALUE", help=about)
+    question = parser.add_argument_group("question")
+    continue_help = "continue the last conversation of this user"
+    option_help = "a field of the request, as JSON or text: -o temperature=0.2 -o stop=END"
+    question.add_argument("-s", "--system", metavar="TEXT", help="the system message")
+    question.add_argument("-c", "--continue", dest="continues", action="store_true", help=continue_help)
+    for name, help in (
+        ("--file", "a text file to put before the text"),
+        ("--image", "an image, by file or URL"),
+        ("--audio", "a sound, by file"),
+    ):
+        question.add_argument(name, action="append", default=[], metavar="FILE", help=help)
+    question.add_argument("--schema", metavar="FILE", help="a JSON Schema; only a valid answer is printed")
+    question.add_argument(
+        "-o", "--option", action="append", default=[], type=_option, metavar="KEY=VALUE", help=option_help
+    )
 
-    add = parser.add_argument_group("output").add_argument
-    add("--json", action="store_true", help="print one line of JSON: text, finish_reason, usage, ...")
-    add("--no-stream", action="store_true", help="print the answer only when it is complete")
-    add("--no-save", action="store_true", help="do not save this conversation for --continue")
-    add("--show-reasoning", action="store_true", help="print the reasoning of the model to stderr")
-    add("--usage", action="store_true", help="print token counts and speed to stderr")
+    output = parser.add_argument_group("output")
+    for name, help in (
+        ("--json", "print one line of JSON: text, finish_reason, usage, ..."),
+        ("--no-stream", "print the answer only when it is complete"),
+        ("--no-save", "do not save this conversation for --continue"),
+        ("--show-reasoning", "print the reasoning of the model to stderr"),
+        ("--usage", "print token counts and speed to stderr"),
+    ):
+        output.add_argument(name, action="store_true", help=help)
     return parser
 
 
 def _option(text: str) -> tuple[str, Any]:
+    """The name and the value of `--option`: JSON, or else text."""
     from argparse import ArgumentTypeError
 
     name, equals, value = text.partition("=")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .client import BaseClient
 from .events import Reply, Value
-from .request.completion import Completion
+from .request.completion import CompletionRequest
 from .request.models import Model
 from .request.options import (
     ChatOptions,
@@ -63,7 +63,7 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply; see Client.chat."""
-        return await self._reply(AsyncDriver(), Completion(self._settings, prompt, options, "chat"))
+        return await self._reply(AsyncDriver(), CompletionRequest(self._settings, prompt, options, "chat"))
 
     @overload
     def stream(
@@ -77,9 +77,9 @@ class AsyncClient(BaseClient):
 
     def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        return self._stream(Completion(self._settings, prompt, options, "stream"))
+        return self._stream(CompletionRequest(self._settings, prompt, options, "stream"))
 
-    def _stream(self, request: Completion) -> AsyncStream[Any]:
+    def _stream(self, request: CompletionRequest) -> AsyncStream[Any]:
         return AsyncStream(self._call(AsyncDriver(), request), request)
 
     @overload
@@ -130,7 +130,7 @@ class AsyncClient(BaseClient):
 
     async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
-        return await self._reply(AsyncDriver(), Completion(self._settings, prompt, options, "complete"))
+        return await self._reply(AsyncDriver(), CompletionRequest(self._settings, prompt, options, "complete"))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.arguments import Arguments
-from .request.completion import Completion
+from .request.arguments import RequestArguments
+from .request.completion import CompletionRequest
 from .request.models import Model, fetch_models
 from .request.options import (
     OPTIONS_OF,
@@ -41,13 +41,18 @@ if TYPE_CHECKING:
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
 
-    class _OneCall(ChatOptions, total=False):  # The options of the function `chat`.
+    class _ChatFunctionOptions(ChatOptions, total=False):
+        """Options of the function `chat`."""
+
         base_url: str | None
         api_key: str | None
 
 
 class BaseClient:
-    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines with a driver."""
+    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines.
+
+    These get the driver that waits for the network: a Driver blocks, an AsyncDriver waits in an event loop.
+    """
 
     def __init_subclass__(cls) -> None:
         """Add the options to the docstrings of the methods, which `help` shows."""
@@ -74,14 +79,16 @@ class BaseClient:
         `headers` are added to those of this client. None for an option is the same as leaving it out.
         """
         check_options(options, "Client")
-        client, old, headers = type(self).__new__(type(self)), self._settings, options.get("headers")
+        client = type(self).__new__(type(self))
         vars(client).update(vars(self))  # The attributes of a subclass stay.
-        added = {} if headers is None else {"headers": {**old.headers, **headers}}
-        client._options = {**self._options, **set_options(options), **added}
+        client._options = {**self._options, **set_options(options)}
+        if options.get("headers") is not None:
+            client._options["headers"] = {**self._settings.headers, **client._options["headers"]}
+        old = self._settings
         client._settings = new = Settings(**client._options, environment=old.environment)
         new.share(old)
-        is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
-        client._pool = self._pool if is_same else Pool()
+        if (new.address, new.proxy, new.verify) != (old.address, old.proxy, old.verify):
+            client._pool = Pool()
         return client
 
     @property
@@ -96,11 +103,12 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
-    def _call(self, driver: Any, arguments: Arguments) -> Call:
+    def _call(self, driver: Any, arguments: RequestArguments) -> Call:
+        """A new call with the options of these arguments."""
         return Call(self._settings, self._pool, driver, arguments.call_options)
 
-    async def _reply(self, driver: Any, request: Completion) -> Reply[Any]:
-        """The complete reply. If the text is not valid, the request is repeated with the text and the errors."""
+    async def _reply(self, driver: Any, request: CompletionRequest) -> Reply[Any]:
+        """The complete reply. If its text does not match `response_format`, repeat the request with text and errors."""
         for _ in range(request.retries_on_mismatch):
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
@@ -113,18 +121,18 @@ class BaseClient:
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: Any) -> list[Model]:
-        arguments = Arguments(self._settings, {}, "request")
+        arguments = RequestArguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments))
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, options: Mapping[str, Any]) -> Response:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        call = self._call(driver, Arguments(self._settings, options, "request"))
+        call = self._call(driver, RequestArguments(self._settings, options, "request"))
         content = await call.fetch(method.upper(), path, json)
         return Response(call.status, call.headers, content)
 
     async def _embed(self, driver: Any, text: Any, options: Mapping[str, Any]) -> Any:
-        arguments = Arguments(self._settings, options, "embed")
+        arguments = RequestArguments(self._settings, options, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)
@@ -180,7 +188,7 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "chat")))
+        return run_blocking(self._reply(Driver(), CompletionRequest(self._settings, prompt, options, "chat")))
 
     @overload
     def stream(
@@ -198,9 +206,9 @@ class Client(BaseClient):
         Iterate the stream for events, or its `text` for text; leave the `with` block to cancel the request. The events
         of a cut reply end with its finish reason; `finish`, and a value for `response_format`, raise IncompleteReply.
         """
-        return self._stream(Completion(self._settings, prompt, options, "stream"))
+        return self._stream(CompletionRequest(self._settings, prompt, options, "stream"))
 
-    def _stream(self, request: Completion) -> Stream[Any]:
+    def _stream(self, request: CompletionRequest) -> Stream[Any]:
         return Stream(self._call(Driver(), request), request)
 
     @overload
@@ -264,7 +272,7 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionOptions]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        return run_blocking(self._reply(Driver(), Completion(self._settings, prompt, options, "complete")))
+        return run_blocking(self._reply(Driver(), CompletionRequest(self._settings, prompt, options, "complete")))
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -289,13 +297,13 @@ class Client(BaseClient):
 
 @overload
 def chat(
-    prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[_OneCall]
+    prompt: Prompt | None = None, *, response_format: type[Value], **options: Unpack[_ChatFunctionOptions]
 ) -> Reply[Value]: ...
 
 
 @overload
 def chat(
-    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_OneCall]
+    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[_ChatFunctionOptions]
 ) -> Reply[Any]: ...
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
-from .request.arguments import Arguments
+from .request.arguments import RequestArguments
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.
@@ -23,7 +23,7 @@ class Embeddings(list[Item]):
     model: str | None = None  # The name of the model in the response.
 
 
-async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
+async def embed(call: Call, arguments: RequestArguments, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
     texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
     model = await arguments.model(call)
@@ -32,7 +32,7 @@ async def embed(call: Call, arguments: Arguments, text: Any) -> Any:
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
         body = {name: value for name, value in {**fields, "input": batch}.items() if value is not None}
-        raw = await call.fetch_json("embeddings are", "POST", "embeddings", body)
+        raw = await call.fetch_json("POST", "embeddings", body)
         part = parse_embeddings(raw, len(batch), fields.get("encoding_format") == "base64")
         vectors += part
         vectors.model = vectors.model or part.model

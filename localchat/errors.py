@@ -26,7 +26,7 @@ _EMPTY: Mapping[str, Any] = {}
 _HEAD_CHARS = 200  # How much of an unexpected body an error message shows.
 
 
-def cut(text: str, limit: int = _HEAD_CHARS) -> str:
+def excerpt(text: str, limit: int = _HEAD_CHARS) -> str:
     """Return `text` on one line, cut to `limit` characters, for a message."""
     line = " ".join(text[: limit * 4].split())
     return line if len(line) <= limit else line[:limit] + "..."

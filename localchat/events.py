@@ -100,6 +100,8 @@ class MessageStart(Record):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class _TextDelta(Record):
+    """The base of events with a piece of text."""
+
     delta: str
     choice_index: int = 0
     raw: Any = field(default=None, compare=False, repr=False)
@@ -184,23 +186,24 @@ class ToolCall(Record):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Logprobs(Record):
+class _Items(Record):
+    """The base of events with items that are dicts of the server."""
+
+    items: tuple[Any, ...]
+    choice_index: int = 0
+    raw: Any = field(default=None, compare=False, repr=False)
+
+
+class Logprobs(_Items):
     """Log probabilities of tokens: a dict {token, logprob, bytes, top_logprobs} for each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
-    items: tuple[Any, ...]
-    choice_index: int = 0
-    raw: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Annotations(Record):
+class Annotations(_Items):
     """Annotations of the text, such as the sources that it cites: a dict for each, as the server sent it."""
 
     type: ClassVar[Literal["annotations"]] = "annotations"
-    items: tuple[Any, ...]
-    choice_index: int = 0
-    raw: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

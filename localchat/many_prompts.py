@@ -11,7 +11,7 @@ from typing import Any
 from .errors import LocalChatError
 from .events import Reply
 from .request.arguments import reusable
-from .request.completion import Completion
+from .request.completion import CompletionRequest
 from .request.models import default_model
 from .request.options import check_count, check_options
 from .request.prompts import Prompt, as_messages
@@ -35,7 +35,7 @@ class ManyPrompts:
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        self._request = Completion(client._settings, "", self._options, "map")  # Raises for wrong options.
+        self._request = CompletionRequest(client._settings, "", self._options, "map")  # Raises for wrong options.
         self._n_done = 0
 
     def map(self) -> list[Reply[Any]]:
@@ -48,20 +48,20 @@ class ManyPrompts:
         def request(driver: Driver, prompt: Prompt) -> Reply[Any]:
             return run_blocking(self._reply(driver, prompt))
 
-        pool = ThreadPoolExecutor(self.concurrency, "localchat-map")
+        executor = ThreadPoolExecutor(self.concurrency, "localchat-map")
         try:
             futures = [
-                pool.submit(contextvars.copy_context().run, request, driver, prompt)
+                executor.submit(contextvars.copy_context().run, request, driver, prompt)
                 for driver, prompt in zip(drivers, self.prompts)
             ]
             for _ in as_completed(futures):
-                self._report()
+                self._report_progress()
             return [future.result() for future in futures]
         finally:  # After Ctrl-C, or an error of `on_progress`, cancel the other requests.
-            pool.shutdown(wait=False, cancel_futures=True)
+            executor.shutdown(wait=False, cancel_futures=True)
             for driver in drivers:
                 driver.cancel()
-            pool.shutdown()
+            executor.shutdown()
 
     async def map_async(self) -> list[Reply[Any]]:
         """Send each prompt with an AsyncClient, in tasks of the event loop."""
@@ -75,7 +75,7 @@ class ManyPrompts:
         async def request(prompt: Prompt) -> Reply[Any]:
             async with gate:
                 reply = await self._reply(AsyncDriver(), prompt)
-            self._report()
+            self._report_progress()
             return reply
 
         tasks = [asyncio.ensure_future(request(prompt)) for prompt in self.prompts]
@@ -87,14 +87,14 @@ class ManyPrompts:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _find_model(self, driver: Any) -> None:
-        """Find the model of the server once for all prompts. Each of them reports an error of that."""
+        """Find the model of the server once for all prompts. If that fails, the request of each prompt tries again."""
         if self.prompts and not self._request.names_model:
             with contextlib.suppress(LocalChatError):
                 await default_model(self._client._call(driver, self._request))
 
     async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
         try:
-            request = Completion(self._client._settings, prompt, self._options, "chat")
+            request = CompletionRequest(self._client._settings, prompt, self._options, "chat")
             reply: Reply[Any] = await self._client._reply(driver, request)
             return reply
         except LocalChatError as error:
@@ -104,7 +104,7 @@ class ManyPrompts:
             failure.__cause__ = error
             return Reply(error=failure)
 
-    def _report(self) -> None:
+    def _report_progress(self) -> None:
         self._n_done += 1
         if self._on_progress is not None:
             self._on_progress(self._n_done, len(self.prompts))

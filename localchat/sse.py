@@ -62,12 +62,13 @@ class SSEDecoder:
         self._takes_json = takes_json
         # Whether data before the sentinel was not UTF-8; each invalid byte became U+FFFD. Data after the sentinel does
         # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
-        self.was_damaged = self._is_over = False
-        self._id = ""  # The last id of the stream.
-        # State of the current line.
-        self._held = bytearray()
-        self._after_cr = False
-        self._at_start = True
+        self.was_damaged = False
+        self._saw_sentinel = False
+        self.last_id = ""  # The last id of the stream, also of an event without data.
+        self.reconnection_ms: int | None = None  # The last field `retry` of the stream; None if there is none.
+        self._at_start = True  # Whether the next line is the first one, which may begin with a byte order mark.
+        self._partial_line = bytearray()  # The beginning of a line whose end was not fed yet.
+        self._after_cr = False  # Whether the last chunk ended with CR, so that an LF belongs to it.
         # State of the current event. Each data line adds at least its LF, so an empty `_data` means "no data line".
         self._data = bytearray()
         self._event = ""
@@ -82,18 +83,18 @@ class SSEDecoder:
             raise self._error
         for line in self._split(chunk):
             self._take_line(line)
-        if len(self._held) > self._max_event_bytes:
-            self._fail("line", len(self._held))
+        if len(self._partial_line) > self._max_event_bytes:
+            self._fail("line", len(self._partial_line))
         return self._take_ready()
 
     def flush(self) -> list[ServerSentEvent]:
         """The unfinished event at the end, which the standard discards. The caller checks whether it was cut."""
         if self._error is not None:
             raise self._error
-        held = bytes(self._held)
-        self._held.clear()
-        if held:
-            self._take_line(held)
+        line = bytes(self._partial_line)
+        self._partial_line.clear()
+        if line:
+            self._take_line(line)
         self._dispatch()
         return self._take_ready()
 
@@ -106,10 +107,10 @@ class SSEDecoder:
         self._after_cr = chunk.endswith(b"\r")
         lines = chunk.splitlines()
         tail = lines.pop() if lines and not chunk.endswith((b"\n", b"\r")) else b""
-        if lines and self._held:
-            lines[0] = bytes(self._held) + lines[0]
-            self._held.clear()
-        self._held += tail
+        if lines and self._partial_line:
+            lines[0] = bytes(self._partial_line) + lines[0]
+            self._partial_line.clear()
+        self._partial_line += tail
         return lines
 
     def _take_line(self, line: bytes) -> None:
@@ -135,13 +136,13 @@ class SSEDecoder:
         elif name == b"event":
             self._event = _text(value)
         elif name == b"id":
-            self._id = self._id if b"\0" in value else _text(value)
+            self.last_id = self.last_id if b"\0" in value else _text(value)
         elif name == b"retry":
             # bytes.isdigit accepts ASCII digits only; int() also accepts signs, blanks and underscores.
             if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
-                self._retry = int(value)
+                self._retry = self.reconnection_ms = int(value)
         elif name in self._fields_as_events:
-            self._ready.append(ServerSentEvent(_text(name), _text(value), self._id))
+            self._ready.append(ServerSentEvent(_text(name), _text(value), self.last_id))
 
     def _take_data(self, value: bytes) -> None:
         is_sentinel = self._sentinel is not None and value.strip() == self._sentinel
@@ -152,16 +153,16 @@ class SSEDecoder:
         self._data += value + b"\n"
         if is_sentinel:
             self._dispatch()
-            self._is_over = True
+            self._saw_sentinel = True
 
     def _dispatch(self) -> None:
         """End the current event. Without a data line there is no event: it was a keep-alive."""
         if self._data:
             data = _text(self._data[:-1])
-            if "\ufffd" in data and not self._is_over:
+            if "\ufffd" in data and not self._saw_sentinel:
                 self.was_damaged = self.was_damaged or is_damaged(self._data, data)
             event = self._event or "message"
-            self._ready.append(ServerSentEvent(event, data, self._id, self._retry))
+            self._ready.append(ServerSentEvent(event, data, self.last_id, self._retry))
             self._data.clear()
         self._event = ""
         self._retry = None
@@ -174,7 +175,7 @@ class SSEDecoder:
     def _fail(self, what: str, size: int) -> None:
         message = f"SSE {what} of {size} bytes or more, expected no more than {self._max_event_bytes} bytes"
         self._error = SSEError(message, self._take_ready())
-        self._held.clear()
+        self._partial_line.clear()
         self._data.clear()
         raise self._error
 

@@ -1,5 +1,8 @@
 """Streams: the events of one response, and the two ways to wait for events: blocking, and with asyncio.
 
+`EventIterator` makes events step by step, with coroutines. `BlockingEventIterator` runs them, and `AsyncEventIterator`
+awaits them. `BaseStream` makes the events of one response, and a ToolRun (agent/tool_run.py) those of several.
+
 A stream has no generator that refers to it: so a stream without references is deleted at once, and its connection is
 closed.
 """
@@ -15,7 +18,7 @@ from .errors import Cancelled, IncompleteStream, LocalChatError, ProtocolError, 
 from .events import Reply, StreamEvent, Value
 from .reply.response import ResponseParser
 from .reply.truncation import check_not_cut
-from .request.completion import Completion
+from .request.completion import CompletionRequest
 from .transport.call import Call
 from .transport.sockets import run_blocking
 
@@ -28,21 +31,19 @@ AnyEvent = TypeVar("AnyEvent", bound=Any)
 _AFTER_FINISH_S = 5.0
 
 
-class Events(Generic[AnyEvent, Value]):
+class EventIterator(Generic[AnyEvent, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises.
 
     Subclasses define `reply`, `_advance` and `_close`.
     """
 
     def __init__(self) -> None:
-        # The events that are made and not returned yet.
-        self._ready: deque[AnyEvent] = deque()
-        # Whether there are no others, because the last one was made, or because of an error.
-        self._is_done = False
-        self._failure: Exception | None = None
+        self._ready: deque[AnyEvent] = deque()  # The events that are made and not returned yet.
+        self._is_done = False  # Whether the last event was made.
+        self._failure: Exception | None = None  # The error of a step, after which none follows.
         self._is_advancing = False  # Whether a thread or task is in a step.
         self._is_closed = False
-        self._text_pieces: list[str] = []  # The pieces of the text so far.
+        self._text_pieces: list[str] = []  # The pieces of the text of the first choice in the events returned so far.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -58,6 +59,7 @@ class Events(Generic[AnyEvent, Value]):
         raise NotImplementedError
 
     async def _step(self) -> None:
+        """Do the next step, and keep its error for every later read."""
         if self._is_advancing:
             raise RuntimeError("another thread or task reads these events")
         self._is_advancing = True
@@ -106,7 +108,7 @@ class Events(Generic[AnyEvent, Value]):
         return self.reply
 
 
-class BlockingEvents(Events[AnyEvent, Value]):
+class BlockingEventIterator(EventIterator[AnyEvent, Value]):
     """Events of a Client: iterate it for events, or `text` for text; leave the `with` to cancel."""
 
     def __enter__(self) -> Self:
@@ -138,8 +140,8 @@ class BlockingEvents(Events[AnyEvent, Value]):
         run_blocking(self._close())
 
 
-class AsyncEvents(Events[AnyEvent, Value]):
-    """The events of an AsyncClient; see BlockingEvents."""
+class AsyncEventIterator(EventIterator[AnyEvent, Value]):
+    """The events of an AsyncClient; see BlockingEventIterator."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,7 +178,7 @@ class Text(Iterator[str]):
     It is no generator, which would end after an error.
     """
 
-    def __init__(self, events: BlockingEvents[Any, Any]) -> None:
+    def __init__(self, events: BlockingEventIterator[Any, Any]) -> None:
         self._events = events
 
     def __next__(self) -> str:
@@ -194,7 +196,7 @@ class Text(Iterator[str]):
 class AsyncText(AsyncIterator[str]):
     """The text of the first choice of a stream of an AsyncClient: `async for` returns the pieces, `await` all of it."""
 
-    def __init__(self, events: AsyncEvents[Any, Any]) -> None:
+    def __init__(self, events: AsyncEventIterator[Any, Any]) -> None:
         self._events = events
 
     async def __anext__(self) -> str:
@@ -216,21 +218,23 @@ class AsyncText(AsyncIterator[str]):
         return "".join(self._events._text_pieces)
 
 
-class BaseStream(Events[StreamEvent, Value]):
-    """The response to one request: the bytes of its body go to a ResponseParser, which makes the events."""
+class BaseStream(EventIterator[StreamEvent, Value]):
+    """The response to one request: the bytes of its body go to a ResponseParser, which makes the events.
 
-    def __init__(self, call: Call, request: Completion) -> None:
+    The steps are to send the request, to make the events of a payload, to read bytes, and to end the response.
+    """
+
+    def __init__(self, call: Call, request: CompletionRequest) -> None:
         super().__init__()
         self._call = call
         self._request = request
         self._parser = ResponseParser()
-        self._is_sent = False  # Whether the head of the response was received.
-        # The events of each payload of the last read, and the bytes of all reads.
-        self._payloads: Iterator[list[StreamEvent]] = iter(())
-        self._n_bytes = 0
-        self._cause: Exception | None = None  # The error that ended the body, if one did.
-        self._is_finishing = False  # Whether `_payloads` has the last events.
-        self._n_signs_of_life = 0  # Of the parser, at the last read.
+        self._has_head = False  # Whether the head of the response was received.
+        self._payloads: Iterator[list[StreamEvent]] = iter(())  # The events of each payload of the last read.
+        self._n_bytes = 0  # Of the body, in all reads.
+        self._n_progress = 0  # That of the parser at the last read.
+        self._body_error: Exception | None = None  # The error that ended the body, if one did.
+        self._is_ending = False  # Whether `_payloads` has the last events.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -247,7 +251,7 @@ class BaseStream(Events[StreamEvent, Value]):
 
     async def _begin(self) -> None:
         """Send the request, if this was not done before."""
-        if not self._is_sent and self._failure is None:
+        if not self._has_head and self._failure is None:
             await self._step()
 
     async def _close(self) -> None:
@@ -263,29 +267,35 @@ class BaseStream(Events[StreamEvent, Value]):
 
     async def _advance(self) -> None:
         try:
-            if not self._is_sent:
-                await self._request.send(self._call)
-                self._parser = self._new_parser()
-                self._is_sent = True
-                if self._call.warning:
-                    self._ready.extend(self._parser.warn(self._call.warning))
-                return
-            events = next(self._payloads, None)
-            if events is not None:
+            if not self._has_head:
+                await self._send()
+            elif (events := next(self._payloads, None)) is not None:
                 self._ready.extend(events)
-            elif self._is_finishing:
+            elif self._is_ending:
                 self._is_done = True
                 self._call.release()
             elif self._parser.is_over:
-                if self._parser.has_end_mark:
-                    await self._call.drain()
-                self._payloads = self._parser.finish(self._cause)
-                self._is_finishing = True
+                await self._end()
             else:
                 await self._read()
         except BaseException as error:
             self._fail(error)
             raise
+
+    async def _send(self) -> None:
+        """Send the request, and receive the head of the response."""
+        await self._request.send(self._call)
+        self._parser = self._new_parser()
+        self._has_head = True
+        if self._call.warning:
+            self._ready.extend(self._parser.warn(self._call.warning))
+
+    async def _end(self) -> None:
+        """Begin with the last events, which the parser makes without further bytes."""
+        if self._parser.has_end_mark:
+            await self._call.drain()  # So that the connection can be used again.
+        self._payloads = self._parser.finish(self._body_error)
+        self._is_ending = True
 
     def _fail(self, error: BaseException) -> None:
         """Make the events of held text before an error, and give it the part received so far."""
@@ -297,6 +307,7 @@ class BaseStream(Events[StreamEvent, Value]):
         self._call.release()
 
     def _new_parser(self) -> ResponseParser:
+        """The parser of the response whose head was received."""
         request, secrets = self._request, self._call.secrets
 
         def read_value(reply: Reply[Any]) -> Any:
@@ -318,8 +329,8 @@ class BaseStream(Events[StreamEvent, Value]):
     async def _read(self) -> None:
         """Read some bytes of the body and give them to the parser."""
         call, parser, data = self._call, self._parser, b""
-        if parser.n_signs_of_life > self._n_signs_of_life:
-            self._n_signs_of_life = parser.n_signs_of_life
+        if parser.n_progress > self._n_progress:
+            self._n_progress = parser.n_progress
             call.deadlines.restart(parser.has_output)
         call.deadlines.end_within(_AFTER_FINISH_S if parser.is_complete else None)
         is_end = False
@@ -329,13 +340,14 @@ class BaseStream(Events[StreamEvent, Value]):
             call.check_size(self._n_bytes)
             is_end = not data and call.all_read
         except (IncompleteStream, TimedOut, ProtocolError) as error:
+            # After the last finish reason only usage and [DONE] are missing. The parser judges a body that was cut.
             if not isinstance(error, IncompleteStream) and not parser.is_complete:
                 raise
-            self._cause, is_end = error, True
+            self._body_error, is_end = error, True
         self._payloads = parser.feed(data, is_end)
 
 
-class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
+class Stream(BaseStream[Value], BlockingEventIterator[StreamEvent, Value]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
 
     Entering the `with` block, or else the first iteration, sends the request. `reply` is the reply received so far,
@@ -347,7 +359,7 @@ class Stream(BaseStream[Value], BlockingEvents[StreamEvent, Value]):
         return self
 
 
-class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent, Value]):
+class AsyncStream(BaseStream[Value], AsyncEventIterator[StreamEvent, Value]):
     """A Stream of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
     async def __aenter__(self) -> Self:

@@ -35,8 +35,8 @@ class FakeRequest:
 
 
 @dataclass(frozen=True)
-class _Reply:
-    """A response of a model."""
+class _ModelResponse:
+    """A response of a model, which is sent as a stream if the request asks for one."""
 
     text: str
     calls: Sequence[tuple[str, Json]]
@@ -58,8 +58,8 @@ class _Reply:
 
 
 @dataclass(frozen=True)
-class _Body:
-    """A response as JSON with its status."""
+class _JsonResponse:
+    """Any other response: JSON with a status."""
 
     status: int
     json: Json
@@ -75,7 +75,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.requests: list[FakeRequest] = []
-        self._responses: deque[_Reply | _Body] = deque()
+        self._responses: deque[_ModelResponse | _JsonResponse] = deque()
         self._server = _HTTPServer(("127.0.0.1", 0), _Handler)
         self._server.fake = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -98,15 +98,17 @@ class FakeServer:
         connection ends after the text, as if the server had crashed.
         """
         reason = ("tool_calls" if calls else "stop") if finish_reason == "" else finish_reason
-        self._responses.append(_Reply(text, tuple(calls), reasoning, reason))
+        self._responses.append(_ModelResponse(text, tuple(calls), reasoning, reason))
 
     def error(self, status: int, message: str = "", headers: Mapping[str, str] | None = None) -> None:
         """Add an error, such as error(429, "busy", {"Retry-After": "1"})."""
-        self._responses.append(_Body(status, {"error": {"message": message or f"status {status}"}}, headers or {}))
+        self._responses.append(
+            _JsonResponse(status, {"error": {"message": message or f"status {status}"}}, headers or {})
+        )
 
     def json(self, body: Json) -> None:
         """Add any other response, such as the vectors of /embeddings."""
-        self._responses.append(_Body(200, body, {}))
+        self._responses.append(_JsonResponse(200, body, {}))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -117,12 +119,12 @@ class FakeServer:
         self._thread.join()
         self._server.server_close()
 
-    def _next_response(self, request: FakeRequest) -> _Reply | _Body:
+    def _next_response(self, request: FakeRequest) -> _ModelResponse | _JsonResponse:
         self.requests.append(request)
         if self._responses:
             return self._responses.popleft()
         message = f"the fake server has no response for request {len(self.requests)}: add one with reply()"
-        return _Body(400, {"error": {"message": message}}, {})
+        return _JsonResponse(400, {"error": {"message": message}}, {})
 
 
 class _HTTPServer(ThreadingHTTPServer):
@@ -137,22 +139,22 @@ class _Handler(BaseHTTPRequestHandler):
         """Write no log."""
 
     def do_GET(self) -> None:
-        self._send(_Body(200, {"object": "list", "data": [{"id": "fake", "object": "model"}]}, {}))
+        self._send(_JsonResponse(200, {"object": "list", "data": [{"id": "fake", "object": "model"}]}, {}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         headers = {name.lower(): value for name, value in self.headers.items()}
         response = self.server.fake._next_response(FakeRequest(self.path, headers, body))
-        if isinstance(response, _Body):
+        if isinstance(response, _JsonResponse):
             self._send(response)
         elif body.get("stream"):
             self._stream(response)
         else:
             message = {**response.message(), "content": response.text, "reasoning_content": response.reasoning}
             choice = {"index": 0, "message": message, "text": response.text, "finish_reason": response.finish_reason}
-            self._send(_Body(200, {"id": "fake-1", "model": "fake", "choices": [choice], "usage": _USAGE}, {}))
+            self._send(_JsonResponse(200, {"id": "fake-1", "model": "fake", "choices": [choice], "usage": _USAGE}, {}))
 
-    def _send(self, response: _Body) -> None:
+    def _send(self, response: _JsonResponse) -> None:
         data = json.dumps(response.json).encode()
         self.send_response(response.status)
         for name, value in {**response.headers, "Content-Type": "application/json"}.items():
@@ -161,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, response: _Reply) -> None:
+    def _stream(self, response: _ModelResponse) -> None:
         """Send the words as events; the connection ends after them."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

@@ -19,7 +19,7 @@ from typing import Any
 
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.channels import ChannelDialect
-from localchat.serving.chat.dialects.parser import OutputParser, ParserEvent, merged
+from localchat.serving.chat.dialects.parser import ParserEvent, merged
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.template import ChatTemplate
@@ -257,7 +257,7 @@ def _parsed(format: Dialect, prompt: str, output: str) -> Message:
 
 
 def _events(format: Dialect, prompt: str, pieces: Iterable[str]) -> list[ParserEvent]:
-    parser = OutputParser(format, tools=TOOLS, prompt_end=format.prompt_end(prompt), new_id=lambda: "id")
+    parser = format.parser(format, tools=TOOLS, prompt_end=format.prompt_end(prompt), new_id=lambda: "id")
     events = [event for piece in pieces for event in parser.feed(piece)]
     return merged([*events, *parser.finish()])
 

@@ -1,4 +1,8 @@
-"""Runs: the loop of requests and tool calls."""
+"""Runs: requests and tool calls in turn, until the model calls no tool.
+
+A run is an iterator over events, which makes them step by step like a stream (streams.py): it begins a round with the
+stream of a request, returns the events of the stream, runs the calls of the reply, and begins the next round.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,32 @@ from typing import Any, Union
 
 from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent, ToolCall
-from ..reply.truncation import check_not_cut, is_cut
+from ..reply.truncation import check_not_cut, is_cut, kept_message
 from ..request import media
-from ..request.completion import Completion
+from ..request.completion import CompletionRequest
 from ..request.options import check_count
 from ..request.prompts import Prompt, take_media
-from ..streams import AsyncEvents, BlockingEvents, Events
+from ..streams import AsyncEventIterator, BlockingEventIterator, EventIterator
 from ..transport.sockets import run_blocking
-from .tools import AnyTool, OnCall, Prepared, ToolResult, in_thread, prepare, refuse_awaitable, run_call, tools_by_name
+from .tools import (
+    AnyTool,
+    OnCall,
+    PreparedCall,
+    ToolResult,
+    call_in_thread,
+    prepare,
+    refuse_awaitable,
+    run_call,
+    tools_by_name,
+)
 
 DEFAULT_MAX_ROUNDS = 10
 _NOT_APPROVED = "this call was not approved and did not run"
 
 RunEvent = Union[StreamEvent, ToolResult]
-PreparedCalls = Sequence[tuple[ToolCall, Prepared]]
 
 
-class _BaseRun(Events[RunEvent, Any]):
+class _BaseRun(EventIterator[RunEvent, Any]):
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
     Args:
@@ -43,7 +56,7 @@ class _BaseRun(Events[RunEvent, Any]):
             let the model stop calling tools.
     """
 
-    _in_loop: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
+    _is_async: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
 
     def __init__(
         self,
@@ -67,7 +80,7 @@ class _BaseRun(Events[RunEvent, Any]):
         if not isinstance(parallel, int) or parallel < 0:
             raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         self._client = client
-        self._tools = tools_by_name(() if tools is None else tools, self._in_loop)
+        self._tools = tools_by_name(() if tools is None else tools, self._is_async)
         if self._tools and options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._max_rounds = max_rounds
@@ -76,12 +89,12 @@ class _BaseRun(Events[RunEvent, Any]):
         self._raise_errors = bool(raise_errors)
         self._on_done = _on_done
         # The conversation so far. The request has no media, whose files are read later.
-        self._request = Completion(client._settings, prompt, options, "run")
+        self._request = CompletionRequest(client._settings, prompt, options, "run")
         self.messages: list[dict[str, Any]] = self._request.prompt
         self._media = take_media(options)
         # The options of the next request.
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
-        self.done = False  # Whether the last response is complete.
+        self.done = False  # Whether the last reply of the run is complete. Its last event may follow.
         # The number of requests that were sent, the stream of the newest one, its reply as soon as it is complete, and
         # the results of its calls while they run.
         self._n_rounds = 0
@@ -99,29 +112,34 @@ class _BaseRun(Events[RunEvent, Any]):
             await self._read_media()
         elif self._stream is None:
             self._begin_round()
-        elif self._results is not None:
-            await self._take_result(self._results)
+        elif self._results is None:
+            await self._take_event(self._stream)
         else:
-            event = await self._stream._next()
-            if event is None:
-                await self._end_round()
-                return
-            if event.type == "message_stop" and self._reply is None:
-                self._add_reply(self._stream.reply)
-            self._ready.append(event)
+            await self._take_result(self._results)
 
     async def _read_media(self) -> None:
         """Add the images and sounds to the prompt. Their files are read."""
         attach, self._media = functools.partial(media.attach, self.messages, **self._media), {}
-        self.messages = await in_thread(attach) if self._in_loop else attach()
+        self.messages = await call_in_thread(attach) if self._is_async else attach()
 
     def _begin_round(self) -> None:
+        """Make the stream of the next request, which its first event sends."""
         options = {**self._options, "tools": self._tools.values()}
-        request = Completion(self._client._settings, self.messages, options, "stream")
+        request = CompletionRequest(self._client._settings, self.messages, options, "stream")
         request.share_total(self._request)
         self._stream = self._client._stream(request)
         self._reply = None
         self._n_rounds += 1
+
+    async def _take_event(self, stream: Any) -> None:
+        """Take the next event of the stream. After the last one, the run ends, or the calls begin to run."""
+        event = await stream._next()
+        if event is None:
+            await self._end_round()
+            return
+        if event.type == "message_stop" and self._reply is None:
+            self._add_reply(stream.reply)
+        self._ready.append(event)
 
     def _add_reply(self, reply: Reply[Any]) -> None:
         """Add a reply to the messages before the last event of its round. The caller may stop after this event.
@@ -130,11 +148,8 @@ class _BaseRun(Events[RunEvent, Any]):
         """
         check_not_cut(reply, self._request)
         self._reply = reply
-        message = reply.message
-        if is_cut(reply):  # Its calls are not run, and the next request must not contain calls without results.
-            message.pop("tool_calls", None)
-        self.messages.append(message)
-        # Without functions there is nothing to run.
+        self.messages.append(kept_message(reply))
+        # Without functions there is nothing to run. The calls of a cut reply are not run either.
         self.done = is_cut(reply) or not (reply.tool_calls and self._tools)
         if self.done and self._on_done is not None:
             self._on_done(self)
@@ -149,11 +164,11 @@ class _BaseRun(Events[RunEvent, Any]):
             names = ", ".join(call.name for call in calls)
             still = f"the model still calls {names} after {self._max_rounds} rounds"
             raise TooManyRounds(f"{still}: raise max_rounds if it needs more", partial=self.reply)
-        prepared = [(call, await self._approved(call)) for call in calls]
+        prepared = [await self._prepare(call) for call in calls]
         n_workers = len(prepared) if self._parallel is True else self._parallel
         if not n_workers or len(prepared) < 2:
-            self._results = self._run_in_turn(prepared)
-        elif self._in_loop:
+            self._results = self._run_one_by_one(prepared)
+        elif self._is_async:
             self._results = self._run_in_tasks(prepared, n_workers)
         else:
             self._results = self._run_in_threads(prepared, n_workers)
@@ -165,44 +180,44 @@ class _BaseRun(Events[RunEvent, Any]):
         except StopAsyncIteration:
             self._results = self._stream = None
             return
-        name = {"name": result.call.name} if self._client._settings.server.takes_tool_names else {}
+        name = {"name": result.call.name} if self._client._settings.names_tools else {}
         self.messages.append({**result.message, **name})
         self._options.pop("tool_choice", None)
         self._ready.append(result)
 
-    async def _approved(self, call: ToolCall) -> Prepared:
-        """The function of a call, or the reason why it does not run."""
-        function = prepare(call, self._tools)
-        if self._on_call is None or isinstance(function, str):
-            return function
+    async def _prepare(self, call: ToolCall) -> PreparedCall:
+        """Prepare a call, and ask `on_call` whether it may run."""
+        prepared = prepare(call, self._tools)
+        if self._on_call is None or prepared.function is None:
+            return prepared
         approval = self._on_call(call)
-        if self._in_loop and inspect.isawaitable(approval):
+        if self._is_async and inspect.isawaitable(approval):
             approval = await approval
         refuse_awaitable(approval, "await on_call")
         if approval is True:
-            return function
-        return approval if isinstance(approval, str) and approval else _NOT_APPROVED
+            return prepared
+        return prepared.refused(approval if isinstance(approval, str) and approval else _NOT_APPROVED)
 
-    async def _run(self, call: ToolCall, function: Prepared) -> ToolResult:
-        function = "the run was closed" if self._is_closed else function
-        return await run_call(call, function, self._raise_errors, self._in_loop)
+    async def _run(self, prepared: PreparedCall) -> ToolResult:
+        prepared = prepared.refused("the run was closed") if self._is_closed else prepared
+        return await run_call(prepared, self._raise_errors, self._is_async)
 
-    # The three ways to run calls. Each yields the results in the order of the calls.
+    # The three ways to run the calls of a round. Each yields the results in the order of the calls.
 
-    async def _run_in_turn(self, prepared: PreparedCalls) -> AsyncGenerator[ToolResult, None]:
-        for call, function in prepared:
-            yield await self._run(call, function)
+    async def _run_one_by_one(self, calls: Sequence[PreparedCall]) -> AsyncGenerator[ToolResult, None]:
+        for prepared in calls:
+            yield await self._run(prepared)
 
-    async def _run_in_tasks(self, prepared: PreparedCalls, n_workers: int) -> AsyncGenerator[ToolResult, None]:
+    async def _run_in_tasks(self, calls: Sequence[PreparedCall], n_workers: int) -> AsyncGenerator[ToolResult, None]:
         import asyncio  # Imported here: the import takes longer than that of the whole client.
 
         gate = asyncio.Semaphore(n_workers)
 
-        async def run_gated(call: ToolCall, function: Prepared) -> ToolResult:
+        async def run_gated(prepared: PreparedCall) -> ToolResult:
             async with gate:
-                return await self._run(call, function)
+                return await self._run(prepared)
 
-        tasks = [asyncio.ensure_future(run_gated(*item)) for item in prepared]
+        tasks = [asyncio.ensure_future(run_gated(prepared)) for prepared in calls]
         try:
             for task in tasks:
                 yield await task
@@ -211,16 +226,16 @@ class _BaseRun(Events[RunEvent, Any]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run_in_threads(self, prepared: PreparedCalls, n_workers: int) -> AsyncGenerator[ToolResult, None]:
+    async def _run_in_threads(self, calls: Sequence[PreparedCall], n_workers: int) -> AsyncGenerator[ToolResult, None]:
         from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
 
-        def run_in(context: contextvars.Context, item: tuple[ToolCall, Prepared]) -> ToolResult:
-            return context.run(run_blocking, self._run(*item))
+        def run_in(context: contextvars.Context, prepared: PreparedCall) -> ToolResult:
+            return context.run(run_blocking, self._run(prepared))
 
         with ThreadPoolExecutor(n_workers, "localchat-tool") as pool:
             # Each call sees the context variables of the caller; threads may not share one context.
-            contexts = [contextvars.copy_context() for _ in prepared]
-            for result in pool.map(run_in, contexts, prepared):
+            contexts = [contextvars.copy_context() for _ in calls]
+            for result in pool.map(run_in, contexts, calls):
                 yield result
 
     async def _close(self) -> None:
@@ -232,7 +247,7 @@ class _BaseRun(Events[RunEvent, Any]):
                 await self._results.aclose()
 
 
-class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
+class ToolRun(_BaseRun, BlockingEventIterator[RunEvent, Any]):
     """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
@@ -241,10 +256,10 @@ class ToolRun(_BaseRun, BlockingEvents[RunEvent, Any]):
     by `close`, but no other tool starts.
     """
 
-    _in_loop = False
+    _is_async = False
 
 
-class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent, Any]):
+class AsyncToolRun(_BaseRun, AsyncEventIterator[RunEvent, Any]):
     """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
-    _in_loop = True
+    _is_async = True

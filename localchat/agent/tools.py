@@ -11,15 +11,15 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Union
+from typing import Any, ClassVar, Literal, NamedTuple, Union
 
 from ..errors import DoesNotFit
 from ..events import Record, ToolCall
-from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
+from ..schema.targets import build, json_schema
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]  # The JSON Schema of the arguments.
     function: Callable[..., Any]
-    # The target, in the sense of `schema`, that validates and converts the arguments. None: `parameters` is.
+    # The target, (schema/targets.py) that validates and converts the arguments. None: `parameters` is.
     target: Any = None
 
     @classmethod
@@ -50,7 +50,7 @@ class Tool:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name or function!r} is no name for a tool: use Tool.of(function, name=...)")
         description = description or read_function(function)[0]
-        return cls(name, description, schema.json_schema(function), function, function)
+        return cls(name, description, json_schema(function), function, function)
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -60,11 +60,29 @@ class Tool:
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Convert the arguments of a call to the types of the function. Raises DoesNotFit if they are not valid."""
-        values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
+        values: dict[str, Any] = build(self.parameters if self.target is None else self.target, arguments)
         return values
 
 
 AnyTool = Union[Callable[..., Any], Tool]
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """What a tool returns in place of a value if it has parts of a message, such as images, or reports a failure."""
+
+    parts: Sequence[Mapping[str, Any]]  # As in the content of a message.
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of the parts."""
+        return "\n".join(part["text"] for part in self.parts if part["type"] == "text")
+
+    @property
+    def content(self) -> str | list[Mapping[str, Any]]:
+        """The content of the message: the text if there is nothing else, since not every server takes parts."""
+        return self.text if all(part["type"] == "text" for part in self.parts) else list(self.parts)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -82,58 +100,75 @@ class ToolResult(Record):
     @property
     def message(self) -> dict[str, Any]:
         """The result as a message. A run adds `name` for local servers, since some chat templates use it."""
-        return {"role": "tool", "tool_call_id": self.call.id, "content": self.content}
+        content = self.value.content if isinstance(self.value, ToolOutput) else self.content
+        return {"role": "tool", "tool_call_id": self.call.id, "content": content}
 
 
 # The approval hook, of an AsyncClient also a coroutine function. Only True runs the call; a text is sent as the reason.
 OnCall = Callable[[ToolCall], object]
 
-# The function of a call with its converted arguments; or what is wrong with the call, which is sent to the model.
-Prepared = Union[Callable[[], Any], str]
+
+class PreparedCall(NamedTuple):
+    """A call, and either the function to run for it or the reason why none runs."""
+
+    call: ToolCall
+    function: Callable[[], Any] | None  # The function with the converted arguments; None if it must not run.
+    reason: str = ""  # Why it must not run, for the model.
+
+    def refused(self, reason: str) -> PreparedCall:
+        """The same call without its function."""
+        return PreparedCall(self.call, None, reason)
 
 
-def tools_by_name(tools: Iterable[AnyTool], in_loop: bool) -> dict[str, Tool]:
+def tools_by_name(tools: Iterable[AnyTool], is_async: bool) -> dict[str, Tool]:
     """The tools of a run. Raises TypeError or ValueError if they cannot be sent or run."""
     if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
         raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
     listed = [Tool.of(tool) for tool in tools]
     for tool in listed:
         if tool.target is None:
-            schema.json_schema(tool.parameters)  # A wrong schema would be noticed only when the model calls the tool.
+            json_schema(tool.parameters)  # A wrong schema would be noticed only when the model calls the tool.
     by_name = {tool.name: tool for tool in listed}
     if len(by_name) < len(listed):
         raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
-    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-    names = [tool.name for tool in listed if any(kind(tool.function) for kind in kinds)]
-    if names and not in_loop:
-        raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
+    coroutines = [
+        tool.name
+        for tool in listed
+        if inspect.iscoroutinefunction(tool.function) or inspect.isasyncgenfunction(tool.function)
+    ]
+    if coroutines and not is_async:
+        raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(coroutines)}")
     return by_name
 
 
-def prepare(call: ToolCall, tools: Mapping[str, Tool]) -> Prepared:
+def prepare(call: ToolCall, tools: Mapping[str, Tool]) -> PreparedCall:
+    """Find the function of a call and convert its arguments. A mistake of the model becomes the reason not to run."""
     tool = tools.get(call.name)
     if tool is None:
-        return f"there is no tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}"
+        return PreparedCall(call, None, f"there is no tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}")
     if call.arguments is None:
-        return f"{call.error}; you wrote: {_shortened(call.arguments_json)}"
+        return PreparedCall(call, None, f"{call.error}; you wrote: {_shortened(call.arguments_json)}")
     try:
-        return functools.partial(tool.function, **tool.read(call.arguments))
+        return PreparedCall(call, functools.partial(tool.function, **tool.read(call.arguments)))
     except DoesNotFit as error:
-        return f"the arguments are not valid: {error}"
+        return PreparedCall(call, None, f"the arguments are not valid: {error}")
 
 
-async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, in_loop: bool) -> ToolResult:
-    """Run a call. `in_loop`: an event loop runs it, so coroutine functions are awaited, and others run in threads."""
-    if isinstance(function, str):
-        return ToolResult(call, f"Error: {function}", function)
+async def run_call(prepared: PreparedCall, raise_errors: bool, is_async: bool) -> ToolResult:
+    """Run a call. `is_async`: an event loop runs it, so coroutine functions are awaited, and others run in threads."""
+    call, function, reason = prepared
+    if function is None:
+        return ToolResult(call, f"Error: {reason}", reason)
     try:
-        in_other_thread = in_loop and not inspect.iscoroutinefunction(function)
-        value = await in_thread(_call_function, function) if in_other_thread else _call_function(function)
-        if in_loop and inspect.isawaitable(value):
+        in_other_thread = is_async and not inspect.iscoroutinefunction(function)
+        value = await call_in_thread(_call_function, function) if in_other_thread else _call_function(function)
+        if is_async and inspect.isawaitable(value):
             value = await value
-        if in_loop and isinstance(value, AsyncIterator):
+        if is_async and isinstance(value, AsyncIterator):
             value = [item async for item in value]
         refuse_awaitable(value, f"run coroutine functions: {call.name}")
+        if isinstance(value, ToolOutput):
+            return ToolResult(call, value.text, value.text if value.is_error else None, value)
         return ToolResult(call, result_text(value), value=value)
     except Exception as error:
         if raise_errors:
@@ -143,11 +178,11 @@ async def run_call(call: ToolCall, function: Prepared, raise_errors: bool, in_lo
         return ToolResult(call, f"Error: {reason}", reason)
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function that a thread of its own runs, while the event loop goes on."""
-    from ..transport.aio_sockets import in_thread as run_in_thread  # It imports asyncio, which takes long.
+    from ..transport.aio_sockets import in_thread  # It imports asyncio, which takes long.
 
-    return await run_in_thread(functools.partial(function, *arguments), daemon=False)
+    return await in_thread(functools.partial(function, *arguments), daemon=False)
 
 
 def _call_function(function: Callable[[], Any]) -> Any:

@@ -1,5 +1,6 @@
-"""Assembly of a response: payloads to typed events, and to a Reply. No I/O. A defect is repaired and reported
-in a warning event, or raises a typed error.
+"""Assembly of a response: payloads to typed events, and to a Reply. No I/O.
+
+A defect is repaired and reported in a warning event, or raises a typed error.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import IncompleteStream, ProtocolError, StreamError, cut
+from ..errors import IncompleteStream, ProtocolError, StreamError, excerpt
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
 from .payloads import Json, as_integer, dump, find_usage, non_blank
@@ -77,12 +78,12 @@ class Accumulator:
     @property
     def finished(self) -> bool:
         """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no text after it."""
-        return len(self._choices) >= self._n and all(choice.has_finished for choice in self._choices.values())
+        return len(self._choices) >= self._n and all(choice.finish_reason.is_last for choice in self._choices.values())
 
     @property
     def complete(self) -> bool:
         """Whether all requested choices are complete: each has a known finish reason, and no text after it."""
-        return self.finished and all(choice.reason() != "unknown" for choice in self._choices.values())
+        return self.finished and all(choice.finish_reason.name != "unknown" for choice in self._choices.values())
 
     def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
@@ -102,7 +103,8 @@ class Accumulator:
             if isinstance(choice, dict):
                 state = self._choice(choice, position)
                 events += state.take(choice, payload)
-                if choice.get("finish_reason") and state.has_finished and state.reason() == "error":
+                reason = state.finish_reason
+                if choice.get("finish_reason") and reason.is_last and reason.name == "error":
                     failed = state
             else:
                 self._unread_choices.append(choice)
@@ -137,17 +139,17 @@ class Accumulator:
         error = find_error(payload)
         is_unknown = error is None and not is_chunk(payload) and not is_keep_alive(payload)
         if is_unknown and not self.started:
-            shown = cut(dump(payload))
+            shown = excerpt(dump(payload))
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
         if error is None and not is_unknown:
             return None
         if self.finished and explicit_error(payload) is None:
-            text = f"ignored after the finish reason: {cut(dump(payload))}"
+            text = f"ignored after the finish reason: {excerpt(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
         # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
         unknown = "the server sent JSON that is no part of a chat completion"
-        return {"message": f"{unknown}: {cut(dump(payload))}"} if is_unknown else error
+        return {"message": f"{unknown}: {excerpt(dump(payload))}"} if is_unknown else error
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
@@ -175,7 +177,7 @@ class Accumulator:
             raise IncompleteStream(self._cut_message(), partial=self.reply())
         for choice in self._sorted():
             if choice.lacks_calls:  # A run would take the response for the final one.
-                reason = f"the server ended the response with the finish reason {choice.reason_raw!r}"
+                reason = f"the server ended the response with the finish reason {choice.finish_reason.raw!r}"
                 raise ProtocolError(f"{reason}, and sent no call", partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if len(self._choices) < self._n:
@@ -221,7 +223,7 @@ class Accumulator:
         if not self._choices:
             return "the response ended before its first choice"
         n_chars = sum(choice.text.n_characters for choice in self._choices.values())
-        reasons = [repr(choice.reason_raw) for choice in self._sorted() if choice.reason_raw]
+        reasons = [repr(choice.finish_reason.raw) for choice in self._sorted() if choice.finish_reason.raw]
         end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
@@ -231,8 +233,8 @@ def _error_event(chunk: Json, error: Any, failed: OpenChoice | None) -> ErrorEve
     if failed is None or error is not None:
         body = chunk if error is chunk else {**chunk, "error": error}
         return replace(parse_error(body), raw=chunk)
-    message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
-    return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
+    message = f"the server ended the response with the finish reason {failed.finish_reason.raw!r}"
+    return ErrorEvent(message, code=failed.finish_reason.raw, choice_index=failed.index, raw=chunk)
 
 
 def is_complete_response(payload: Json) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ..errors import cut
+from ..errors import excerpt
 from .payloads import Json, dump
 
 # The marks of JSON that open and close values: escapes (the last one may be cut), quotes and brackets.
@@ -123,7 +123,7 @@ def parse_arguments(text: str, strict: bool = False) -> tuple[Json | None, str |
     if isinstance(value, str) and not strict:
         return parse_arguments(value)
     if not isinstance(value, dict):
-        return None, f"the arguments are not a JSON object: {cut(text, 60)}"
+        return None, f"the arguments are not a JSON object: {excerpt(text, 60)}"
     return value, None
 
 

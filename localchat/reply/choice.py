@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
-from ..errors import cut
+from ..errors import excerpt
 from ..events import (
     Annotations,
     AudioDelta,
@@ -19,8 +19,10 @@ from ..events import (
 )
 from .audio import ChoiceAudio
 from .choice_text import ChoiceText
+from .content_parts import is_plain_text, is_thinking, part_texts
 from .fields import DELTAS, REASONING, STATES, KeptFields
-from .payloads import Json, as_list, dump, normal_reason
+from .finish_reason import FinishReason
+from .payloads import Json, as_list, dump
 from .tool_calls import ToolCalls
 
 # The fields of reasoning. The text of the first that is not empty is used: some versions of vLLM send it in two.
@@ -30,15 +32,13 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 _SIGNED_FIELDS = ("reasoning_details", "thinking_blocks")
 _RETURNED_FIELDS = ("extra_content", "provider_specific_fields")
 
-# The finish reasons that say that the text is not complete. The calls of such a choice must not be run.
-CUT_REASONS = ("length", "content_filter", "error")
-
 
 class OpenChoice:
     """The state of one choice while its response is received.
 
-    `take` adds an element of `choices`. The table `_READERS`, below the class, has a method for each field of a delta
-    or a message; a field without one, and a value that its method does not read, are kept for `Reply.raw`.
+    `take` adds an element of `choices`: a delta of a stream, or a complete message. The table `_READERS`, below the
+    class, has a method for each field of these; a field without one, and a value that its method does not read, are
+    kept for `Reply.raw`.
 
     Args:
         index: The index of the choice in the reply.
@@ -70,13 +70,11 @@ class OpenChoice:
         self._calls = ToolCalls(index, self._warn, tool_names)
         # Calls in the old field `function_call`, used only without `tool_calls`: some servers send a call in both.
         self._legacy_calls = ToolCalls(index, self._warn, tool_names)
-        self._finished_calls: tuple[ToolCall, ...] | None = None
+        self._finished_calls: tuple[ToolCall, ...] | None = None  # The complete calls; None before `close`.
         self._annotations: dict[str, Any] = {}  # By their JSON.
         self.logprobs: list[Any] = []
-        # The finish reason, and whether text came after it. Some servers send a finish reason with every delta.
-        self.reason_raw: str | None = None
-        self._continued_after_finish = False
-        self._stop_reason: Any = None
+        self.finish_reason = FinishReason(self._warn)
+        self._stop_reason: Any = None  # The stop string or token that ended the text.
 
     def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
         """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
@@ -87,34 +85,36 @@ class OpenChoice:
         else:
             self._unread.add("delta", delta)
         if "message" in choice or "text" in choice:
-            self._take_whole_text(choice.get("message"), choice.get("text"), delta)
-        if self.reason_raw is not None and self._events:
-            self._continued_after_finish = True
+            self._take_whole_text(choice.get("message"), choice.get("text"), delta if isinstance(delta, dict) else {})
+        if self._events and self.finish_reason.raw is not None:
+            self.finish_reason.is_followed = True
         if choice.get("logprobs") is not None:
             self._take_logprobs(choice["logprobs"])
         reason = choice.get("finish_reason")
         if reason:
-            self._take_reason(str(reason))
+            self.finish_reason.add(str(reason))
         if not choice.keys() <= _USUAL_FIELDS:
             self._take_other_fields(choice)
         return self._take_events()
 
     def _take_events(self) -> list[StreamEvent]:
+        """Remove and return the new events."""
         events = self._events.copy()
         self._events.clear()
         self._raw = self.text.raw = None
         return events
 
-    def _take_whole_text(self, message: Any, text: Any, delta: Any) -> None:
-        """Add a complete message, or a text of /completions, which may stand beside a delta with the same fields."""
-        beside = delta if isinstance(delta, dict) else {}
+    def _take_whole_text(self, message: Any, text: Any, delta: Json) -> None:
+        """Add a complete message, or a text of /completions. Each may stand beside a delta with the same fields."""
+        known = delta
         if isinstance(message, dict):
-            self._take_message({name: value for name, value in message.items() if (name, value) not in beside.items()})
+            self._take_message({name: value for name, value in message.items() if (name, value) not in delta.items()})
+            known = {**delta, **message}
         else:
             self._unread.add("message", message)
-        if isinstance(text, str) and not beside and not isinstance(message, dict):
+        if isinstance(text, str) and not known:
             self.text.add("content", text)
-        elif text != {**beside, **(message if isinstance(message, dict) else {})}.get("content"):
+        elif text != known.get("content"):
             self._unread.add("text", text)
 
     def _take_delta(self, delta: Json) -> None:
@@ -135,19 +135,20 @@ class OpenChoice:
         self._new_reasoning = ""
         for name, value in fields.items():
             if name not in _READERS:
-                self._keep(name, value)
+                self._keep_of_message(name, value)
         for name, read in _READERS.items():
             value = fields.get(name)
             if value is None:
                 self._content_is_null = self._content_is_null or (name == "content" and name in fields)
             elif not read(self, value, name):
-                self._keep(name, value)
+                self._keep_of_message(name, value)
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a field of the choice that is not read."""
+        """Keep a field of the element of `choices` that is not read."""
         self._unread.add(name, value)
 
-    def _keep(self, name: str, value: Any) -> None:
+    def _keep_of_message(self, name: str, value: Any) -> None:
+        """Keep a field of the delta or message that is not read."""
         if self._is_message and value is not None:  # It has the whole value, of which deltas had the pieces.
             self._unread_of_message.replace(name, value)
         else:
@@ -204,7 +205,7 @@ class OpenChoice:
     def _read_parts(self, parts: list[Any]) -> bool:
         """Content in parts (Mistral). Other parts than plain text are kept, those that are no text with a warning."""
         self.text.release()
-        thinking = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
+        thinking = list(filter(is_thinking, parts))
         if thinking and self._is_message:
             self._thinking.replace("content", thinking)
         elif thinking:
@@ -212,19 +213,19 @@ class OpenChoice:
         texts: dict[str, list[str]] = {}
         others = []
         for part in parts:
-            for channel, text in _content_parts(part):
+            for channel, text in part_texts(part):
                 if channel == "unknown":
-                    self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
+                    self._warn(f"a content part is not text and was left out: {excerpt(text, 80)}")
                 else:
                     texts.setdefault(channel, []).append(text)
-            if part not in thinking and not _is_plain_part(part):
+            if not is_thinking(part) and not is_plain_text(part):
                 others.append(part)
         for channel, pieces in texts.items():
             for piece in ["".join(pieces)] if self._is_message else pieces:
                 if not self._read_text(piece, channel):
                     others = parts
         if others:
-            self._keep("content", others)
+            self._keep_of_message("content", others)
         return True
 
     def _read_annotations(self, value: Any, name: str) -> bool:
@@ -244,7 +245,7 @@ class OpenChoice:
         if self._read_text(unread.get("transcript"), "transcript"):
             del unread["transcript"]
         if unread:
-            self._keep("audio", unread)
+            self._keep_of_message("audio", unread)
         return True
 
     def _emit_sound(self, data: bytes) -> None:
@@ -263,7 +264,7 @@ class OpenChoice:
                 self._events += taken or []
                 unread += [element] if taken is None else []
         if unread:
-            self._keep("tool_calls", unread)
+            self._keep_of_message("tool_calls", unread)
         return isinstance(value, (list, dict))
 
     def _read_function_call(self, value: Any, name: str) -> bool:
@@ -283,18 +284,6 @@ class OpenChoice:
         for name, value in logprobs.items():
             if value is not None and not (name in read and isinstance(value, list)):
                 self._unread.add("logprobs", {name: value})
-
-    def _take_reason(self, reason: str) -> None:
-        if not reason.strip() or reason == self.reason_raw:
-            return
-        # The first reason counts, unless text or a reason that says a cut follows it.
-        is_cut = self.reason() not in CUT_REASONS and normal_reason(reason) in CUT_REASONS
-        is_first = self.reason_raw is None
-        reasons = f"{self.reason_raw!r} and {reason!r}"
-        if is_first or self._continued_after_finish or is_cut:
-            self.reason_raw = reason
-        if not is_first:
-            self._warn(f"the server sent two finish reasons, {reasons}; {self.reason_raw!r} is used")
 
     def _take_other_fields(self, choice: Json) -> None:
         """The fields of an element of `choices` that are not those of nearly every element."""
@@ -320,39 +309,32 @@ class OpenChoice:
             if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
                 self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
         self.text.close(is_cut=self.end_reason() != "stop")
-        if self.reason_raw is None:
+        if self.finish_reason.raw is None:
             self._warn("the server sent no finish reason: whether the text is complete is not known")
-        elif self.reason() == "unknown":
-            self._warn(f"unknown finish reason {self.reason_raw!r}")
+        elif self.finish_reason.name == "unknown":
+            self._warn(f"unknown finish reason {self.finish_reason.raw!r}")
         return [*self._take_events(), *calls]
 
     def _current_calls(self, warn: Callable[[str], object] = lambda text: None) -> list[ToolCall]:
-        return (self._calls or self._legacy_calls).finish(self.reason() in CUT_REASONS, warn)
-
-    def reason(self) -> str | None:
-        """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""
-        return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether a finish reason was received, and no text after it."""
-        return self.reason_raw is not None and not self._continued_after_finish
+        """The calls so far, whose arguments may be incomplete."""
+        return (self._calls or self._legacy_calls).finish(self.finish_reason.is_cut, warn)
 
     @property
     def lacks_calls(self) -> bool:
         """Whether the finish reason says that the model calls tools, and there is no call."""
-        return self.reason() == "tool_calls" and not (self._calls or self._legacy_calls)
+        return self.finish_reason.name == "tool_calls" and not (self._calls or self._legacy_calls)
 
     def end_reason(self) -> str:
         """The reason of the last event. It is "tool_calls" if there are calls, even if the server sent "stop"."""
-        reason = self.reason()
+        reason = self.finish_reason.name
         if reason in (None, "stop", "tool_calls"):
             return "tool_calls" if self._finished_calls else "stop"
         return reason or "stop"
 
     def stop(self) -> MessageStop:
         """The last event."""
-        return MessageStop(self.end_reason(), self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
+        raw = self.finish_reason.raw
+        return MessageStop(self.end_reason(), raw, raw is None, self._stop_reason, self.index)
 
     def value(self, succeeded: bool) -> Choice:
         """The choice so far. After success it has a finish reason, even if the server sent none."""
@@ -371,8 +353,8 @@ class OpenChoice:
             refusal=self.text["refusal"],
             audio=self._audio.value(self.text["transcript"]),
             tool_calls=calls,
-            finish_reason=self.end_reason() if succeeded or self.reason_raw else None,
-            finish_reason_raw=self.reason_raw,
+            finish_reason=self.end_reason() if succeeded or self.finish_reason.raw else None,
+            finish_reason_raw=self.finish_reason.raw,
             stop_reason=self._stop_reason,
             logprobs=tuple(self.logprobs),
             reasoning_field=self._reasoning_field,
@@ -417,29 +399,3 @@ def _completion_logprobs(logprobs: Json) -> list[Json]:
         others = [{"token": other, "logprob": number} for other, number in options]
         items.append({"token": token, "logprob": value, "bytes": None, "top_logprobs": others})
     return items
-
-
-def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
-    """The kind and the text of each part of content that is a list (Mistral); "unknown" and JSON for another part."""
-    for part in content if isinstance(content, list) else [content]:
-        if isinstance(part, str):
-            yield "content", part
-        elif isinstance(part, dict) and part.get("type") == "thinking":
-            for _, text in _content_parts(part.get("thinking") or []):
-                yield "reasoning", text
-        elif isinstance(part, dict) and isinstance(part.get("refusal"), str):
-            yield "refusal", part["refusal"]
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            yield "content", part["text"]
-        else:
-            yield "unknown", dump(part)
-
-
-def _is_plain_part(part: Any) -> bool:
-    """Whether a part of the content is a text and nothing else."""
-    return isinstance(part, str) or (
-        isinstance(part, dict)
-        and any(isinstance(part.get(name), str) for name in ("text", "refusal"))
-        and len(part.keys() - {"type"}) == 1
-        and part.get("type") in (None, "text", "output_text", "refusal")
-    )

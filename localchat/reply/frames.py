@@ -1,4 +1,7 @@
-"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body, by its first bytes. No I/O."""
+"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body, by its first bytes. No I/O.
+
+A frame is the text of one payload, as a ServerSentEvent in all of these formats. `parse_frame` makes the payload of it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..errors import ProtocolError, cut
+from ..errors import ProtocolError, excerpt
 from ..sse import BOM, ServerSentEvent, SSEDecoder, SSEError, is_damaged
 from .payloads import Json
 
@@ -19,23 +22,23 @@ _SSE_PREFIXES = (b"data:", b":", b"event:", b"id:", b"retry:", b"error:")
 
 
 class Frames:
-    """Splits a response body into payloads. Its first bytes determine the format, since Content-Types may be wrong."""
+    """Splits a response body into frames. Its first bytes determine the format, since Content-Types may be wrong."""
 
     def __init__(self, content_type: str) -> None:
         self._content_type = content_type
-        self._head = b""
-        self._pending = bytearray()
+        self._head = b""  # The beginning of the body.
+        self._pending = bytearray()  # JSON whose end was not received yet.
         self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",), takes_json=True)
         # "sse", "lines" (of JSON) or "json" (one body of several lines); None until it is known.
         self._format: str | None = None
         # The number of JSON documents outside an event stream, and whether one was not UTF-8.
-        self.documents = 0
+        self.n_documents = 0
         self._was_damaged = False
 
     @property
     def head(self) -> str:
         """The beginning of the body, for messages."""
-        return cut(self._head.decode("utf-8", "replace"))
+        return excerpt(self._head.decode("utf-8", "replace"))
 
     @property
     def was_damaged(self) -> bool:
@@ -43,7 +46,7 @@ class Frames:
         return self._was_damaged or self._sse.was_damaged
 
     def feed(self, chunk: bytes) -> Iterable[ServerSentEvent]:
-        """Take the next bytes and return the payloads that they complete."""
+        """Take the next bytes and return the frames that they complete."""
         if self._format is None:
             self._head = (self._head + chunk).lstrip(b" \t\r\n")
             self._format = self._detect(self._head)
@@ -53,7 +56,7 @@ class Frames:
         return self._feed_sse(chunk) if self._format == "sse" else self._feed_json(chunk)
 
     def end(self) -> Iterator[ServerSentEvent]:
-        """The last payload, if only its line end is missing. An incomplete payload is dropped."""
+        """The last frame, if only its line end is missing. An incomplete one is dropped."""
         if self._format is None and self._head:
             raise self._unknown_format()
         if self._format == "sse":
@@ -96,14 +99,15 @@ class Frames:
             return
         *lines, tail = bytes(self._pending).split(b"\n")
         lines = [line for line in lines if line.strip()]
-        if lines and not self.documents and not _is_complete(lines[0].decode("utf-8", "replace")):
+        if lines and not self.n_documents and not _is_complete(lines[0].decode("utf-8", "replace")):
             self._format = "json"  # The first line is not JSON by itself, so the body is one document of several lines.
             return
         self._pending = bytearray(tail)
         yield from (self._document(line) for line in lines)
 
     def _document(self, raw: bytes) -> ServerSentEvent:
-        self.documents += 1
+        """The frame of a JSON document outside an event stream."""
+        self.n_documents += 1
         data = raw.decode("utf-8", "replace")
         self._was_damaged = self._was_damaged or is_damaged(raw, data)
         return ServerSentEvent(data=data.lstrip("\ufeff"))
@@ -144,5 +148,5 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
     if isinstance(payload, dict):
         return payload if event == "message" or "choices" in payload or "error" in payload else None
     if event == "message":
-        raise ProtocolError(f"the server sent {wrong}: {cut(text)}", head=cut(text))
+        raise ProtocolError(f"the server sent {wrong}: {excerpt(text)}", head=excerpt(text))
     return None

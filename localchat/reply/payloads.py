@@ -1,32 +1,13 @@
-"""The JSON of OpenAI's API, with the variants that other servers send: finish reasons and usage. No I/O."""
+"""The JSON of OpenAI's API, with the variants that other servers send: numbers, lists, usage. No I/O."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from ..events import Usage
 
 Json = dict[str, Any]
-
-# Finish reasons of servers, by the five finish reasons of the client. Only their letters are compared, in lower case.
-_REASONS = {
-    word: reason
-    for reason, words in {
-        "stop": "stop endturn stopsequence eos eostoken eom complete completed load unload",
-        "tool_calls": "toolcalls toolcall tooluse functioncall",
-        "length": "compaction pauseturn repetition toomanytoolcalls",
-        "content_filter": "spii",
-    }.items()
-    for word in words.split()
-}
-# The words in all other finish reasons, which say that the text was cut. The first that matches decides.
-_CUT_REASONS = (
-    ("content_filter", re.compile("filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic")),
-    ("error", re.compile("error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota")),
-    ("length", re.compile("length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial")),
-)
 
 # The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
 _INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
@@ -39,17 +20,11 @@ _REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_det
 
 
 def dump(value: Any) -> str:
+    """The value as JSON."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:  # JSON can be parsed at a depth at which it cannot be written.
         return "JSON that is nested too deeply"
-
-
-def normal_reason(raw: str) -> str | None:
-    """The client's name for a finish reason of a server; None if it is unknown."""
-    letters = re.sub("[^a-z]", "", raw.lower())
-    cuts = (reason for reason, words in _CUT_REASONS if words.search(letters))
-    return _REASONS.get(letters) or next(cuts, None)
 
 
 def find_usage(chunk: Json) -> Usage | None:

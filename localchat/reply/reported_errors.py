@@ -6,9 +6,10 @@ import json
 import re
 from typing import Any
 
-from ..errors import cut
+from ..errors import excerpt
 from ..events import ErrorEvent
-from .payloads import Json, as_list, dump, non_blank, normal_reason
+from .finish_reason import normal_reason
+from .payloads import Json, as_list, dump, non_blank
 
 # The names under which servers report an error, in lower case, without underscores: `error`, `errors`, `error_msg`,
 # `errCode`, `exception`. `base_resp` is MiniMax's status.
@@ -39,8 +40,8 @@ def parse_error(body: Any) -> ErrorEvent:
         try:
             parsed = json.loads(body)
         except (ValueError, RecursionError):
-            return ErrorEvent(cut(body) or "no reason given", raw=body)
-        return ErrorEvent(cut(parsed), raw=body) if isinstance(parsed, str) else parse_error(parsed)
+            return ErrorEvent(excerpt(body) or "no reason given", raw=body)
+        return ErrorEvent(excerpt(parsed), raw=body) if isinstance(parsed, str) else parse_error(parsed)
     outer = body[0] if isinstance(body, list) and body else body
     outer = outer if isinstance(outer, dict) else {"error": outer}
     inner = outer.get("error") or outer.get("errors") or outer.get("base_resp") or outer
@@ -48,7 +49,7 @@ def parse_error(body: Any) -> ErrorEvent:
         inner = inner[0]
     if not isinstance(inner, dict):
         inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
-    message = _error_message(inner) or _error_message(outer) or cut(dump(body))
+    message = _error_message(inner) or _error_message(outer) or excerpt(dump(body))
     error_type, code, param = (_first_text(inner, names) for names in (_TYPE_NAMES, _CODE_NAMES, ["param"]))
     return ErrorEvent(message, error_type, code, param, raw=body)
 

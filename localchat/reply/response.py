@@ -52,22 +52,17 @@ class ResponseParser:
         self.parsed: Any = None
         # Whether no more of the body is needed: after [DONE], an error, or the end of what can be split into payloads.
         self.is_over = False
-        # Whether the response has ended: after [DONE], or if the body is one JSON document.
-        self._has_ended = False
+        # Whether the server has marked the end of the response: with [DONE], or since the body is one JSON document.
+        self.has_end_mark = False
         # Whether there was output of the model, which the first payloads of a stream do not contain.
         self.has_output = False
-        # The payloads that restart a timeout: those with events, from the first output on, and reports of progress.
-        self.n_signs_of_life = 0
+        # How many payloads showed progress: those with events, from the first output on, and reports of prefill.
+        self.n_progress = 0
 
     @property
     def is_complete(self) -> bool:
         """Whether every requested choice has its finish reason. Only usage and [DONE] may follow."""
         return self._accumulator.complete
-
-    @property
-    def has_end_mark(self) -> bool:
-        """Whether the server has marked the end of the response, so that its connection can be used again."""
-        return self._has_ended
 
     def reply(self) -> Reply[Any]:
         """The reply received so far, without `parsed`."""
@@ -103,18 +98,18 @@ class ResponseParser:
     def _take(self, frame: ServerSentEvent) -> list[StreamEvent]:
         payload = parse_frame(frame.event, frame.data)
         if payload is True:
-            self.is_over = self._has_ended = True
+            self.is_over = self.has_end_mark = True
         if payload is None and frame.event not in ("message", "error", *KEEP_ALIVES):
             return self.warn(f"the server sent events with the name {frame.event!r}, which are not read")
         if not isinstance(payload, dict):
             return []
-        self._has_ended = self._frames.documents == 1 and is_complete_response(payload)
+        self.has_end_mark = self._frames.n_documents == 1 and is_complete_response(payload)
         events = self._accumulator.add(payload)
         self.is_over = self._accumulator.error is not None
         if not self.has_output:
             self.has_output = any(event.type not in _NO_OUTPUT for event in events)
         if (events and self.has_output) or "prompt_progress" in payload:
-            self.n_signs_of_life += 1
+            self.n_progress += 1
         return events
 
     def warn(self, text: str) -> list[StreamEvent]:
@@ -133,7 +128,7 @@ class ResponseParser:
         if self._frames.was_damaged and not self._accumulator.error:
             yield self._accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
         try:
-            events = self._accumulator.finish(self._has_ended)
+            events = self._accumulator.finish(self.has_end_mark)
         except IncompleteStream as error:
             head = "" if self._accumulator.started else self._frames.head
             reason = f" ({cause})" if cause is not None else ""

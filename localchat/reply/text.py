@@ -39,9 +39,8 @@ class ThinkSplitter:
             out = [("reasoning", reasoning)] if reasoning else []
         if self.state == "close":
             rest = pending.lstrip()
-            pending = pending[
-                pending.rfind("\n", 0, len(pending) - len(rest)) + 1 :
-            ]  # An indented first line stays indented.
+            last_line_end = pending.rfind("\n", 0, len(pending) - len(rest))
+            pending = pending[last_line_end + 1 :]  # An indented first line stays indented.
             if not rest:
                 self._pending = pending
                 return out
@@ -78,8 +77,10 @@ class ThinkSplitter:
 
 
 class SurrogateJoiner:
-    """Joins surrogate pairs of JSON escapes that are split between two pieces of a text. A lone surrogate, which UTF-8
-    cannot encode, is replaced by U+FFFD, and `warn` is called."""
+    """Joins surrogate pairs of JSON escapes that are split between two pieces of a text.
+
+    A lone surrogate, which UTF-8 cannot encode, is replaced by U+FFFD, and `warn` is called.
+    """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self._warn = warn

@@ -21,18 +21,28 @@ def is_cut(reply: Reply[Any]) -> bool:
     return any(choice.finish_reason in ("length", "content_filter") for choice in reply.choices)
 
 
+def kept_message(reply: Reply[Any]) -> dict[str, Any]:
+    """The message of a reply in later requests. A cut one has no calls: without results, servers would refuse them."""
+    message = reply.message
+    if is_cut(reply):
+        message.pop("tool_calls", None)
+    return message
+
+
 def check_not_cut(reply: Reply[Any], request: Any) -> None:
-    """Raise IncompleteReply if the reply to the request, a Completion, is cut and must not be returned."""
-    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
-    if "content_filter" in reasons:
-        cause, is_own_limit, remedy = "by a content filter", False, ""
-    elif "length" not in reasons:
+    """Raise IncompleteReply if the reply to the request, a CompletionRequest, is cut and must not be returned."""
+    if not is_cut(reply):
         return
+    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
+    is_own_limit, remedy = False, ""
+    if "content_filter" in reasons:
+        cause = "by a content filter"
     elif "context" in reasons["length"].lower():  # Not max_tokens, which may be larger.
-        cause, is_own_limit, remedy = "at the end of the model's context", False, ""
+        cause = "at the end of the model's context"
     else:
+        cause = "at a limit of tokens"
         is_own_limit = any(request.fields.get(name) is not None for name in _LIMITS)
-        cause, remedy = "at a limit of tokens", "raise max_tokens" if is_own_limit else "set max_tokens"
+        remedy = "raise max_tokens" if is_own_limit else "set max_tokens"
     message = f"the response was cut {cause}, after {len(reply.choices[0].text)} characters"
     if request.expected is not None:
         hint = f": {remedy}" if remedy else ""

@@ -17,24 +17,26 @@ def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, Iterator) else value for name, value in set_options(options).items()}
 
 
-class Arguments:
-    """The options of a call of the method `what`. Raises TypeError for an unknown one, ValueError for a wrong value."""
+class RequestArguments:
+    """The options of one call of a method. Raises TypeError for an unknown one, ValueError for a wrong value.
 
-    def __init__(self, settings: Settings, options: Mapping[str, Any], what: str) -> None:
-        check_options(options, what)
-        # The options that are fields of the request, or that a subclass removes.
+    Args:
+        settings: The settings of the client.
+        options: The keyword arguments of the call.
+        method: The name of the method, a key of `OPTIONS_OF`.
+    """
+
+    def __init__(self, settings: Settings, options: Mapping[str, Any], method: str) -> None:
+        check_options(options, method)
+        # The fields of the request. The options that are none are removed here and in subclasses.
         self.fields = fields = set_options(options)
-        timeout, max_retries = Timeout.of(fields.pop("timeout", settings.timeout)), fields.pop("max_retries", None)
-        headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
+        timeout = Timeout.of(fields.pop("timeout", settings.timeout))
+        max_retries: int = fields.pop("max_retries", settings.max_retries)
+        headers: Mapping[str, str] = fields.pop("extra_headers", {})
         check_headers(headers)
-        self.call_options = CallOptions(
-            timeout,
-            TotalDeadline(timeout.total),
-            settings.max_retries if max_retries is None else max_retries,
-            headers,
-        )
+        self.call_options = CallOptions(timeout, TotalDeadline(timeout.total), max_retries, headers)
         # These fields replace others of the same name.
-        self.extra_body: Mapping[str, Any] = fields.pop("extra_body", None) or {}
+        self.extra_body: Mapping[str, Any] = fields.pop("extra_body", {})
         # Whether the options name the model. None as the model in `extra_body` names none, and none is sent.
         self.names_model = fields.get("model") is not None or "model" in self.extra_body
         self._model: str | None = fields.pop("model", None)
@@ -43,6 +45,6 @@ class Arguments:
         """The model of the options, of the client, or the only one of the server."""
         return self._model if self.names_model else await default_model(call)
 
-    def share_total(self, first: Arguments) -> None:
+    def share_total(self, first: RequestArguments) -> None:
         """Let this request end with the total timeout of an earlier request of the same call."""
         self.call_options = self.call_options._replace(total=first.call_options.total)

@@ -1,32 +1,38 @@
-"""A request for a completion: prompt and options become the body, sent again without what the server refuses."""
+"""A request for a completion: prompt and options become the body, which is sent again without what the server refuses.
+
+The server may refuse a field (`_REFUSABLE`), the response format (`ExpectedValue`), or a model that it has replaced.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
+from ..reply.payloads import Json
 from ..transport.call import Call
 from ..transport.settings import Settings
-from .arguments import Arguments
+from .arguments import RequestArguments
 from .prompts import as_messages, take_media
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
-class Completion(Arguments):
-    """A request of `complete`, or of a method whose prompt is text or a list of messages."""
+class CompletionRequest(RequestArguments):
+    """The request of a method that generates text. The prompt of `complete` is text, that of any other a chat."""
 
-    def __init__(self, settings: Settings, prompt: Any, options: Mapping[str, Any], what: str) -> None:
-        super().__init__(settings, options, what)
-        self._settings, self._is_chat, fields = settings, what != "complete", self.fields
+    def __init__(self, settings: Settings, prompt: Any, options: Mapping[str, Any], method: str) -> None:
+        super().__init__(settings, options, method)
+        fields = self.fields  # The options that are no fields of the request are removed here.
+        self._settings = settings
+        self._is_chat = method != "complete"
         self._media = take_media(fields)  # `images` and `audio`, which are added to the prompt.
         self.think_tags: str = fields.pop("think_tags", "auto" if self._is_chat else "off")
         self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", 0)
         # Whether a reply that a limit or a filter cut is returned, and not an error.
         self.allow_truncated: bool = fields.pop("allow_truncated", not self._is_chat)
-        self.prompt: Any = self._read_prompt(prompt, what)
+        self.prompt: Any = self._read_prompt(prompt, method)
         if self._is_chat and "messages" in self.extra_body:
             raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
         fields.update(self.extra_body)
@@ -43,11 +49,11 @@ class Completion(Arguments):
             del fields["response_format"]
             self.expected = ExpectedValue(response_format, settings.server.accepted_formats)
 
-    def _read_prompt(self, prompt: Any, what: str) -> Any:
+    def _read_prompt(self, prompt: Any, method: str) -> Any:
         """The messages of a chat, or the prompt of `complete` as it is."""
         system, messages = self.fields.pop("system", None), self.fields.pop("messages", None)
         if messages is not None and prompt is not None:
-            raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
+            raise TypeError(f"{method} got a prompt and messages, which are the same argument: leave one out")
         prompt = messages if prompt is None else prompt
         if self._is_chat:
             return as_messages(prompt, system)
@@ -57,15 +63,18 @@ class Completion(Arguments):
 
     def _count_choices(self) -> int:
         """The number of choices that the response has to contain: `n`, for each prompt of `complete`."""
-        n, prompts = self.fields.get("n"), self.prompt
-        has_prompts = not self._is_chat and isinstance(prompts, (list, tuple))
-        has_prompts = has_prompts and all(isinstance(text, (str, list, tuple)) for text in prompts)
-        return (n if isinstance(n, int) else 1) * (max(len(prompts), 1) if has_prompts else 1)
+        n = self.fields.get("n")
+        n_prompts = 1
+        if not self._is_chat and isinstance(self.prompt, (list, tuple)):
+            are_texts = all(isinstance(text, (str, list, tuple)) for text in self.prompt)
+            n_prompts = max(len(self.prompt), 1) if are_texts else 1  # Otherwise it is one text, as tokens.
+        return (n if isinstance(n, int) else 1) * n_prompts
 
-    def body(self, model: str | None) -> dict[str, Any]:
-        """The body. A field that is None is not sent, nor an empty list of tools, which servers refuse.
+    def body(self, model: str | None) -> Json:
+        """The body. A field that is None is not sent, nor one that the server has refused before.
 
-        A stream requests its usage unless `stream_options` is given; {"stream": False} is for servers that cannot.
+        An empty list of tools is not sent either, since servers refuse it. A stream requests its usage unless
+        `stream_options` is given; {"stream": False} is for servers that cannot stream.
         """
         fields = {name: value for name, value in self.fields.items() if value is not None}
         if self._tools:
@@ -76,43 +85,77 @@ class Completion(Arguments):
         body = {**({} if model is None else {"model": model}), **prompt, **fields}
         body.setdefault("stream", True)
         stream_options = body.pop("stream_options", {"include_usage": True})
-        if body["stream"] and stream_options and self._settings.server.takes_stream_options:
+        if body["stream"] and stream_options:
             body["stream_options"] = stream_options
+        for name in self._settings.server.refused_fields:
+            _REFUSABLE[name](body)
         return body
 
     async def send(self, call: Call) -> None:
-        """Send the request. If the server refuses a field, repeat it without the field."""
+        """Send the request, and repeat it without what the server refuses."""
         server, expected = self._settings.server, self.expected
         if self._media:  # Their files are read in a thread.
             from .media import attach
 
             self.prompt = await call.read_files(lambda: attach(self.prompt, **self._media))
             self._media = {}
-        model = await self.model(call)
-        body = self.body(model)
-        refused: list[str] = []
+        path = "chat/completions" if self._is_chat else "completions"
+        body = self.body(await self.model(call))
+        refused: set[str] = set()
         while True:
             try:
-                sent = body if expected is None else expected.apply(body)
-                await call.send("POST", "chat/completions" if self._is_chat else "completions", sent)
+                await call.send("POST", path, body if expected is None else expected.apply(body))
                 break
             except (BadRequestError, UnprocessableError) as error:
-                field = _drop_refused(body, error)
-                if field:
-                    refused.append(field)
+                name = _drop_refused(body, error)
+                if name is not None:
+                    refused.add(name)
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
-                if self.names_model or model is None or model != server.model:
+                if not await self._replace_model(call, body):
                     raise
-                server.model = None  # The server may have another model now.
-                body["model"] = await self.model(call)
-                if body["model"] in (None, model):
-                    raise
-        for field in refused:
-            setattr(server, field, False)
+        # Only after success: an error that quotes the whole request names fields that the server takes.
+        server.refused_fields |= refused
         if expected is not None:
             expected.accept()
+
+    async def _replace_model(self, call: Call, body: Json) -> bool:
+        """Whether the server has another model now than the one that the client found before. The body then has it."""
+        server, model = self._settings.server, body.get("model")
+        if self.names_model or model is None or model != server.model:
+            return False
+        server.model = None
+        body["model"] = await self.model(call)
+        return body["model"] not in (None, model)
+
+
+def _remove_stream_options(body: Json) -> bool:
+    return body.pop("stream_options", None) is not None
+
+
+def _remove_tool_names(body: Json) -> bool:
+    messages = [item for item in body.get("messages", ()) if item.get("role") == "tool" and "name" in item]
+    for message in messages:
+        del message["name"]
+    return bool(messages)
+
+
+# The fields that some servers need or that are of use, and that strict servers refuse: the name that is in their error,
+# and a function that removes the field from a body and returns whether the body had it.
+_REFUSABLE: dict[str, Callable[[Json], bool]] = {
+    "stream_options": _remove_stream_options,
+    # The names of tools in their results: a run adds them for the templates of local servers. OpenAI's have none.
+    "name": _remove_tool_names,
+}
+
+
+def _drop_refused(body: Json, error: StatusError) -> str | None:
+    """Remove the field that an error names from the body, and return its name. None: there is no such field."""
+    for name, remove in _REFUSABLE.items():
+        if re.search(rf"\b{name}\b", error.body) and remove(body):
+            return name
+    return None
 
 
 def _is_wire_format(response_format: Any) -> bool:
@@ -121,20 +164,8 @@ def _is_wire_format(response_format: Any) -> bool:
     return isinstance(name, str) and name not in _JSON_TYPES
 
 
-def _drop_refused(body: dict[str, Any], error: StatusError) -> str:
-    """Remove a field that a strict server refuses; return the name of its ServerTraits, "" if there is none."""
-    named = [message for message in body.get("messages", ()) if message.get("role") == "tool" and "name" in message]
-    if "stream_options" in body and "stream_options" in error.body:
-        del body["stream_options"]
-        return "takes_stream_options"
-    if named and re.search(r"\bname\b", error.body):  # OpenAI's messages have no name.
-        for message in named:
-            del message["name"]
-        return "takes_tool_names"
-    return ""
-
-
 def _definitions(tools: Any) -> list[Any]:
+    """The tools as JSON. Raises TypeError for anything but JSON and objects with a `definition`, such as a Tool."""
     if not isinstance(tools, Iterable) or isinstance(tools, (str, bytes, Mapping)):
         raise TypeError(f"tools is a list of tools, not {tools!r:.100}")
     definitions = [getattr(tool, "definition", tool) for tool in tools]

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
-from ..errors import cut
+from ..errors import excerpt
 from .prompts import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
@@ -43,12 +43,14 @@ def image_part(source: Source) -> dict[str, Any]:
 
 def audio_part(source: Source) -> dict[str, Any]:
     """Audio, wav, mp3 or flac (a Path, bytes, a data: URL or a part itself), as a part of a message; see `image_part`.
-    ValueError is raised for another URL too: the protocol has no field for the URL of audio."""
+
+    ValueError is raised for another URL too: the protocol has no field for the URL of audio.
+    """
     if isinstance(source, Mapping):
         return dict(source)
     if isinstance(source, str) and is_url(source):
         if not source.lower().startswith("data:"):
-            raise ValueError(f"audio cannot be sent by URL: fetch {cut(source)} and pass its bytes")
+            raise ValueError(f"audio cannot be sent by URL: fetch {excerpt(source)} and pass its bytes")
         source = base64.b64decode(source.partition(",")[2])
     data = _read(source)
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
@@ -83,7 +85,7 @@ def _read(source: Any) -> bytes:
     if isinstance(source, _BINARY):
         return bytes(source)
     if not isinstance(source, os.PathLike):
-        shown = cut(str(source), 100)
+        shown = excerpt(str(source), 100)
         raise ValueError(f"{shown!r} is no URL; to read a file, pass pathlib.Path({shown!r})")
     with open(source, "rb") as file:
         return file.read()

@@ -12,7 +12,9 @@ from ..transport.call import Call
 _LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
 _META_LENGTH_FIELDS = "n_ctx n_ctx_train"
 
-_SHOWN_NAMES = 20
+_SHOWN_NAMES = 20  # How many names an error lists.
+
+NO_LIST_STATUSES = (404, 405, 501)  # The statuses of servers that have no list of models.
 
 
 class Model(str):
@@ -44,7 +46,8 @@ class Model(str):
 
 
 async def fetch_models(call: Call) -> list[Model]:
-    return parse_models(await call.fetch_json("list of models is", "GET", "models", None))
+    """The models that the server lists."""
+    return parse_models(await call.fetch_json("GET", "models", None))
 
 
 async def default_model(call: Call) -> str | None:
@@ -59,7 +62,7 @@ async def default_model(call: Call) -> str | None:
         try:
             server.model = choose_model(await fetch_models(call))
         except (IncompleteStream, ProtocolError, StatusError, StreamError) as error:
-            is_missing = isinstance(error, ProtocolError) or getattr(error, "status", 0) in (404, 405, 501)
+            is_missing = isinstance(error, ProtocolError) or getattr(error, "status", 0) in NO_LIST_STATUSES
             server.may_list_models = not is_missing
     return settings.model or server.model
 
@@ -83,8 +86,11 @@ def choose_model(models: Sequence[str]) -> str | None:
     """The only model, or the only loaded one; None if there is none. Raises ModelNotNamed if there are several."""
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
-    if len(names) > 1 and len(loaded) != 1:
-        others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        shown = ", ".join(names[:_SHOWN_NAMES]) + others
-        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
-    return (loaded or names or [None])[0]
+    for candidates in (loaded, names):
+        if len(candidates) == 1:
+            return candidates[0]
+    if not names:
+        return None
+    others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    shown = ", ".join(names[:_SHOWN_NAMES]) + others
+    raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")

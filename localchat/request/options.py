@@ -1,6 +1,22 @@
-"""The options of clients and of calls: their names and types, and the errors of wrong names and types.
+"""The options of clients and of calls: their names and types, their meaning, and the errors of wrong ones.
 
-An unknown name is a TypeError, since a misspelt option would otherwise be ignored. `extra_body` takes any field.
+Each method has a TypedDict with its options, which inherits from those with the options of several methods:
+
+    RequestOptions                      request
+    └── ModelOptions
+        ├── EmbeddingOptions            embed
+        └── GenerationOptions
+            ├── CompletionOptions       complete
+            └── MessageOptions
+                ├── RunOptions          run, run_stream, conversation
+                └── StreamOptions       stream
+                    └── ChatOptions     chat
+                        └── MapOptions  map
+    ConnectionOptions                   Client
+    └── ClientOptions                   Client.with_options
+
+The docstring of a class has a line for each of its options, which `help(client.chat)` and the like show. An unknown
+name is a TypeError, since a misspelt option would otherwise be ignored. `extra_body` takes any field.
 """
 
 from __future__ import annotations
@@ -19,7 +35,10 @@ if TYPE_CHECKING:
 else:
 
     class TypedDict(dict):
-        """A fast replacement of typing.TypedDict, which takes a millisecond for these classes. It keeps the names."""
+        """A fast replacement of typing.TypedDict, which takes a millisecond for these classes.
+
+        Like there, `__annotations__` also has the options of the base classes.
+        """
 
         def __init_subclass__(cls, total=True):
             for base in cls.__bases__:
@@ -321,24 +340,29 @@ def describe_options(known: Any) -> str:
     return "\n    ".join(["Options:", *described])
 
 
-def check_options(options: Mapping[str, Any], what: str) -> None:
-    """Raise TypeError for an option that `what` does not have, or of a wrong type; ValueError for a wrong value."""
-    known = OPTIONS_OF[what]
+def check_options(options: Mapping[str, Any], method: str) -> None:
+    """Raise TypeError for an option that the method does not have, or of a wrong type; ValueError for a wrong value."""
+    known = OPTIONS_OF[method]
     names = known.__annotations__
     for name, value in options.items():
         # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
         if name not in names and not (name == "response_format" and "tools" in names):
-            raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
-        types = _TYPES.get(name, (object,))
-        if value is not None and not isinstance(value, types):
-            expected = " or ".join(allowed.__name__ for allowed in types)
-            raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
-        if name in _LEAST and value is not None:
-            check_count(name, value, _LEAST[name])
-        if name == "think_tags" and value not in (None, *_THINK_TAGS):
-            raise ValueError(f"think_tags must be one of {', '.join(_THINK_TAGS)}, not {value!r}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, which is not a finite number")
+            raise TypeError(f"{method} has no option {name!r}{_hint(name, known)}")
+        if value is not None:
+            _check_value(name, value)
+
+
+def _check_value(name: str, value: object) -> None:
+    types = _TYPES.get(name, (object,))
+    if not isinstance(value, types):
+        expected = " or ".join(allowed.__name__ for allowed in types)
+        raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
+    if name in _LEAST:
+        check_count(name, value, _LEAST[name])
+    if name == "think_tags" and value not in _THINK_TAGS:
+        raise ValueError(f"think_tags must be one of {', '.join(_THINK_TAGS)}, not {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}, which is not a finite number")
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:

@@ -32,7 +32,11 @@ def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
-    names = [name for name in ("images", "audio") if not (name == "audio" and isinstance(options.get(name), Mapping))]
-    media = {name: options.pop(name, None) for name in names}
+    """Remove images and sounds from the options and return those that are not empty.
+
+    `audio` that is a mapping stays: it is OpenAI's field for spoken output.
+    """
+    media = {"images": options.pop("images", None)}
+    if not isinstance(options.get("audio"), Mapping):
+        media["audio"] = options.pop("audio", None)
     return {name: sources for name, sources in media.items() if sources is not None and sources not in ([], ())}

@@ -22,7 +22,9 @@ def class_annotations(target: type) -> dict[str, Any]:
     """The evaluated annotations of a class and of its bases, with the metadata of Annotated."""
     if _TYPING_EVALUATES:
         return _checked(target, lambda: typing.get_type_hints(target, include_extras=True))
-    return _checked(target, lambda: {name: hint for base in reversed(target.__mro__) for name, hint in _own(base)})
+    return _checked(
+        target, lambda: {name: hint for base in reversed(target.__mro__) for name, hint in _annotations_of(base)}
+    )
 
 
 def parameter_annotations(function: Any) -> dict[str, Any]:
@@ -54,8 +56,8 @@ def _checked(owner: Any, evaluate: Callable[[], dict[str, Any]]) -> dict[str, An
         raise TypeError(f"{owner!r} has an annotation that cannot be evaluated: {error}") from error
 
 
-def _own(base: type) -> Iterable[tuple[str, Any]]:
-    """The evaluated annotations that a class has itself."""
+def _annotations_of(base: type) -> Iterable[tuple[str, Any]]:
+    """The evaluated annotations of a class without those of its bases."""
     module = sys.modules.get(base.__module__)
     names = {**({} if module is None else vars(module)), **vars(base)}
     return _evaluated(vars(base).get("__annotations__", {}), names).items()

@@ -14,16 +14,17 @@ from typing import Any
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
-from .schema import build_shape, can_be_strict, limits_of, strict_schema, target_shape, without_limits
 from .shapes import document
+from .targets import build_shape, target_shape
 from .validator import Json, show
+from .variants import can_be_strict, constraints_of, strict_schema, without_constraints
 
 _NAME_CHARS = 64  # The longest schema name that OpenAI accepts.
 
 # The modes, in the order in which they are tried. Each is for servers that refuse the one before:
 # strict: the schema by OpenAI's rules, which its constraint enforces; not for schemas of the program;
 # schema: the schema as it is;
-# types: the schema without the keywords that only limit values, some of which many servers do not know;
+# types: the schema without the keywords that only constrain values, some of which many servers do not know;
 # wrapped: the schema of an object that holds the value, for servers that accept objects only (not for object values);
 # json_object: JSON without a schema, which a message describes;
 # prompt: no response_format; only a message describes the schema.
@@ -49,7 +50,7 @@ class ExpectedValue:
         self._name = _schema_name(target)
         self._is_object = schema.get("type") == "object" or "properties" in schema
         self._strict = None if isinstance(target, Mapping) else strict_schema(schema)
-        self._types = without_limits(schema)
+        self._types = without_constraints(schema)
         absent = {
             "strict": not can_be_strict(self._strict),
             "types": self._types == schema,
@@ -86,13 +87,13 @@ class ExpectedValue:
 
     def weaken(self, error: StatusError) -> bool:
         """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
-        if not self._weaker_modes or not (_REFUSAL.search(error.body) or self._names_a_limit(error.body)):
+        if not self._weaker_modes or not (_REFUSAL.search(error.body) or self._names_a_constraint(error.body)):
             return False
         weaker = self._weaker_modes
         if self._mode in _SCHEMA_MODES:
             if not self._is_object and _REFUSED_ROOT.search(error.body):
                 weaker = weaker[weaker.index("wrapped") :]
-            elif not (_REFUSED_SCHEMA.search(error.body) or self._names_a_limit(error.body)):
+            elif not (_REFUSED_SCHEMA.search(error.body) or self._names_a_constraint(error.body)):
                 weaker = [mode for mode in weaker if mode not in _SCHEMA_MODES]
         self._mode, *self._weaker_modes = weaker
         return True
@@ -119,9 +120,9 @@ class ExpectedValue:
             message = f"the answer does not fit: {error}{hint}"
             raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
 
-    def _names_a_limit(self, text: str) -> bool:
-        """Whether an error names a keyword or a format of the schema that the mode "types" leaves out."""
-        return any(re.search(rf"\b{re.escape(name)}\b", text) for name in limits_of(self._schema))
+    def _names_a_constraint(self, text: str) -> bool:
+        """Whether the text of an error names a keyword or a format of the schema that the mode "types" leaves out."""
+        return any(re.search(rf"\b{re.escape(name)}\b", text) for name in constraints_of(self._schema))
 
     def _wrapped(self) -> Json:
         """The schema of the value if it is an object, else that of an object {"value": ...} that holds the value."""

@@ -1,4 +1,8 @@
-"""Shapes: what an annotation is in JSON Schema, before its strict form; how its values are built from JSON. No I/O."""
+"""Shapes of types: the JSON Schema of a type, and how its values are built from JSON. No I/O.
+
+`shape_of` finds the shape of an annotation: in the table `_PLAIN`, in `_BY_ORIGIN` for a type with parameters such as
+`list[int]`, or by what the class is, such as a dataclass.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +39,24 @@ class Definitions:
     """The `$defs` of one document. Each record has one entry, so a type may refer to itself."""
 
     def __init__(self) -> None:
-        self.schemas: dict[str, Json] = {}
-        self.used: set[str] = set()  # Names that must stay in `$defs`.
-        self._names: dict[Any, str] = {}
+        self.schemas: dict[str, Json] = {}  # By their names.
+        self.repeated: set[str] = set()  # The names with several references, which must stay in `$defs`.
+        self._names: dict[Any, str] = {}  # By the keys of records.
 
-    def name(self, key: Any, wanted: str, body: Callable[[Definitions], Json]) -> str:
-        """The name of the entry for a record. The first call adds the entry."""
+    def reference(self, key: Any, title: str, describe: Callable[[Definitions], Json]) -> Json:
+        """A schema that refers to the entry of a record. The first reference adds the entry, which `describe` makes.
+
+        The name of the entry is the title of the record, with a number if another record has the same title.
+        """
         if key in self._names:
-            self.used.add(self._names[key])
-            return self._names[key]
-        wanted = re.sub(r"[^\w-]", "_", wanted)
-        candidates = itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(2)))
-        name = self._names[key] = next(candidate for candidate in candidates if candidate not in self.schemas)
-        self.schemas[name] = {}  # Added before the fields are described, since they may refer to it.
-        self.schemas[name].update(body(self))
-        return name
+            self.repeated.add(self._names[key])
+        else:
+            title = re.sub(r"[^\w-]", "_", title)
+            names = itertools.chain([title], (f"{title}_{number}" for number in itertools.count(2)))
+            name = self._names[key] = next(name for name in names if name not in self.schemas)
+            self.schemas[name] = {}  # Added before the fields are described, since they may refer to it.
+            self.schemas[name].update(describe(self))
+        return {"$ref": f"#/$defs/{self._names[key]}"}
 
 
 class Shape(NamedTuple):
@@ -68,7 +75,9 @@ def document(shape: Shape) -> Json:
     schema = shape.schema(definitions)
     name = str(schema.get("$ref")).rpartition("/")[2]
     if list(schema) == ["$ref"] and name in definitions.schemas:
-        schema = definitions.schemas[name] if name in definitions.used else definitions.schemas.pop(name)
+        schema = definitions.schemas[name]
+        if name not in definitions.repeated:
+            del definitions.schemas[name]
     return {**schema, "$defs": definitions.schemas} if definitions.schemas else schema
 
 
@@ -117,7 +126,7 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
     # `read` is called at first use, since a field may refer to the record.
     fields = functools.lru_cache(maxsize=1)(read)
 
-    def body(definitions: Definitions) -> Json:
+    def describe(definitions: Definitions) -> Json:
         schema: Json = {"type": "object", **({"description": doc} if doc else {})}
         schema["properties"] = {field.name: field.schema(definitions) for field in fields()}
         required = [field.name for field in fields() if field.required]
@@ -132,7 +141,7 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
         built = {name: shapes[name].build(item, field_path(path, name)) for name, item in value.items()}
         return _construct(lambda values: make(**values), built, path)
 
-    return Shape(lambda definitions: {"$ref": f"#/$defs/{definitions.name(key, name, body)}"}, build)
+    return Shape(lambda definitions: definitions.reference(key, name, describe), build)
 
 
 def _class_description(target: type) -> str:
@@ -228,7 +237,7 @@ def _self_describing(model: Any) -> Shape:
         for name, definition in schema.pop("$defs", {}).items():
             if definitions.schemas.setdefault(name, definition) != definition:
                 raise TypeError(f"two types named {name} have different schemas: rename one")
-            definitions.used.add(name)
+            definitions.repeated.add(name)
         return schema
 
     make = getattr(model, "model_validate", None) or (lambda fields: model(**fields))
@@ -255,9 +264,11 @@ def _tuple(args: Args) -> Shape:
 
     def schema(definitions: Definitions) -> Json:
         items = [shape.schema(definitions) for shape in shapes]
-        kinds = [item for i, item in enumerate(items) if item not in items[:i]]
-        every = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-        return {"type": "array", "prefixItems": items, "items": every, "minItems": len(items), "maxItems": len(items)}
+        different = [item for i, item in enumerate(items) if item not in items[:i]]
+        # OpenAI refuses arrays without `items`.
+        any_item = different[0] if len(different) == 1 else {"anyOf": different}
+        size = {"minItems": len(items), "maxItems": len(items)}
+        return {"type": "array", "prefixItems": items, "items": any_item, **size}
 
     def build(value: Any, path: str) -> Any:
         return tuple(shape.build(item, f"{path}[{i}]") for i, (shape, item) in enumerate(zip(shapes, value)))

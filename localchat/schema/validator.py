@@ -76,7 +76,11 @@ def _check_date(text: str) -> None:
 
 
 class _Validator:
-    """Has a method for each keyword, which gets a value, that of the keyword as `limit`, the path and the schema."""
+    """Validates values against the parts of one schema.
+
+    The table `_RULES`, below the class, has a method for each keyword. It gets the value to validate, the value of the
+    keyword, the path of the value to validate, and the schema with the keyword.
+    """
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -84,142 +88,143 @@ class _Validator:
         self._options: dict[int, tuple[set[Any], str]] = {}
 
     def check(self, value: Any, schema: Any, path: str) -> Errors:
+        """The errors of a value at a path, against a part of the schema."""
         if not isinstance(schema, Mapping):  # True allows every value, False none.
             if schema is False:
                 yield ValidationError(path, "not allowed")
             return
-        for keyword, limit in schema.items():
+        for keyword, keyword_value in schema.items():
             value_type, rule = _RULES.get(keyword, (object, None))
             if rule is not None and isinstance(value, value_type):
                 try:
-                    yield from rule(self, value, limit, path, schema)
+                    yield from rule(self, value, keyword_value, path, schema)
                 except _InvalidPattern as error:
                     yield ValidationError(path, f"cannot be checked, since Python cannot read the pattern {error}")
-            elif keyword in _LIMITS:
-                yield from _bound_errors(keyword, limit, value, path, schema)
+            elif keyword in _BOUNDS:
+                yield from _bound_errors(keyword, keyword_value, value, path, schema)
 
     def _allows(self, value: Any, schema: Any, path: str) -> bool:
         return not any(self.check(value, schema, path))
 
-    def _reference(self, value: Any, limit: str, path: str, schema: Any) -> Errors:
-        yield from self.check(value, resolve(self._root, limit), path)
+    def _reference(self, value: Any, reference: str, path: str, schema: Any) -> Errors:
+        yield from self.check(value, resolve(self._root, reference), path)
 
-    def _type(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        names = [limit] if isinstance(limit, str) else limit
+    def _type(self, value: Any, type_names: Any, path: str, schema: Any) -> Errors:
+        names = [type_names] if isinstance(type_names, str) else type_names
         if not any(_is_type(value, name) for name in names) and not (value is None and schema.get("nullable") is True):
             yield ValidationError(path, f"expected {' or '.join(names)}, got {show(value)}")
 
-    def _enum(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        if id(limit) not in self._options:
-            others = f" or {len(limit) - _SHOWN_OPTIONS} others" if len(limit) > _SHOWN_OPTIONS else ""
-            shown = ", ".join(map(show, limit[:_SHOWN_OPTIONS])) + others
-            self._options[id(limit)] = set(map(key_of, limit)), shown
-        keys, shown = self._options[id(limit)]
+    def _enum(self, value: Any, options: Any, path: str, schema: Any) -> Errors:
+        if id(options) not in self._options:
+            others = f" or {len(options) - _SHOWN_OPTIONS} others" if len(options) > _SHOWN_OPTIONS else ""
+            shown = ", ".join(map(show, options[:_SHOWN_OPTIONS])) + others
+            self._options[id(options)] = set(map(key_of, options)), shown
+        keys, shown = self._options[id(options)]
         if key_of(value) not in keys:
             yield ValidationError(path, f"expected one of {shown}, got {show(value)}")
 
-    def _const(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        if key_of(value) != key_of(limit):
-            yield ValidationError(path, f"expected {show(limit)}, got {show(value)}")
+    def _const(self, value: Any, constant: Any, path: str, schema: Any) -> Errors:
+        if key_of(value) != key_of(constant):
+            yield ValidationError(path, f"expected {show(constant)}, got {show(value)}")
 
-    def _properties(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
-        for name, part in limit.items():
+    def _properties(self, value: Json, subschemas: Any, path: str, schema: Any) -> Errors:
+        for name, subschema in subschemas.items():
             if name in value:
-                yield from self.check(value[name], part, field_path(path, name))
+                yield from self.check(value[name], subschema, field_path(path, name))
 
-    def _required(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
-        yield from (ValidationError(field_path(path, name), "missing") for name in limit if name not in value)
+    def _required(self, value: Json, names: Any, path: str, schema: Any) -> Errors:
+        yield from (ValidationError(field_path(path, name), "missing") for name in names if name not in value)
 
-    def _additional_properties(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
+    def _additional_properties(self, value: Json, subschema: Any, path: str, schema: Any) -> Errors:
         patterns = schema.get("patternProperties", ())
         for name in (name for name in value if name not in schema.get("properties", {})):
             if not any(_matches(pattern, name) for pattern in patterns):
-                yield from self.check(value[name], limit, field_path(path, name))
+                yield from self.check(value[name], subschema, field_path(path, name))
 
-    def _pattern_properties(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
-        for pattern, part in limit.items():
+    def _pattern_properties(self, value: Json, subschemas: Any, path: str, schema: Any) -> Errors:
+        for pattern, subschema in subschemas.items():
             for name in filter(lambda name: _matches(pattern, name), value):
-                yield from self.check(value[name], part, field_path(path, name))
+                yield from self.check(value[name], subschema, field_path(path, name))
 
-    def _property_names(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
+    def _property_names(self, value: Json, subschema: Any, path: str, schema: Any) -> Errors:
         for name in value:
-            yield from self.check(name, limit, field_path(path, name))
+            yield from self.check(name, subschema, field_path(path, name))
 
-    def _dependent(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
-        for name, needed in limit.items():
+    def _dependent(self, value: Json, dependencies: Any, path: str, schema: Any) -> Errors:
+        for name, needed in dependencies.items():
             if name in value:
                 yield from self.check(value, {"required": needed} if isinstance(needed, list) else needed, path)
 
-    def _items(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
+    def _items(self, value: list[Any], subschema: Any, path: str, schema: Any) -> Errors:
         n_before = len(schema.get("prefixItems", ()))
-        if isinstance(limit, list):  # A tuple in older drafts.
-            yield from self._prefix_items(value, limit, path, schema)
-            n_before, limit = len(limit), schema.get("additionalItems", True)
+        if isinstance(subschema, list):  # A tuple in older drafts.
+            yield from self._prefix_items(value, subschema, path, schema)
+            n_before, subschema = len(subschema), schema.get("additionalItems", True)
         for i, item in enumerate(value[n_before:], n_before):
-            yield from self.check(item, limit, f"{path}[{i}]")
+            yield from self.check(item, subschema, f"{path}[{i}]")
 
-    def _prefix_items(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
-        for i, (part, item) in enumerate(zip(limit, value)):
-            yield from self.check(item, part, f"{path}[{i}]")
+    def _prefix_items(self, value: list[Any], subschemas: Any, path: str, schema: Any) -> Errors:
+        for i, (subschema, item) in enumerate(zip(subschemas, value)):
+            yield from self.check(item, subschema, f"{path}[{i}]")
 
-    def _contains(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
-        n_allowed = sum(self._allows(item, limit, path) for item in value)
+    def _contains(self, value: list[Any], subschema: Any, path: str, schema: Any) -> Errors:
+        n_allowed = sum(self._allows(item, subschema, path) for item in value)
         least, most = schema.get("minContains", 1), schema.get("maxContains", n_allowed)
         if not least <= n_allowed <= most:
             words = f"expected {f'at least {least}' if n_allowed < least else f'at most {most}'} items"
             yield ValidationError(path, f"{words} that 'contains' allows, got {n_allowed} in {show(value)}")
 
-    def _unique(self, value: list[Any], limit: Any, path: str, schema: Any) -> Errors:
+    def _unique(self, value: list[Any], is_unique: Any, path: str, schema: Any) -> Errors:
         earlier = set()
-        for i, item in enumerate(value if limit else ()):
+        for i, item in enumerate(value if is_unique else ()):
             key = key_of(item)
             if key in earlier:
                 yield ValidationError(f"{path}[{i}]", f"duplicate of an earlier item: {show(item)}")
             earlier.add(key)
 
-    def _all_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        for part in limit:
-            yield from self.check(value, part, path)
+    def _all_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
+        for subschema in subschemas:
+            yield from self.check(value, subschema, path)
 
-    def _any_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        options = [list(self.check(value, part, path)) for part in limit]
-        if all(options):
-            yield from self._no_option(options, path)
+    def _any_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
+        errors = [list(self.check(value, subschema, path)) for subschema in subschemas]
+        if all(errors):
+            yield from self._no_match(errors, path)
 
-    def _no_option(self, options: list[list[ValidationError]], path: str) -> Errors:
-        """Report the errors of the option whose first error is deepest, or the first error of each option."""
-        deepest = max(options, key=lambda errors: len(errors[0].path), default=[])
+    def _no_match(self, errors: list[list[ValidationError]], path: str) -> Errors:
+        """Report the errors of the subschema whose first error is deepest, or the first error of each subschema."""
+        deepest = max(errors, key=lambda of_subschema: len(of_subschema[0].path), default=[])
         if deepest and deepest[0].path != path:
             yield from deepest
         else:
-            texts = dict.fromkeys(errors[0].text for errors in options)
+            texts = dict.fromkeys(of_subschema[0].text for of_subschema in errors)
             yield ValidationError(path, "; or ".join(texts) or "nothing is allowed")
 
-    def _one_of(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        options = [list(self.check(value, part, path)) for part in limit]
-        n_matching = sum(not errors for errors in options)
+    def _one_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
+        errors = [list(self.check(value, subschema, path)) for subschema in subschemas]
+        n_matching = sum(not of_subschema for of_subschema in errors)
         if n_matching == 0:
-            yield from self._no_option(options, path)
+            yield from self._no_match(errors, path)
         elif n_matching > 1:
             yield ValidationError(path, f"{show(value)} matches {n_matching} schemas of 'oneOf' instead of one")
 
-    def _not(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        if self._allows(value, limit, path):
+    def _not(self, value: Any, subschema: Any, path: str, schema: Any) -> Errors:
+        if self._allows(value, subschema, path):
             yield ValidationError(path, f"{show(value)} is not allowed")
 
-    def _if(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        branch = "then" if self._allows(value, limit, path) else "else"
+    def _if(self, value: Any, condition: Any, path: str, schema: Any) -> Errors:
+        branch = "then" if self._allows(value, condition, path) else "else"
         yield from self.check(value, schema.get(branch, True), path)
 
-    def _pattern(self, value: str, limit: Any, path: str, schema: Any) -> Errors:
-        if not _matches(limit, value):
-            yield ValidationError(path, f"expected text that matches the pattern {limit}, got {show(value)}")
+    def _pattern(self, value: str, pattern: Any, path: str, schema: Any) -> Errors:
+        if not _matches(pattern, value):
+            yield ValidationError(path, f"expected text that matches the pattern {pattern}, got {show(value)}")
 
-    def _format(self, value: str, limit: Any, path: str, schema: Any) -> Errors:
+    def _format(self, value: str, format_name: Any, path: str, schema: Any) -> Errors:
         try:
-            _FORMATS.get(str(limit), str)(value)
+            _FORMATS.get(str(format_name), str)(value)
         except ValueError:
-            yield ValidationError(path, f"expected a {limit}, got {show(value)}")
+            yield ValidationError(path, f"expected a {format_name}, got {show(value)}")
 
 
 class _InvalidPattern(Exception):
@@ -276,7 +281,7 @@ def _is_multiple(value: float, step: float) -> bool:
 
 
 # The keywords with a bound: the types that have one, the comparison, and the words of the error.
-_LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
+_BOUNDS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
     "minimum": ((int, float), operator.ge, "at least"),
     "maximum": ((int, float), operator.le, "at most"),
     "exclusiveMinimum": ((int, float), operator.gt, "more than"),
@@ -292,7 +297,7 @@ _LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
 
 
 def _bound_errors(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Errors:
-    types, is_within, words = _LIMITS[keyword]
+    types, is_within, words = _BOUNDS[keyword]
     if isinstance(limit, bool):  # In draft 4 and OpenAPI 3.0, it makes the bound `minimum` or `maximum` exclusive.
         limit = schema.get(keyword[len("exclusive") :].lower()) if limit else None
     if limit is not None and isinstance(value, types) and not isinstance(value, bool):

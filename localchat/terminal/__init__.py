@@ -1,0 +1,7 @@
+"""The command line, `python -m localchat`, whose arguments `__main__.py` parses.
+
+chat.py                         the interactive chat and its commands
+session.py                      the conversation: a prompt is sent, and its response is printed and added
+printer.py                      the printing of one response
+console.py                      stdin, stdout and stderr; exit codes; notices after a time
+"""

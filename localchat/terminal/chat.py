@@ -11,14 +11,14 @@ from typing import Any
 
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
+from ..request.models import NO_LIST_STATUSES
 from .console import OK, read_line, report
-from .printer import waiting
+from .printer import notice_of_waiting
 from .session import Session, state_file
 
 _PROMPT, _NEXT_LINE = "> ", "... "
 _QUOTES = '"""'
 _HISTORY_LINES = 1000
-_NO_LIST = (404, 405, 501)  # The statuses of servers that have no list of models.
 
 
 def chat(session: Session) -> int:
@@ -47,8 +47,10 @@ def chat(session: Session) -> int:
 
 
 class _Interrupts:
-    """Ctrl-C during a chat: it ends what the chat waits for, an input or an answer, once. At another moment, such as
-    the end of an answer that is being stopped, it does nothing."""
+    """Ctrl-C during a chat: it ends what the chat waits for, an input or an answer, once.
+
+    At another moment, such as the end of an answer that is being stopped, it does nothing.
+    """
 
     def __init__(self) -> None:
         self._may_raise = False
@@ -96,7 +98,7 @@ def _read_message() -> str:
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     names: list[str] = []
-    with contextlib.suppress(ProtocolError, StatusError), waiting(client):  # The chat works without a list.
+    with contextlib.suppress(ProtocolError, StatusError), notice_of_waiting(client):  # The chat works without a list.
         names = list(map(str, client.models()))
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
     if model is None and len(names) > 1:
@@ -142,11 +144,11 @@ def _execute(session: Session, line: str) -> None:
 def _model(session: Session, name: str) -> None:
     session.model = name or session.model
     try:
-        with waiting(session.client):
+        with notice_of_waiting(session.client):
             listed = list(map(str, session.client.models()))
         unlisted = "the server does not list it"
     except (ProtocolError, StatusError) as error:
-        if isinstance(error, StatusError) and error.status not in _NO_LIST:
+        if isinstance(error, StatusError) and error.status not in NO_LIST_STATUSES:
             raise
         listed, unlisted = [], "the server has no list of models"
     for model in listed:

@@ -75,29 +75,32 @@ def _use_utf8() -> None:
 
 def read_input(words: Sequence[str]) -> str:
     """Read the piped input, if there is any, and append the words. Raises ValueError if the input is not UTF-8."""
-    with _utf8_alone():
+    with _explaining_wrong_text():
         piped = ""
         if sys.stdin is not None and not sys.stdin.isatty():
-            with notice(
-                "localchat: waiting for the end of the piped input; </dev/null stands for none", _PIPE_NOTICE_S
-            ):
+            text = "localchat: waiting for the end of the piped input; </dev/null stands for none"
+            with delayed_notice(text, _PIPE_NOTICE_S):
                 piped = sys.stdin.read()
-        text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
-        text.encode()
-    return text
+        prompt = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
+        prompt.encode()
+    return prompt
 
 
 def read_line(prompt: str) -> str:
     """Read a line from the terminal. Raises EOFError at the end, and ValueError if the line is not UTF-8."""
-    with _utf8_alone():
+    with _explaining_wrong_text():
         line = input(prompt)
         line.encode()
     return line
 
 
 @contextlib.contextmanager
-def _utf8_alone() -> Iterator[None]:
-    """Say what to do about bytes that are not UTF-8. As the locale says, Python refuses them or makes surrogates."""
+def _explaining_wrong_text() -> Iterator[None]:
+    """Raise ValueError with what to do for text that is not UTF-8.
+
+    Depending on the locale, Python raises UnicodeError when it reads such text, or makes surrogates of the bytes. The
+    block encodes its text, which raises UnicodeError for surrogates too.
+    """
     try:
         yield
     except UnicodeError as error:
@@ -116,7 +119,7 @@ def write_error(text: str, before: str = "", after: str = "") -> None:
 
 
 @contextlib.contextmanager
-def notice(text: str, after_s: float) -> Iterator[threading.Timer]:
+def delayed_notice(text: str, after_s: float) -> Iterator[threading.Timer]:
     """Report this text if the block takes longer than these seconds; `cancel` of the timer prevents that."""
     timer = threading.Timer(after_s, report, [text])
     timer.daemon = True

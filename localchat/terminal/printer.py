@@ -12,37 +12,37 @@ from typing import Any
 
 from ..client import Client
 from ..events import Reply, StreamEvent
-from .console import CUT, OK, notice, printable, report, write_error
+from .console import CUT, OK, delayed_notice, printable, report, write_error
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _NOTICE_S = 10.0  # Seconds without output, after which the program reports that it waits for the server.
 _LEAST_SPEED_S = 0.1  # A shorter time shows how the output was sent, not how it was generated.
 
 
-def waiting(client: Client) -> contextlib.AbstractContextManager[Timer]:
-    """Report that the program waits for the server, if the block takes long; see `notice`."""
-    return notice(f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this", _NOTICE_S)
+def notice_of_waiting(client: Client) -> contextlib.AbstractContextManager[Timer]:
+    """Report that the program waits for the server, if the block takes long; see `delayed_notice`."""
+    text = f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this"
+    return delayed_notice(text, _NOTICE_S)
 
 
 class Printer:
     """Prints one response: the text and the calls of its first choice on stdout, the rest on stderr.
 
     Args:
-        waits: The notice of `waiting`, which the first output cancels.
+        notice: The timer of `notice_of_waiting`, which the first output cancels.
         as_json: Print one line of JSON when the response is complete.
-        is_held: Print nothing before the response is complete and valid.
+        at_end: Print nothing before the response is complete and valid. `as_json` includes this.
         shows_reasoning: Print the reasoning.
     """
 
-    def __init__(self, waits: Timer, *, as_json: bool = False, is_held: bool = False, shows_reasoning: bool = False):
-        self._waits = waits
+    def __init__(self, notice: Timer, *, as_json: bool = False, at_end: bool = False, shows_reasoning: bool = False):
+        self._notice = notice
         self._as_json = as_json
-        self._is_held = is_held or as_json
         self._shows_reasoning = shows_reasoning
-        # The text that is held back.
-        self._held = ""
-        # Whether the last line is unfinished, on stdout or in what is held back, and that of the reasoning on stderr.
-        self._in_line = self._in_reasoning = False
+        self._is_buffering = at_end or as_json
+        self._buffer = ""  # The output while `_is_buffering` is set.
+        self._in_line = False  # Whether the last line of the output is unfinished.
+        self._in_reasoning = False  # The same for the reasoning on stderr.
         # When the response was requested, and when its first and its last output came.
         self._start_s = self._end_s = time.monotonic()
         self._first_s: float | None = None
@@ -78,7 +78,7 @@ class Printer:
         if event.type.endswith("_delta") and self._first_s is None:
             self._first_s = time.monotonic()
         if event.type.endswith("_delta") and (self._shows_reasoning or event.type != "reasoning_delta"):
-            self._waits.cancel()
+            self._notice.cancel()
         if event.choice_index != 0:
             return
         if event.type == "reasoning_delta" and self._shows_reasoning:
@@ -91,11 +91,11 @@ class Printer:
             self._write(f"{event.name}({event.arguments_json})\n")
 
     def _end(self, reply: Reply[Any]) -> None:
-        """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
-        if not self._is_held:
+        """Print a complete response that was not printed yet: as JSON, or its parsed value, or its text."""
+        if not self._is_buffering:
             return
-        text = self._held if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False)
-        self._is_held = self._in_line = False
+        text = self._buffer if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False)
+        self._is_buffering = self._in_line = False
         self._write(json.dumps(_reply_fields(reply), ensure_ascii=False) if self._as_json else text)
 
     def _write(self, text: str) -> None:
@@ -103,8 +103,8 @@ class Printer:
             return
         self._end_reasoning()
         self._in_line = not text.endswith("\n")
-        if self._is_held:
-            self._held += text
+        if self._is_buffering:
+            self._buffer += text
         else:
             print(printable(text, sys.stdout), end="", flush=True)
 

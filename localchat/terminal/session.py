@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..client import Client
 from ..files import read_messages, write_messages
-from ..reply.truncation import is_cut
+from ..reply.truncation import kept_message
 from ..request.options import ClientOptions, MessageOptions
 from ..request.prompts import as_messages, n_system
 from .console import read_input
-from .printer import Printer, finish_code, waiting
+from .printer import Printer, finish_code, notice_of_waiting
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -27,14 +27,12 @@ class Session:
 
     def __init__(self, client: Client, arguments: Namespace) -> None:
         self.client = client
-        # The name of the model; None: that of the client.
-        self.model: str | None = arguments.model
+        self.model: str | None = arguments.model  # The name of the model; None: that of the client.
         self.messages: list[dict[str, Any]] = _load_last() if arguments.continues else []
         if arguments.system is not None:
             self.set_system(arguments.system)
-        # The messages of a question that got no answer.
-        self.unanswered: list[dict[str, Any]] = []
-        # The images and sounds that the first question has.
+        self.unanswered: list[dict[str, Any]] = []  # The messages of a question that got no answer.
+        # The images and sounds for the next question. They are sent once, so later ones have none.
         self._images: list[str] = arguments.image
         self._sounds: list[str] = arguments.audio
         # Whether the conversation and the typed lines are saved. A single request of a script replaces neither.
@@ -89,18 +87,15 @@ class Session:
         """Send messages, print the response, and return the exit code. An error leaves the conversation unchanged."""
         arguments = self._arguments
         options = {**self._options, **({"model": self.model} if self.model else {})}
-        with waiting(self.client) as notice:
+        with notice_of_waiting(self.client) as notice:
             printer = Printer(
                 notice,
                 as_json=arguments.json,
-                is_held=arguments.no_stream or arguments.schema is not None,
+                at_end=arguments.no_stream or arguments.schema is not None,
                 shows_reasoning=arguments.show_reasoning,
             )
             reply = printer.show(self.client.stream([*before, *prompt], **options))
-        message = reply.message
-        if is_cut(reply):  # The next request must not have calls without results.
-            message.pop("tool_calls", None)
-        self.messages = [*before, *prompt, message]
+        self.messages = [*before, *prompt, kept_message(reply)]
         self.unanswered = []
         self._images, self._sounds = [], []
         if self.saves:

@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from ..errors import cut
+from ..errors import excerpt
 
 if TYPE_CHECKING:  # Its import takes as long as that of the whole client; the first https request imports it.
     import ssl
@@ -65,7 +65,7 @@ def parse_base_url(text: str) -> Address:
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = _split(text, "the base URL")
     if parts.scheme not in PORTS:
-        raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(parts.scheme, 60)}:")
+        raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {excerpt(parts.scheme, 60)}:")
     if "@" in parts.netloc:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
     host = str(parts.hostname)
@@ -73,7 +73,7 @@ def parse_base_url(text: str) -> Address:
         host = host if host.isascii() else host.encode("idna").decode("ascii")
     host = unquote(host) if ":" in host else host  # The % of a zone is quoted.
     if not host.isprintable() or not host.isascii() or " " in host:
-        raise ValueError(f"the base URL has an invalid host: {cut(host, 60)!r}")
+        raise ValueError(f"the base URL has an invalid host: {excerpt(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
     path = parts.path.rstrip("/").removesuffix("/chat/completions")  # Users often give the URL of the chat endpoint.
     return Address(parts.scheme, host, port, _quoted(path), _quoted(parts.query))

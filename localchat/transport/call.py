@@ -1,4 +1,4 @@
-"""One call: its requests, tries and responses, as coroutines. No I/O.
+"""One call: its requests, with retries, and their responses, as coroutines. No I/O.
 
 The coroutines await only the operations of a driver. Those of `aio_sockets` wait in an event loop. Those of `sockets`
 block and never suspend, so that `sockets.run_blocking` can run the coroutines without an event loop.
@@ -54,9 +54,16 @@ class CallOptions(NamedTuple):
 
 
 class Call:
-    """One call, which may send several requests, such as one for the list of models. A driver performs operations.
+    """One call, which may send several requests, one after another, such as one for the list of models.
 
-    Secrets are masked in every error that a method raises.
+    `send` sends a request and receives the head of the response; then `read` returns the body, until `all_read` is set;
+    `release` ends the use of the connection. Secrets are masked in every error that a method raises, except `read`.
+
+    Args:
+        settings: The settings of the client.
+        pool: The idle connections of the client.
+        driver: The Driver or AsyncDriver that performs the operations of this call.
+        options: The options that the requests have in common.
     """
 
     def __init__(self, settings: Settings, pool: Pool, driver: Any, options: CallOptions) -> None:
@@ -66,19 +73,19 @@ class Call:
         self._pool = pool
         self._options = options
         self._operations = Operations(driver, self.deadlines)
-        self._proxy: Proxy | None = None  # The proxy of the newest connection.
-        # The connection, and the exchange of the current request on it. None before the first and after the last.
-        self._connection: Any = None
-        self._exchange: Exchange | None = None
         # The current request.
         self._method = self._target = ""
         self._headers: dict[str, str] = {}
         self._body = b""
-        # Its response. The status is 0 before the head is received.
-        self.status = 0
+        # Its response.
+        self.status = 0  # 0 before the head is received.
         self.headers: dict[str, str] = {}
         self.warning = ""  # A defect of the head that was repaired; empty if there is none.
-        self._inflate: Inflate | None = None
+        self._inflate: Inflate | None = None  # Decompresses the body; None if it is not compressed.
+        # The connection, and the exchange of request and response on it. None before the first and after the last.
+        self._connection: Any = None
+        self._exchange: Exchange | None = None
+        self._proxy: Proxy | None = None  # The proxy of the newest connection.
 
     @property
     def secrets(self) -> Secrets:
@@ -99,7 +106,7 @@ class Call:
             self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._body), tries + 1)
             try:
                 with self._masked():
-                    await self._send_once()
+                    await self._try()
                 return
             except LocalChatError as error:
                 self._drop()
@@ -124,8 +131,13 @@ class Call:
         finally:
             self.release()
 
-    async def fetch_json(self, what: str, method: str, path: str, body: Any) -> Any:
-        """Send a request and return the parsed body. An error that it is not JSON begins with `what`."""
+    async def fetch_json(self, method: str, path: str, body: Any) -> Any:
+        """Send a request and return the parsed body.
+
+        Raises:
+            ProtocolError: The body is not JSON.
+            StreamError: The body reports an error, although the status is a success.
+        """
         raw = await self.fetch(method, path, body)
         with self._masked():
             try:
@@ -134,7 +146,7 @@ class Call:
                 reported = parse_error(parsed) if is_error else None
             except (ValueError, RecursionError) as error:
                 head = self.secrets.shown(raw[:MAX_DRAINED_BYTES].decode("utf-8", "replace"))
-                raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
+                raise ProtocolError(f"the response to {method} {path} is not JSON: {head}", head=head) from error
             if reported is not None:
                 raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
         return parsed
@@ -187,20 +199,21 @@ class Call:
         if n_bytes > limit:
             raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
 
-    async def _send_once(self) -> None:
+    async def _try(self) -> None:
+        """Send the request once, and receive the head of the response."""
         self._connection = self._pool.take()
         is_reused = self._connection is not None
         if not is_reused:
             await self._connect()
         try:
-            exchange = await self._request()
+            exchange = await self._exchange_heads()
         except ConnectError:
             if not is_reused or (self._exchange is not None and self._exchange.response.begun):
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()
             await self._connect()
-            exchange = await self._request()
+            exchange = await self._exchange_heads()
         self._log("status %d", self.status)
         await self._check_head(exchange)
 
@@ -223,6 +236,7 @@ class Call:
             self.warning = f"the server names the content coding {', '.join(codings)}, which is none: read as it is"
 
     def _drop(self) -> None:
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -236,6 +250,7 @@ class Call:
             logging.getLogger("localchat.client").debug(message, *values)
 
     async def _connect(self) -> None:
+        """Make a new connection. Raises ConnectError or TimedOut."""
         settings = self.settings
         self.deadlines.begin("connect")
         try:
@@ -246,8 +261,8 @@ class Call:
         except (OSError, ValueError, RuntimeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, self._proxy)) from error
 
-    async def _request(self) -> Exchange:
-        """Send the request, and receive the head of the response."""
+    async def _exchange_heads(self) -> Exchange:
+        """Send the request on the connection, and receive the head of the response."""
         target, headers, proxy = self._target, self._headers, self._connection.proxy
         if proxy is not None:  # A request to a proxy names the whole URL.
             target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}

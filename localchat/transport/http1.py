@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import IncompleteStream, ProtocolError, cut
+from ..errors import IncompleteStream, ProtocolError, excerpt
 
 # A token of RFC 9110: the name of a header.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -30,7 +30,7 @@ _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^
 def check_header(name: str, value: str) -> None:
     """Raise ValueError for a name or a value that HTTP does not allow, and for a header of the framing."""
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise ValueError(f"not a valid header name: {cut(str(name), 40)!r}")
+        raise ValueError(f"not a valid header name: {excerpt(str(name), 40)!r}")
     if name.lower() in _FRAMING_HEADERS.split():
         raise ValueError(f"the client sets the header {name} itself: leave it out")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
@@ -56,11 +56,11 @@ class ResponseReader:
         self.surplus = b""  # The bytes after the response.
         # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
         self.framing_error = ""
-        # The incomplete head or line, and the number of missing bytes of the body or the chunk.
-        self._incomplete = b""
-        self._left = 0
-        # Returns the part of the body in bytes. A plain function, since a bound method would be a reference cycle.
-        self._step = ResponseReader._take_head
+        self._incomplete = b""  # The beginning of a head or of a line whose end was not received yet.
+        self._n_missing = 0  # The number of bytes that are missing of the body or of the current chunk.
+        # The method for the next bytes, by the framing of the response. It returns the part of the body in them. It is
+        # a plain function, since a bound method would be a reference cycle.
+        self._take = ResponseReader._take_head
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return the part of the body in them."""
@@ -69,20 +69,20 @@ class ResponseReader:
             self.surplus += data
             return b""
         data, self._incomplete = self._incomplete + data, b""
-        return self._step(self, data)
+        return self._take(self, data)
 
     def feed_end(self) -> None:
         """Report the end of the connection."""
-        if self._step is ResponseReader._take_until_close:
+        if self._take is ResponseReader._take_until_close:
             self.ended = True
         if not self.ended:
-            missing = f"{self._left} bytes" if self._left else "at least one chunk"
+            missing = f"{self._n_missing} bytes" if self._n_missing else "at least one chunk"
             raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
 
     def _take_head(self, data: bytes) -> bytes:
         while not self.status:
             if not b"HTTP/".startswith(data[:5]):
-                raise ProtocolError(f"this is not HTTP: {cut(data[:200].decode('latin-1'))}")
+                raise ProtocolError(f"this is not HTTP: {excerpt(data[:200].decode('latin-1'))}")
             end = _EMPTY_LINE.search(data)
             if end is None:
                 if len(data) > _MAX_HEAD_BYTES:
@@ -97,7 +97,7 @@ class ResponseReader:
         first, *lines = head.split("\n")
         match = _STATUS_LINE.match(first.rstrip("\r"))
         if match is None:
-            raise ProtocolError(f"this is not HTTP: {cut(first)}")
+            raise ProtocolError(f"this is not HTTP: {excerpt(first)}")
         status = int(match[2])
         if status >= 200:  # A 1xx response is followed by the final response.
             self.status = status
@@ -115,26 +115,26 @@ class ResponseReader:
             self.ended = True
         elif "chunked" in self.values("transfer-encoding"):
             self._incomplete = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
-            self._step = ResponseReader._take_chunks
+            self._take = ResponseReader._take_chunks
         elif lengths:
             length = lengths.pop()
             if lengths or not length.isdecimal() or len(length) > 18:
-                raise ProtocolError(f"the response has a wrong Content-Length: {cut(length, 40)!r}")
-            self._left = int(length)
-            self.ended = self._left == 0
-            self._step = ResponseReader._take_length
+                raise ProtocolError(f"the response has a wrong Content-Length: {excerpt(length, 40)!r}")
+            self._n_missing = int(length)
+            self.ended = self._n_missing == 0
+            self._take = ResponseReader._take_length
         else:
             self.keeps_alive = False
-            self._step = ResponseReader._take_until_close
+            self._take = ResponseReader._take_until_close
 
     def values(self, name: str) -> list[str]:
         """The values of a header, in lower case."""
         return [value for value in (item.strip().lower() for item in self.headers.get(name, "").split(",")) if value]
 
     def _take_length(self, data: bytes) -> bytes:
-        body, self.surplus = data[: self._left], data[self._left :]
-        self._left -= len(body)
-        self.ended = not self._left
+        body, self.surplus = data[: self._n_missing], data[self._n_missing :]
+        self._n_missing -= len(body)
+        self.ended = not self._n_missing
         return body
 
     def _take_until_close(self, data: bytes) -> bytes:
@@ -144,24 +144,24 @@ class ResponseReader:
         body: list[bytes] = []
         at = 0
         while True:
-            if self._left:
-                piece = data[at : at + self._left]
+            if self._n_missing:
+                piece = data[at : at + self._n_missing]
                 body.append(piece)
                 at += len(piece)
-                self._left -= len(piece)
-                if self._left:
+                self._n_missing -= len(piece)
+                if self._n_missing:
                     break
             size = _CHUNK_SIZE.match(data, at)
             if size is None:
                 self._incomplete = data[at:]
                 if len(self._incomplete) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(self._incomplete):
-                    shown = cut(self._incomplete.decode("latin-1"), 40)
+                    shown = excerpt(self._incomplete.decode("latin-1"), 40)
                     self.framing_error = f"this is not the size of a chunk: {shown!r}"
                 break
             at = size.end()
-            self._left = int(size[1], 16)
-            if not self._left:
-                self._step = ResponseReader._take_trailer
+            self._n_missing = int(size[1], 16)
+            if not self._n_missing:
+                self._take = ResponseReader._take_trailer
                 self._take_trailer(b"\n" + data[at:])
                 break
         return b"".join(body)

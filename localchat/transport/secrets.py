@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
-from ..errors import cut
+from ..errors import excerpt
 
 MASK = "***"
 
@@ -123,7 +123,7 @@ class Secrets:
 
     def shown(self, text: str) -> str:
         """The beginning of a text on one line, masked."""
-        return cut(self.mask(text[: 16 * 1024]))
+        return excerpt(self.mask(text[: 16 * 1024]))
 
 
 def _any_form(secret: str) -> str:

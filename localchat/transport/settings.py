@@ -24,12 +24,10 @@ DEFAULT_MAX_RETRIES = 2
 class ServerTraits:
     """What clients have learned of a server. Those that `with_options` made of one another share it."""
 
-    def __init__(self, takes_tool_names: bool) -> None:
+    def __init__(self) -> None:
         self.model: str | None = None  # Its only model, as far as it is known.
         self.may_list_models = True  # False if it has no list of models.
-        self.takes_stream_options = True  # Whether requests may have the field `stream_options`.
-        # Whether results of tools have the name of the tool, which templates of local servers may need.
-        self.takes_tool_names = takes_tool_names
+        self.refused_fields: set[str] = set()  # The fields that are no longer sent, by their keys in completion.py.
         # The accepted modes of response formats, by the texts of the schemas (response_format.ExpectedValue).
         self.accepted_formats: dict[str, str] = {}
 
@@ -64,7 +62,9 @@ class Settings:
         # Made by the first https request, or now if `verify` is no bool, since it may be wrong.
         self._tls_context = None if isinstance(self.verify, bool) else make_tls_context(self.verify)
         self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
-        self.server = ServerTraits(self.address.scheme != "https" or is_loopback(self.address.host))
+        # Whether results of tools have the name of the tool, which chat templates of local servers may need.
+        self.names_tools = self.address.scheme != "https" or is_loopback(self.address.host)
+        self.server = ServerTraits()
         check_headers(self.headers)
 
     def share(self, other: Settings) -> None:

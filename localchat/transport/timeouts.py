@@ -87,27 +87,31 @@ class TotalDeadline:
 
 
 class Deadlines:
-    """The deadlines of the requests of one Call, as times of time.monotonic; None means no limit."""
+    """The deadlines of the requests of one Call, as times of time.monotonic; None means no limit.
+
+    A request has three phases, each with its timeout: "connect"; "first" until the first output of the model; "stall",
+    which begins anew with each event. `left` gives the time for the next operation: the timeout `idle` limits it too in
+    the last phase, and the total timeout in all of them.
+    """
 
     def __init__(self, timeout: Timeout, total: TotalDeadline) -> None:
         self._timeout = timeout
         self.total = total
-        self._finish_end: float | None = None
-        # The end of the current phase, and the timeout that it comes from: "connect", "first" or "stall".
-        self._phase_end: float | None = None
         self._phase = "connect"
+        self._phase_end: float | None = None
+        self._finish_end: float | None = None  # The end that `end_within` sets.
         # When the last read ended; 0 during a read. The time until the next read counts against the total only.
         self._paused_at = 0.0
 
     def begin(self, phase: str) -> None:
-        """Start the timeout `connect`, or `first` of a request; the first of all also starts the total timeout."""
+        """Begin the phase "connect" or "first". The first phase of all requests also starts the total timeout."""
         # The total starts last: if both have the same seconds, the error names the phase.
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
         self.total.start()
         self._finish_end, self._paused_at = None, 0.0
 
     def restart(self, has_output: bool) -> None:
-        """Start the timeout of the next event; before the first output of the model, that of the first one again."""
+        """Begin the phase "stall" after an event; before the first output of the model, the phase "first" again."""
         phase = "stall" if has_output else "first"
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
 

@@ -17,7 +17,7 @@ import pytest
 
 from localchat.errors import DoesNotFit
 from localchat.schema.docstrings import read_docstring
-from localchat.schema.schema import build, json_schema
+from localchat.schema.targets import build, json_schema
 from tests.client.test_vendor import python
 from tests.support.documents import ROOT, run
 

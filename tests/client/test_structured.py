@@ -11,7 +11,7 @@ import pytest
 from localchat import BadRequestError, DoesNotFit, IncompleteReply, StatusError, ToolCall
 from localchat.events import Choice, Reply
 from localchat.schema.response_format import ExpectedValue
-from localchat.schema.schema import json_schema
+from localchat.schema.targets import json_schema
 from tests.client.test_schema import Address
 from tests.support.scripted import Script, chunk, playing, refusal
 

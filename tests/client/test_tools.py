@@ -19,7 +19,7 @@ import pytest
 from localchat import AsyncClient, Cancelled, Client, Tool, ToolCall, ToolResult
 from localchat.agent.tools import result_text
 from localchat.errors import IncompleteReply, TooManyRounds
-from localchat.schema.schema import json_schema
+from localchat.schema.targets import json_schema
 from localchat.transport.settings import Settings
 from tests.support.clients import run_async, until, waiting_client
 from tests.support.raw_responses import OPEN
@@ -439,7 +439,27 @@ def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
         assert len(script.requests) == 7  # No further one was refused.
     assert "name" not in script.requests[-1]["messages"][-1]
     urls = {"http://10.0.0.1/v1": True, "https://127.0.0.1/v1": True, "https://api.example.com/v1": False}
-    assert {url: Settings(base_url=url).server.takes_tool_names for url in urls} == urls
+    assert {url: Settings(base_url=url).names_tools for url in urls} == urls
+
+
+def test_field_that_the_server_refused_is_in_no_later_request(client_class: Any):
+    """Neither in later rounds, whose messages have results of earlier ones, nor in later turns of a conversation."""
+    refused = []
+
+    def respond(body: Any) -> Any:
+        results = [message for message in body["messages"] if message["role"] == "tool"]
+        wrong = ["stream_options"] if "stream_options" in body else ["name"] if "name" in str(results) else []
+        refused.extend(wrong)
+        if wrong:
+            return [{"error": {"message": f"{wrong[0]}: Extra inputs are not permitted"}}]
+        return text("3") if len(results) % 3 == 0 and body["messages"][-1]["role"] == "tool" else made
+
+    made = calls(("add", '{"a": 1, "b": 2}'))
+    with playing(respond, client_class=client_class) as (client, script):
+        conversation = client.conversation(tools=[add])
+        assert [conversation.say("x").text for _ in range(2)] == ["3", "3"]
+    assert refused == ["stream_options", "name"]
+    assert len(script.requests) == 2 * 4 + len(refused)
 
 
 @pytest.mark.parametrize("method", ["stream", "run_stream"])

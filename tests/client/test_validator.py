@@ -8,7 +8,7 @@ from typing import Any, List
 
 import pytest
 
-from localchat.schema.schema import build
+from localchat.schema.targets import build
 from localchat.schema.validator import validation_errors
 
 

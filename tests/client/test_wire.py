@@ -12,11 +12,11 @@ import pytest
 from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
+from localchat.reply.finish_reason import normal_reason
 from localchat.reply.frames import parse_frame
-from localchat.reply.payloads import normal_reason
 from localchat.reply.reported_errors import parse_error
 from localchat.reply.response import ResponseParser
-from localchat.request.completion import Completion
+from localchat.request.completion import CompletionRequest
 from localchat.request.models import parse_models
 from localchat.transport.settings import Settings
 from tests.support.fuzz import pieces_of, replace_value
@@ -177,13 +177,13 @@ def test_damaged_recordings_end_with_a_stop_or_an_error():
 
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
-    request = Completion(Settings(api_key=""), prompt, given, "stream")
+    request = CompletionRequest(Settings(api_key=""), prompt, given, "stream")
     return request.body(None)
 
 
 def test_tools_from_a_generator_are_in_every_request():
     tools = [{"type": "function"}]
-    request = Completion(Settings(api_key=""), "hi", {"tools": iter(tools)}, "stream")
+    request = CompletionRequest(Settings(api_key=""), "hi", {"tools": iter(tools)}, "stream")
     assert [request.body(None)["tools"] for _ in range(2)] == [tools] * 2
 
 

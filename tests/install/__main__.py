@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.support.interpreters import interpreter
 from tools import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,17 +106,6 @@ def with_model(folder: Path, scratch: Path) -> None:
     commands = scratch / "localchat" / "bin"
     assert "tiny-Q4_0" in run([commands / "localchat-server", "--list"], scratch, **home)
     chat(commands, scratch, LOCALCHAT_MODEL="tiny-Q4_0", **home)
-
-
-@functools.cache
-def interpreter(version: str) -> str | None:
-    """An interpreter of this version: this one, one in PATH, or one of pyenv."""
-    homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    program = f"import sys; sys.exit(sys.version_info[:2] != {tuple(map(int, version.split('.')))})"
-    for python in (sys.executable, shutil.which(f"python{version}"), *map(str, homes.glob(f"{version}.*/bin/python"))):
-        if python and subprocess.run([python, "-c", program], capture_output=True, timeout=60).returncode == 0:
-            return python
-    return None
 
 
 def under(version: str, folder: Path, scratch: Path) -> str | None:

@@ -47,7 +47,7 @@ def test_block_runs(language: str, code: str, base_url: str, tmp_path: Path):
 
 
 # A part of the output of each block of tools.md with the built-in model.
-SHOWN = ["Bonn", "ask the user", "[add gave 42]", "on the Rhine", "Ada 37\n36\n", "supports only text"]
+SHOWN = ["Bonn", "ask the user", "[add gave 42]", "on the Rhine", "42 ", "Ada 37\n36\n", "supports only text"]
 SHOWN += ["Hello! How can I help you?", "2 256"]
 
 

@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "schema": {""},
     "agent": {"", "transport", "request", "reply", "schema"},
     "terminal": {"", "request", "reply"},
+    "mcp": {"", "transport", "request", "reply", "schema", "agent"},
     "serving/core": set(),
     "serving/http": {"", "serving/api", *SERVING, *CHAT, "serving/loading"},
     "serving/loading": {*SERVING, "serving/chat"},

@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import clients, fuzz, protocol
+from . import clients, fuzz, outputs, protocol
 from .target import running_target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
-# The programs, each with the length of its run by `make soak` (requests, files, kills, rounds, or seconds of load), and
-# the arguments of its server, which has the built-in model.
+# The programs, each with the length of its run by `make soak` (requests, files, kills, rounds, outputs, or seconds of
+# load), and the arguments of its server, which has the built-in model.
 PROGRAMS: dict[str, tuple[Callable[..., str], int, tuple[str, ...]]] = {
     "http": (fuzz.http, 100_000, (*ARGUMENTS, "8")),
     "json": (fuzz.json_bodies, 50_000, (*ARGUMENTS, "8")),
@@ -23,13 +23,14 @@ PROGRAMS: dict[str, tuple[Callable[..., str], int, tuple[str, ...]]] = {
     "models": (fuzz.models, 1_000, ()),
     "media": (fuzz.media, 20_000, ()),
     "protocol": (protocol.protocol, 1_000, ()),
+    "outputs": (outputs.outputs, 100_000, ()),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("name", choices=[*PROGRAMS, "all"])
-    parser.add_argument("--n", type=int, help="requests, files, rounds or seconds (default: those of the report)")
+    parser.add_argument("--n", type=int, help="the length of the run (default: that of the report)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     n_broken = 0

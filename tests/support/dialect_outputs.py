@@ -5,7 +5,7 @@ import os
 import random
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.dialects.parser import merged
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
@@ -58,7 +58,7 @@ def text_of(events, kind):
 def parser(dialect=DIALECTS["hermes"], prompt="", **options):
     ids = (f"id{i}" for i in range(99))
     options = {"tools": TOOLS, "new_id": lambda: next(ids), **options}
-    return OutputParser(dialect, prompt_end=dialect.prompt_end(prompt), **options)
+    return dialect.parser(dialect, prompt_end=dialect.prompt_end(prompt), **options)
 
 
 def parse(pieces, dialect=DIALECTS["hermes"], **options):

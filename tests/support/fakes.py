@@ -71,9 +71,10 @@ class FakeCells:
         # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
         self.positions: dict[int, int] = {}
         self.failing: set[str] = set()  # The names of operations that fail, such as for lack of memory.
-        # What `clock` returns, and the seconds of a step: some in any case, and some for each of its rows.
+        # What `clock` returns, and the seconds of a step: some in any case, some for each of its rows, and some if a
+        # sequence has several rows.
         self.now = 0.0
-        self.step_s, self.row_s = 0.0, 0.001
+        self.step_s, self.row_s, self.several_rows_s = 0.0, 0.001, 0.0
         # The operations since the last call of `take_operations`, each a name and its arguments.
         self._operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
@@ -153,7 +154,8 @@ class FakeCells:
             self._set_positions(chunk, [cell.number for cell in new])
             cells.extend(new)
             assert len(cells) <= self._n_each
-        self.now += self.step_s + batch.n_tokens * self.row_s
+        several_rows_s = self.several_rows_s * any(chunk.n_tokens > 1 for chunk in batch.chunks)
+        self.now += self.step_s + batch.n_tokens * self.row_s + several_rows_s
 
     def _set_positions(self, chunk: BatchChunk, numbers: list[int]) -> None:
         """Set the positions of new cells, which are tokens, or rows of one image or sound that is encoded."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
 
 from localchat.errors import DoesNotFit
-from localchat.schema.schema import build, json_schema
+from localchat.schema.targets import build, json_schema
 from tests.support import type_forms_base as base
 
 STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))

@@ -40,10 +40,10 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
         attachments=tuple(body.attachments),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
-        template_vars=template_vars(body, body.text("reasoning_effort")),
+        chat_template_kwargs=chat_template_kwargs(body, body.text("reasoning_effort")),
         chat_template=template,
         **_prefill(body, messages),
-        splits_reasoning=body.choice("reasoning_format", ("auto", "deepseek", "none")) != "none",
+        reasoning_format=body.choice("reasoning_format", ("auto", "deepseek", "none")) or "auto",
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
         params=read_params(body, n=n, top_logprobs=_top_logprobs(body)),
@@ -82,7 +82,7 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
     return {
         "add_generation_prompt": adds_prompt is not False,
         "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
-        "prefix": prefix,
+        "response_prefix": prefix,
     }
 
 
@@ -91,19 +91,19 @@ def ends_in_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
     return messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
 
 
-def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
+def chat_template_kwargs(body: Fields, effort: str | None) -> dict[str, Any]:
     """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
-        given = body.object_or_empty(name)
-        given.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
-        variables.update(given.raw)
-    own = {
+        kwargs = body.object_or_empty(name)
+        kwargs.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
+        variables.update(kwargs.raw)
+    separate = {
         "enable_thinking": first_given([body.boolean("enable_thinking"), False if effort == "none" else None]),
         "reasoning_effort": effort,
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
-    return {**variables, **parts.without_nulls(own)}
+    return {**variables, **parts.without_nulls(separate)}
 
 
 def reasoning_budget(body: Fields) -> int | None:
@@ -123,10 +123,10 @@ def read_text_request(body: Fields) -> dict[str, Any]:
         "response_format": parts.read_response_format(body),
         **{name: body.boolean(name) or False for name in flags},
         "include_usage": include,
-        "continuous_usage": include and continuous is True,
+        "continuous_usage_stats": include and continuous is True,
         # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.
         "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
-        "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
+        "return_tokens_as_token_ids": body.boolean("return_tokens_as_token_ids") or False,
         "request_id": body.text("request_id"),
     }
 
@@ -142,7 +142,7 @@ def _message(message: Fields) -> Iterator[dict[str, Any]]:
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
-    calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
+    calls = [call for listed in message.objects("tool_calls") for call in _tool_calls(listed)]
     older = message.object("function_call")
     if older is not None and not calls:
         calls = [_called(None, older)]
@@ -219,7 +219,7 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
         return {"message": message}
 
     def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
-        as_ids, after_sampling = self.request.tokens_as_ids, self.request.params.post_sampling_probs
+        as_ids, after_sampling = self.request.return_tokens_as_token_ids, self.request.params.post_sampling_probs
         entries = [logprob_entry(token, as_ids=as_ids, after_sampling=after_sampling) for token in sampled]
         return {"content": entries} if entries else None
 

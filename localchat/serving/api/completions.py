@@ -27,23 +27,23 @@ def parse_completion(body: Fields) -> CompletionRequest:
     refuse_unsupported(body, {"best_of": (n,), "post_sampling_probs": (False,)})
     top_logprobs = first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
     request = CompletionRequest(
-        prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
+        prompt=read_inputs(body, "prompt", MAX_CHOICES // n),
         suffix=body.text("suffix") or None,
         params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0),
         **read_text_request(body),
-        adds_special=body.boolean("add_special_tokens") is not False,
+        add_special_tokens=body.boolean("add_special_tokens") is not False,
     )
     if request.echo and top_logprobs is not None:
         message = "log probabilities of the prompt are not supported: leave out 'echo' or 'logprobs'"
         raise BadRequest(message, "logprobs")
-    if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
+    if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompt):
         raise field_error("suffix", "needs a 'prompt' that is text, not token ids")
     return request
 
 
 def parse_native(body: Fields) -> CompletionRequest:
     n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
-    return CompletionRequest(prompts=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
+    return CompletionRequest(prompt=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
 
 
 def parse_infill(body: Fields) -> CompletionRequest:
@@ -53,10 +53,10 @@ def parse_infill(body: Fields) -> CompletionRequest:
         body.refuse("input_prefix", "the text before the gap")
     files = body.objects("input_extra")
     return CompletionRequest(
-        prompts=(before or "",),
+        prompt=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
-        files=tuple((one.text("filename") or "file", one.given_text("text")) for one in files),
+        input_extra=tuple((file.text("filename") or "file", file.given_text("text")) for file in files),
         begun=body.text("prompt") or "",
         **_read_native(body, 1),
     )
@@ -119,7 +119,7 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
 
     def _name(self, token: OutputToken) -> str:
         """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
-        if self.request.tokens_as_ids:
+        if self.request.return_tokens_as_token_ids:
             return f"token_id:{token.id}"
         try:
             return token.piece.decode()
@@ -161,11 +161,11 @@ class NativeEncoder(Encoder[CompletionRequest]):
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
         end, usage = choice.end or OutputEnd("stop"), self.usage(choice.index)
-        given = self.request.prompts[choice.index // self.request.params.n]
+        prompt = self.request.prompt[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
             "stop": True, "model": self.head.model, "generation_settings": dict(self.request.params.sampling),
-            "prompt": given if isinstance(given, str) else list(given),
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",

@@ -26,19 +26,19 @@ UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_spe
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
     refuse_unsupported(body, UNSUPPORTED)
     body.ignore(("user", "priority"))
-    return read_embeddings(body, as_base64=body.choice("encoding_format", ("float", "base64")) == "base64")
+    return read_embeddings(body, encoding_format=body.choice("encoding_format", ("float", "base64")) or "float")
 
 
-def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, **more: Any) -> EmbeddingsRequest:
+def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, **options: Any) -> EmbeddingsRequest:
     """The request with the inputs in a field: at most `most`, and none of them empty."""
     inputs = read_inputs(body, name, most)
     if "" in inputs:
         raise field_error(name, "has an empty text, which has no embedding")
-    return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **more)
+    return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **options)
 
 
 def embeddings_body(model: str, request: EmbeddingsRequest, vectors: Vectors, n_tokens: int) -> dict[str, Any]:
-    encode = _base64 if request.as_base64 else array.tolist
+    encode = _base64 if request.encoding_format == "base64" else array.tolist
     data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
     return {"object": "list", "data": data, "model": model, "usage": _usage_body(n_tokens)}
 
@@ -64,9 +64,9 @@ def parse_rerank(body: Fields) -> RerankRequest:
         query=body.required_text("query"),
         documents=tuple(documents),
         top_n=body.integer("top_n", 1),
-        returns_documents=body.boolean("return_text" if is_tei else "return_documents") or False,
+        return_documents=body.boolean("return_text" if is_tei else "return_documents") or False,
         field=field,
-        is_raw=body.boolean("raw_scores") or False if is_tei else True,
+        raw_scores=body.boolean("raw_scores") or False if is_tei else True,
     )
 
 
@@ -77,12 +77,12 @@ def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_t
     """
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
     if request.field == "texts":
-        texts = [{"text": text} if request.returns_documents else {} for text in request.documents]
-        values = scores if request.is_raw else [_sigmoid(score) for score in scores]
+        texts = [{"text": text} if request.return_documents else {} for text in request.documents]
+        values = scores if request.raw_scores else [_sigmoid(score) for score in scores]
         return [{"index": i, "score": values[i], **texts[i]} for i in order]
 
     def result(i: int) -> dict[str, Any]:
-        document = {"document": {"text": request.documents[i]}} if request.returns_documents else {}
+        document = {"document": {"text": request.documents[i]}} if request.return_documents else {}
         return {"index": i, "relevance_score": scores[i], **document}
 
     return {"object": "list", "model": model, "results": [*map(result, order)], "usage": _usage_body(n_tokens)}
@@ -95,9 +95,9 @@ def _sigmoid(value: float) -> float:
 @dataclass(frozen=True)
 class TokenizeRequest:
     model: str
-    text: str
-    adds_special: bool  # Add the model's BOS.
-    parses_special: bool  # Parse the texts of control tokens as control tokens.
+    content: str
+    add_special: bool  # Add the model's BOS.
+    parse_special: bool  # Parse the texts of control tokens as control tokens.
     with_pieces: bool  # Return the text of each token, too.
 
 
@@ -109,12 +109,12 @@ class DetokenizeRequest:
 
 def parse_tokenize(body: Fields) -> TokenizeRequest:
     """The request in a body. `prompt` and `text` are other servers' names for `content`."""
-    text = first_given([body.text(name) for name in ("content", "prompt", "text")])
+    content = first_given([body.text(name) for name in ("content", "prompt", "text")])
     return TokenizeRequest(
         model=body.text("model") or "",
-        text=body.given_text("content") if text is None else text,
-        adds_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
-        parses_special=body.boolean("parse_special") is not False,
+        content=body.given_text("content") if content is None else content,
+        add_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
+        parse_special=body.boolean("parse_special") is not False,
         with_pieces=body.boolean("with_pieces") or False,
     )
 

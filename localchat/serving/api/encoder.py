@@ -180,7 +180,7 @@ class ChoicesEncoder(Encoder[R]):
         super().__init__(head, request, usage)
         # Whether chunks of text differ in nothing but their text. If so: the JSON before and after the text, by the
         # index of the choice and the kind of text.
-        counts = request.continuous_usage or request.timings_per_token
+        counts = request.continuous_usage_stats or request.timings_per_token
         self._is_plain = not (counts or request.return_token_ids or request.params.top_logprobs is not None)
         self._frames: dict[tuple[int, str], list[str]] = {}
 
@@ -235,7 +235,7 @@ class ChoicesEncoder(Encoder[R]):
         """The usage and timings so far, as the request asks for them. `usage` is null if only the last chunk has it."""
         request, counts = self.request, dict[str, Any]()
         if request.include_usage:
-            counts["usage"] = (usage or self.usage()).body() if request.continuous_usage else None
+            counts["usage"] = (usage or self.usage()).body() if request.continuous_usage_stats else None
         if request.timings_per_token:
             counts["timings"] = (usage or self.usage()).timings()
         return counts
@@ -251,13 +251,16 @@ class ChoicesEncoder(Encoder[R]):
 def logprob_entry(
     token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
-    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
-    shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
+    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
 
-    def entry(one: events.OutputToken) -> dict[str, Any]:
-        text = f"token_id:{one.id}" if as_ids else one.piece.decode("utf-8", "replace")
-        value = {"prob": math.exp(one.logprob or 0.0)} if after_sampling else {"logprob": floored(one.logprob)}
-        return {**({"id": one.id} if with_id else {}), "token": text, **value, "bytes": list(one.piece)}
+    With `as_ids`, tokens are shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their
+    logarithms.
+    """
+
+    def entry(shown: events.OutputToken) -> dict[str, Any]:
+        text = f"token_id:{shown.id}" if as_ids else shown.piece.decode("utf-8", "replace")
+        value = {"prob": math.exp(shown.logprob or 0.0)} if after_sampling else {"logprob": floored(shown.logprob)}
+        return {**({"id": shown.id} if with_id else {}), "token": text, **value, "bytes": list(shown.piece)}
 
     return {**entry(token), "top_probs" if after_sampling else "top_logprobs": [*map(entry, token.top)]}
 

@@ -49,7 +49,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
         attachments=tuple(body.attachments),
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),
-        template_vars=parts.without_nulls(variables),
+        chat_template_kwargs=parts.without_nulls(variables),
         reasoning_budget=thinking.integer("budget_tokens", 0),
         continue_final_message=ends_in_prefill(messages),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
@@ -106,8 +106,8 @@ def _assistant(message: Fields) -> dict[str, Any]:
             reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
             content += parts.part_text(block, is_replayed=True)
-    more = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
-    return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **more})
+    others = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
+    return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:

@@ -57,31 +57,35 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     if prompt and (is_raw or suffix):
         if images:
             raise field_error("images", "is not supported with 'raw' or 'suffix': send a plain prompt")
-        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **_common(body))
+        return CompletionRequest(
+            prompt=(prompt,), suffix=suffix or None, add_special_tokens=not is_raw, **_common(body)
+        )
     messages = {"system": system, "user": images + prompt} if images + prompt else {}
     return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
 
 
-def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
-    more.update(template_vars=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages))
-    return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **more)
+def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **fields: Any) -> ChatRequest:
+    fields.update(
+        chat_template_kwargs=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages)
+    )
+    return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **fields)
 
 
 def _common(body: Fields) -> dict[str, Any]:
-    given = body.object_or_empty("options")
-    length = given.integer("num_predict")
+    options = body.object_or_empty("options")
+    length = options.integer("num_predict")
     lengths = ("num_predict",) if length is not None and length > 0 else ()  # Others mean no limit.
-    given.ignore(_OPTIONS_WITHOUT_EFFECT)
+    options.ignore(_OPTIONS_WITHOUT_EFFECT)
     body.ignore(("truncate", "shift", "template"))
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
-    params = read_params(given, top_logprobs=top if body.boolean("logprobs") else None, lengths=lengths)
-    given.report_unknown()
+    params = read_params(options, top_logprobs=top if body.boolean("logprobs") else None, lengths=lengths)
+    options.report_unknown()
     return {
         "model": body.text("model") or body.text("name") or "",
         "params": params,
         "response_format": _response_format(body),
         "stream": body.boolean("stream") is not False,
-        "keep_alive_s": read_keep_alive(body),
+        "keep_alive": read_keep_alive(body),
     }
 
 
@@ -111,22 +115,22 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     messages: list[dict[str, Any]] = []
     open_ids: OrderedDict[str, None] = OrderedDict()  # Of calls without a result, in their order.
     new_ids = map("call_{}".format, itertools.count())
-    for given in body.objects("messages"):
-        role = given.required_choice("role", _ROLES)
-        images, text = _images(given, is_replayed=role == "tool"), given.text("content") or ""
-        calls = [_call(call, next(new_ids)) for call in given.objects("tool_calls")]
+    for message in body.objects("messages"):
+        role = message.required_choice("role", _ROLES)
+        images, text = _images(message, is_replayed=role == "tool"), message.text("content") or ""
+        calls = [_call(call, next(new_ids)) for call in message.objects("tool_calls")]
         open_ids.update((call["id"], None) for call in calls)
-        message: dict[str, Any] = {
+        converted: dict[str, Any] = {
             "role": role,
             "content": text + images if role == "tool" else images + text,  # Models are trained with images first.
-            "reasoning_content": given.text("thinking"),
+            "reasoning_content": message.text("thinking"),
             "tool_calls": calls or None,
         }
         if role == "tool":
-            id = given.text("tool_call_id") or next(iter(open_ids), None)
+            id = message.text("tool_call_id") or next(iter(open_ids), None)
             open_ids.pop(id or "", None)
-            message.update(name=given.text("tool_name") or given.text("name"), tool_call_id=id)
-        messages.append(without_nulls(message))
+            converted.update(name=message.text("tool_name") or message.text("name"), tool_call_id=id)
+        messages.append(without_nulls(converted))
     return tuple(messages)
 
 
@@ -176,8 +180,8 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def body(self) -> dict[str, Any]:
         choice = self.choices[0]
-        more = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.blocks)}
-        return self._ended({"content": choice.text(), **{name: value for name, value in more.items() if value}})
+        others = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.blocks)}
+        return self._ended({"content": choice.text(), **{name: value for name, value in others.items() if value}})
 
     def message(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a message as a field of an object."""
@@ -190,7 +194,7 @@ class OllamaEncoder(Encoder[TextRequest]):
     def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
         end, request = self.choices[0].end, self.request
         if not asks_for_text(request):
-            loaded = "unload" if request.keep_alive_s == 0 else "load"
+            loaded = "unload" if request.keep_alive == 0 else "load"
             return {**self._object(fields), "done": True, "done_reason": loaded}
         reason = "length" if end is not None and end.reason == "length" else "stop"
         return {**self._object(fields), "done": True, "done_reason": reason, **counts(self.usage())}
@@ -215,7 +219,7 @@ class GenerateEncoder(OllamaEncoder):
 def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Complete tool calls. Those whose arguments are cut are left out."""
     calls = []
-    for block in (one for one in blocks if one.kind == CALL):
+    for block in (block for block in blocks if block.kind == CALL):
         with contextlib.suppress(ValueError, RecursionError):
             arguments = decode_json(block.text or "{}")
             if isinstance(arguments, dict):
@@ -241,8 +245,8 @@ def time_text(seconds: float) -> str:
 def parse_embed(body: Fields, field: str = "input", most: int = MAX_INPUTS) -> EmbeddingsRequest:
     """The request in a body of /api/embed, or of the older /api/embeddings with one text in `prompt`."""
     body.ignore(("options",))
-    truncates = body.boolean("truncate") is not False
-    return read_embeddings(body, field, most, truncates=truncates, keep_alive_s=read_keep_alive(body))
+    truncate = body.boolean("truncate") is not False
+    return read_embeddings(body, field, most, truncate=truncate, keep_alive=read_keep_alive(body))
 
 
 parse_old_embed = partial(parse_embed, field="prompt", most=1)

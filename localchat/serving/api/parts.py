@@ -107,7 +107,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def read_messages(body: Fields, convert: Callable[[Fields], Iterable[dict[str, Any]]]) -> tuple[dict[str, Any], ...]:
     """The chat messages of the field `messages`, at least one; `convert` returns those of one object."""
-    messages = tuple(one for message in body.objects("messages") for one in convert(message))
+    messages = tuple(converted for message in body.objects("messages") for converted in convert(message))
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return messages
@@ -140,14 +140,16 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     function.required_text("name")
     function.text("description")
     function.object(field)
-    own = {name: value for name, value in function.raw.items() if name != field}
-    described = without_nulls({**own, "parameters": read_schema(function, field)})
+    others = {name: value for name, value in function.raw.items() if name != field}
+    described = without_nulls({**others, "parameters": read_schema(function, field)})
     return {"type": "function", "function": described}, function.at(field)
 
 
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
     """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
-    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
+
+    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
+    """
     body.check_size("tools")
     body.check_size("functions")
     tools = [tool.required_object("function") for tool in body.objects("tools") if is_of_type(tool, "function")]
@@ -195,7 +197,7 @@ def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tool
             raise field_error(field, f"names {show(name)}; 'tools' offers {show([*offered])}")
     return {
         "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
-        "tool_choice": mode if offered else "none", "allowed": tuple(names),
+        "tool_choice": mode if offered else "none", "allowed_tools": tuple(names),
     }  # fmt: skip
 
 
@@ -229,13 +231,13 @@ def read_response_format(body: Fields) -> ResponseFormat | None:
     structured = body.object_or_empty("structured_outputs")
     refuse_unsupported(structured, {"structural_tag": ()})
     is_object = structured.boolean("json_object")
-    found = [
+    readings = [
         read_format_object(body.object("response_format")),
         *(_read_format(body, name) for name in _FIELDS),
         *(_read_format(structured, name) for name in _STRUCTURED),
         ResponseFormat("json_object", None, structured.at("json_object")) if is_object else None,
     ]
-    formats = list(filter(None, found))
+    formats = list(filter(None, readings))
     if len(formats) > 1:
         first, second = formats[0].param, formats[1].param
         raise BadRequest(f"'{first}' and '{second}' cannot both be set: each constrains the output", second)

@@ -20,7 +20,7 @@ from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest
 from . import parts
-from .chat import reasoning_budget, template_vars
+from .chat import chat_template_kwargs, reasoning_budget
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
 from .response_store import Item, ResponseStore
 
@@ -47,8 +47,8 @@ class ResponsesRequest(ChatRequest):
     calls: Mapping[str, Item] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # Fields of the response that repeat the request's.
     items: tuple[Item, ...] = ()  # The items of the earlier response and of `input`.
-    includes_encrypted: bool = False  # Add `encrypted_content` to reasoning items.
-    summarises: bool = False  # Return reasoning as a summary, for clients that show only summaries.
+    include: tuple[str, ...] = ()  # Fields to add to items, such as `_ENCRYPTED`.
+    summary: str | None = None  # If set, reasoning is returned as a summary, for clients that show only summaries.
     store: ResponseStore | None = None  # The store for the response; None: do not store it.
 
 
@@ -58,33 +58,34 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     body.ignore(_WITHOUT_EFFECT)
     previous = body.text("previous_response_id")
     earlier = store.get(previous, "previous_response_id", "previous_response_not_found").items if previous else ()
-    given = [body.child(item, "previous_response_id") for item in earlier]
-    given += _input_items(body, store)
-    added = [item for item in given if item.raw["type"] == "additional_tools"]
+    all_items = [body.child(item, "previous_response_id") for item in earlier]
+    all_items += _input_items(body, store)
+    added = [item for item in all_items if item.raw["type"] == "additional_tools"]
     offered: dict[str, tuple[parts.ToolAt, Item]] = {}
-    for tool, call in (one for holder in (body, *added) for one in _tools(holder, {})):
-        offered.setdefault(tool[0]["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
+    for holder in (body, *added):
+        for tool, call in _tools(holder, {}):
+            offered.setdefault(tool[0]["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
-        messages=_messages(body, given),
+        messages=_messages(body, all_items),
         attachments=tuple(body.attachments),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         response_format=parts.read_format_object(body.object_or_empty("text").object("format")),
-        template_vars=template_vars(body, reasoning.text("effort")),
+        chat_template_kwargs=chat_template_kwargs(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
         stream=body.boolean("stream") or False,
         request_id=body.text("request_id"),
         calls={name: call for name, (_, call) in offered.items()},
         settings=_settings(body, reasoning),
-        items=tuple(dict(item.raw) for item in given),
+        items=tuple(dict(item.raw) for item in all_items),
         store=None if body.boolean("store") is False else store,
-        includes_encrypted=_ENCRYPTED in include,
-        summarises=reasoning.choice("summary", ("auto", "concise", "detailed")) is not None,
+        include=tuple(include),
+        summary=reasoning.choice("summary", ("auto", "concise", "detailed")),
     )
 
 
@@ -109,20 +110,22 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
 
 def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
     """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
-    Tools that run on OpenAI's servers, which agents also send, are skipped."""
+
+    Tools that run on OpenAI's servers, which agents also send, are skipped.
+    """
     holder.check_size("tools")
-    for given in holder.objects("tools"):
-        kind = given.given_text("type", '"function" or "custom"')
+    for declared in holder.objects("tools"):
+        kind = declared.given_text("type", '"function" or "custom"')
         if kind == "namespace":
-            yield from _tools(given, {"namespace": given.required_text("name")})
+            yield from _tools(declared, {"namespace": declared.required_text("name")})
         elif kind in ("function", "custom"):
-            name = given.required_text("name")
-            described = _custom(given) if kind == "custom" else _function(given)
+            name = declared.required_text("name")
+            described = _custom(declared) if kind == "custom" else _function(declared)
             whole_name = parts.qualified(namespace.get("namespace"), name)
-            tool = parts.function_tool(given.child({"name": whole_name, **described}, given.path))
+            tool = parts.function_tool(declared.child({"name": whole_name, **described}, declared.path))
             yield tool, {"type": "custom_tool_call" if kind == "custom" else "function_call", "name": name, **namespace}
         else:
-            given.skip()
+            declared.skip()
 
 
 _CUSTOM_PARAMETERS = {
@@ -131,14 +134,14 @@ _CUSTOM_PARAMETERS = {
 }  # fmt: skip
 
 
-def _function(given: Fields) -> dict[str, Any]:
-    own = {name: given.raw.get(name) for name in ("description", "parameters", "strict")}
-    return {"parameters": {"type": "object", "properties": {}}, **parts.without_nulls(own)}
+def _function(declared: Fields) -> dict[str, Any]:
+    described = {name: declared.raw.get(name) for name in ("description", "parameters", "strict")}
+    return {"parameters": {"type": "object", "properties": {}}, **parts.without_nulls(described)}
 
 
-def _custom(given: Fields) -> dict[str, Any]:
+def _custom(declared: Fields) -> dict[str, Any]:
     """A custom tool as a function. The prompt shows the grammar of the input; it is not enforced."""
-    description, format = given.text("description") or "", given.object_or_empty("format")
+    description, format = declared.text("description") or "", declared.object_or_empty("format")
     if format.choice("type", ("text", "grammar")) == "grammar":
         syntax, definition = format.choice("syntax", ("lark", "regex")), format.text("definition") or ""
         description += f"\n\nThe input must match this grammar ({syntax}):\n{definition}"
@@ -162,8 +165,11 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
 
 
 def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
-    """The chat messages of `instructions` and the items. Consecutive items of the assistant, such as reasoning and
-    calls, are joined, since chat templates expect one assistant message."""
+    """The chat messages of `instructions` and the items.
+
+    Consecutive items of the assistant, such as reasoning and calls, are joined, since chat templates expect one
+    assistant message.
+    """
     instructions = body.text("instructions")
     joined = [_JoinedMessage({"role": "developer", "content": instructions})] if instructions else []
     for item in items:
@@ -342,7 +348,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         if block.kind == CONTENT:
             return {**item, "role": "assistant", "content": content}
         item.update({"summary": content} if names is _SUMMARY else {"summary": [], "content": content})
-        if self.request.includes_encrypted and status != "in_progress":
+        if _ENCRYPTED in self.request.include and status != "in_progress":
             item["encrypted_content"] = _REASONING_MARK + text
         return item
 
@@ -359,7 +365,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         if block.kind == CONTENT:
             return _MESSAGE
         if block.kind == REASONING:
-            return _SUMMARY if self.request.summarises else _REASONING
+            return _SUMMARY if self.request.summary else _REASONING
         return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
 
     def _called(self, block: Block) -> Item:
@@ -414,9 +420,9 @@ _ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 
 def custom_input(arguments: str) -> str:
     """The text in the arguments of a custom tool. Arguments of any other format are returned unchanged."""
-    found = _INPUT.match(arguments)
-    if found is None:
+    match = _INPUT.match(arguments)
+    if match is None:
         return arguments
     # A backslash that begins no escape of JSON stands for itself: models forget to escape those of patterns.
-    text = _ESCAPE.sub(lambda escape: escape[1] or r"\\", found[1])
+    text = _ESCAPE.sub(lambda escape: escape[1] or r"\\", match[1])
     return str(json.loads(f'"{text}"', strict=False))

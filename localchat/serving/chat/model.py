@@ -108,8 +108,10 @@ class Model:
         return [template for template in templates if isinstance(template, ChatTemplate)]
 
     def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> SequenceRequest:
-        """A sequence for the engine, with defaults for the values that the request does not set, and with `options` as
-        other fields. Raises BadRequest for token ids that are not in the vocabulary."""
+        """A sequence for the engine, with defaults for the values that the request does not set.
+
+        `options` are other fields of it. Raises BadRequest for token ids that are not in the vocabulary.
+        """
         n_vocab = self.engine.facts.n_vocab
         check_listed(params.stop_token_ids, n_vocab, "stop_token_ids")
         check_listed((key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, "logit_bias")

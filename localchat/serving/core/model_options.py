@@ -88,15 +88,15 @@ def _shares(text: str) -> tuple[float, ...]:
 
 def _workers(text: str) -> tuple[str, ...]:
     """Addresses of workers, each with its port."""
-    found = []
+    addresses: list[str] = []
     for address in text.split(","):
         host, colon, port = address.strip().partition(":")
         if not host or (colon and not (port.isdecimal() and int(port) < 65536)):
             raise ArgumentTypeError(f"expected hosts with their ports, such as gpu1:{WORKER_PORT}, got {text!r}")
-        found.append(f"{host}:{int(port or WORKER_PORT)}")
-    if len(set(found)) < len(found) or len(found) > MAX_WORKERS:
+        addresses.append(f"{host}:{int(port or WORKER_PORT)}")
+    if len(set(addresses)) < len(addresses) or len(addresses) > MAX_WORKERS:
         raise ArgumentTypeError(f"expected at most {MAX_WORKERS} workers, each once, got {text!r}")
-    return tuple(found)
+    return tuple(addresses)
 
 
 def _minutes(text: str) -> float:

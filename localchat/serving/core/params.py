@@ -39,7 +39,7 @@ class Number:
     def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
         # All names are validated; the field's own name takes precedence.
-        return first_given([read(given, self.low, self.high) for given in (name, *self.aliases)])
+        return first_given([read(alias, self.low, self.high) for alias in (name, *self.aliases)])
 
 
 def _float(default: float, low: float, high: float, *aliases: str) -> Any:
@@ -72,10 +72,10 @@ Bias = tuple[Union[int, str], float]
 def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
     if body.get(name) is None:
         return None
-    given = body.items(name, "samplers")
-    if not all(isinstance(item, str) and item in _NAMES for item in given):
+    listed = body.items(name, "samplers")
+    if not all(isinstance(item, str) and item in _NAMES for item in listed):
         body.refuse(name, f"a list of {', '.join(dict.fromkeys(_NAMES.values()))}")
-    chosen = [_NAMES[item] for item in given]
+    chosen = [_NAMES[item] for item in listed]
     if len(set(chosen)) < len(chosen):
         body.refuse(name, "a list without repetitions")
     return tuple(sampler for sampler in chosen if sampler != _LAST_SAMPLER)
@@ -131,9 +131,9 @@ def _bias(pair: Any, path: str) -> Bias:
     return token, float(bias)
 
 
-def _max_completion_s(body: Fields, name: str) -> float | None:
-    milliseconds = body.number("t_max_predict_ms", -1)
-    return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
+def _milliseconds(body: Fields, name: str) -> float | None:
+    value = body.number(name, -1)
+    return value if value and value > 0 else None
 
 
 def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
@@ -147,18 +147,18 @@ def _lora(body: Fields, name: str) -> tuple[tuple[int, float], ...] | None:
     """llama.cpp's list of adapters, by their ids, with their scales. Those that are not in it have the scale 0."""
     if body.get(name) is None:
         return None
-    found: dict[int, float] = {}
+    scales: dict[int, float] = {}
     for adapter in body.objects(name):
         id, scale = adapter.integer("id", 0, _INT32), adapter.number("scale", -_MAX_SCALE, _MAX_SCALE)
         if id is None or scale is None:
             adapter.refuse("id" if id is None else "scale", "a number")
-        found[id] = scale
-    return tuple(found.items())
+        scales[id] = scale
+    return tuple(scales.items())
 
 
-def _n_prompt_kept(body: Fields, name: str) -> int:
+def _n_kept(body: Fields, name: str) -> int:
     # -1 means the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
-    return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
+    return max(body.integer(name, -1) or 0, 0)
 
 
 @dataclass(frozen=True)
@@ -229,17 +229,19 @@ class GenerationParams:
     top_logprobs: int | None = None  # Return log probabilities of each token and so many likeliest; None is off.
     # Compute log probabilities after all samplers of the chain. False: from the logits of the model.
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
-    # Seconds after the first token, after which the output ends at the next new line; None is off.
-    max_completion_s: float | None = _read_by(_max_completion_s, None)
+    # Milliseconds after the first token, after which the output ends at the next new line; None is off.
+    t_max_predict_ms: float | None = _read_by(_milliseconds, None)
     # The adapters, by their ids, with their scales; None: those of the model that the request names.
     lora: tuple[tuple[int, float], ...] | None = _read_by(_lora, None)
     cache_prompt: bool = _read_by(Fields.boolean, True)  # Whether the cells of cached prefixes are reused.
-    n_prompt_kept: int = _read_by(_n_prompt_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
+    truncate_prompt_tokens: int = _read_by(_n_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
 
 
 # The numbers of SamplingParams by name.
 NUMBERS: Mapping[str, Number] = {
-    one.name: one.metadata["read"] for one in fields(SamplingParams) if isinstance(one.metadata.get("read"), Number)
+    declared.name: declared.metadata["read"]
+    for declared in fields(SamplingParams)
+    if isinstance(declared.metadata.get("read"), Number)
 }
 
 
@@ -252,8 +254,11 @@ def read_params(
     lengths: Sequence[str] = ("max_completion_tokens", "max_tokens", "n_predict"),
     stop: str = "stop",
 ) -> GenerationParams:
-    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself. With `least_tokens=0` requests may
-    only prefill the prompt. `lengths` are the names of the length limit, the first counts; `stop` that of the stops."""
+    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
+
+    With `least_tokens=0`, requests may only prefill the prompt. `lengths` are the names of the length limit, of which
+    the first one that is set counts. `stop` is the name of the stop texts.
+    """
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)
@@ -310,11 +315,11 @@ def parse_default(text: str) -> dict[str, Any]:
 
 def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
     """The length limit; -1 means no limit."""
-    given = {name: body.integer(name) for name in names}
-    for name, value in given.items():
+    lengths = {name: body.integer(name) for name in names}
+    for name, value in lengths.items():
         if value is not None and value != -1 and value < least:
             body.refuse(name, f"an integer of at least {least}, or -1 for no limit")
-    first = first_given(given.values())
+    first = first_given(lengths.values())
     return None if first == -1 else first
 
 

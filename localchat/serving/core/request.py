@@ -1,4 +1,15 @@
-"""Requests as values: what the parsers of all interfaces make of a body, and what the rooms below them read."""
+"""Requests as values: what the parsers of all interfaces make of a body, and what the rooms below them read.
+
+A field has the name of the field of a body that sets it, in the API that many servers share. These have another name,
+since no single field of a body sets them:
+
+    params               the sampling and generation parameters, which `core/params.py` declares
+    attachments          the images and sounds in `messages`
+    tool_paths           where the schemas of `tools` are in the body
+    begun                `prompt` of /infill, where `prompt` is `input_prefix`
+    suffix_field, field  the names under which the body has `suffix` and `documents`
+    thought_field        an option of the server
+"""
 
 from __future__ import annotations
 
@@ -32,13 +43,13 @@ class TextRequest:
     response_format: ResponseFormat | None = None  # The constraint on the text of the output, if any.
     stream: bool = False
     include_usage: bool = False  # The last chunk of a stream has the usage.
-    continuous_usage: bool = False  # Every chunk has the usage so far.
+    continuous_usage_stats: bool = False  # Every chunk has the usage so far.
     timings_per_token: bool = False  # Every chunk has the timings so far.
     return_progress: bool = False  # Chunks report how many tokens of the prompt are computed.
     echo: bool = False  # Repeat the prompt in the output; in chat, the assistant prefill.
     return_token_ids: bool = False
-    tokens_as_ids: bool = False  # Show tokens in log probabilities as "token_id:N" instead of as text.
-    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
+    return_tokens_as_token_ids: bool = False  # Show tokens in log probabilities as "token_id:N" instead of as text.
+    keep_alive: float | None = None  # Seconds that the model stays loaded after the request; None: the default.
     request_id: str | None = None  # The client's id of the request, for the log.
 
     @property
@@ -56,15 +67,15 @@ class ChatRequest(TextRequest):
     tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
     tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.
     tool_choice: str = "none"  # "none", "auto" or "required".
-    allowed: tuple[str, ...] = ()  # The names of the tools that may be called; empty for all.
+    allowed_tools: tuple[str, ...] = ()  # The names of the tools that may be called; empty for all.
     parallel_tool_calls: bool = True
-    template_vars: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     add_generation_prompt: bool = True
     # Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning.
     continue_final_message: bool | str = False
-    prefix: str = ""  # More text of the assistant prefill, after the last message (`response_prefix`).
-    splits_reasoning: bool = True  # Return reasoning in a separate field. False: it and its tags are content.
+    response_prefix: str = ""  # More text of the assistant prefill, after the last message.
+    reasoning_format: str = "auto"  # "none": reasoning and its tags are content. Others: it has a field of its own.
     reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
     reasoning_budget_message: str | None = None  # Appended to reasoning at the limit; None: the server's default.
     thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
@@ -79,31 +90,31 @@ class ChatRequest(TextRequest):
         """The tools that may be called. The prompt may show other tools, too."""
         if self.tool_choice == "none":
             return ()
-        allowed = set(self.allowed)
+        allowed = set(self.allowed_tools)
         return tuple(tool for tool in self.tools if not allowed or tool["function"]["name"] in allowed)
 
     @property
     def prefill(self) -> tuple[str, str]:
         """The reasoning and the text of the assistant prefill."""
         last = self.messages[-1] if self.continue_final_message else {}
-        return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
+        return last.get("reasoning_content", ""), last.get("content", "") + self.response_prefix
 
 
 @dataclass(frozen=True)
 class CompletionRequest(TextRequest):
     """A validated request for a text completion, or for fill-in-the-middle."""
 
-    prompts: tuple[Input, ...] = ()
+    prompt: tuple[Input, ...] = ()
     suffix: str | None = None  # The text after the gap that the output fills (fill-in-the-middle); None: no gap.
     suffix_field: str = "suffix"  # The field of the request that has the suffix, for errors.
     # The names and texts of files shown before the prefix. If the context is too small, their beginning is cut.
-    files: tuple[tuple[str, str], ...] = ()
+    input_extra: tuple[tuple[str, str], ...] = ()
     begun: str = ""  # Text at the start of the gap, which the output continues.
-    adds_special: bool = True  # Whether text prompts begin with the model's BOS.
+    add_special_tokens: bool = True  # Whether text prompts begin with the model's BOS.
 
     @property
     def n_choices(self) -> int:
-        return len(self.prompts) * self.params.n
+        return len(self.prompt) * self.params.n
 
 
 @dataclass(frozen=True)
@@ -111,11 +122,11 @@ class EmbeddingsRequest:
     """A validated request for embeddings."""
 
     model: str
-    inputs: tuple[Input, ...]
+    input: tuple[Input, ...]
     dimensions: int | None  # Return only this many numbers of each vector; None: all.
-    as_base64: bool = False  # Encode vectors in base64 instead of as lists of numbers.
-    truncates: bool = False  # Cut inputs that are longer than the context. False: refuse them.
-    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
+    encoding_format: str = "float"  # "float": vectors are lists of numbers; or "base64".
+    truncate: bool = False  # Cut inputs that are longer than the context. False: refuse them.
+    keep_alive: float | None = None  # Seconds that the model stays loaded after the request; None: the default.
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,6 @@ class RerankRequest:
     query: str
     documents: tuple[str, ...]
     top_n: int | None  # Return only this many documents; None: all.
-    returns_documents: bool  # Return the texts of the documents, too.
+    return_documents: bool  # Return the texts of the documents, too.
     field: str = "documents"  # The field that has the documents: "texts" in text-embeddings-inference (TEI).
-    is_raw: bool = True  # Whether scores are returned as they are, and not as probabilities.
+    raw_scores: bool = True  # Whether scores are returned as they are, and not as probabilities.

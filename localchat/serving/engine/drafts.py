@@ -20,9 +20,9 @@ _MEDIA = chr(0x10FFFF)
 _FIRST_ACCEPTANCE, _FIRST_WEIGHT = 0.5, 2
 # The acceptance is an average of about so many predictions.
 _WINDOW = 16
-# A step with drafts must make at least so many times the tokens per second of one without, and may take at most so many
-# times as long, so that the text arrives evenly.
-_LEAST_GAIN, _LONGEST_STEP = 1.1, 2.0
+# A step with drafts must make at least so many times the tokens per second of one without. One that takes more than so
+# many times as long must make more, since its text arrives in larger pieces.
+_LEAST_GAIN, _LONG_STEP, _LEAST_GAIN_OF_LONG_STEP = 1.1, 2.0, 1.5
 
 
 class Drafter:
@@ -72,18 +72,19 @@ def paying_length(predictions: Sequence[Prediction], step_s: Callable[[int], flo
 
     Args:
         predictions: One for each sequence of the step. A shorter one is a shorter draft.
-        step_s: How long a step with so many draft tokens takes; infinity if that is unknown.
+        step_s: How long a step with so many draft tokens takes.
     """
     plain_s, n_expected = step_s(0), float(len(predictions))
-    best, best_rate = 0, _LEAST_GAIN * n_expected / plain_s
+    plain_rate = n_expected / plain_s
+    best, best_rate = 0, 0.0
     for n in range(1, max((prediction.n_tokens for prediction in predictions), default=0) + 1):
         seconds = step_s(sum(min(n, prediction.n_tokens) for prediction in predictions))
-        if seconds > _LONGEST_STEP * plain_s:
-            break
         # The last of n tokens is accepted if all of them are right.
         n_expected += sum(prediction.acceptance**n for prediction in predictions if prediction.n_tokens >= n)
-        if n_expected / seconds > best_rate:
-            best, best_rate = n, n_expected / seconds
+        rate = n_expected / seconds
+        least_gain = _LEAST_GAIN if seconds <= _LONG_STEP * plain_s else _LEAST_GAIN_OF_LONG_STEP
+        if rate > max(best_rate, least_gain * plain_rate):
+            best, best_rate = n, rate
     return best
 
 

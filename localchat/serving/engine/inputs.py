@@ -131,7 +131,7 @@ class Inputs:
 
         Raises what `Engine.prepare` raises for them.
         """
-        facts, n_kept = self._backend.facts, request.params.n_prompt_kept
+        facts, n_kept = self._backend.facts, request.params.truncate_prompt_tokens
         if facts.is_non_causal:
             message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
             raise NotSupported(message, "model")

@@ -23,10 +23,11 @@ _MIN_MEASURED_ROWS = 8
 _UNMEASURED_ROWS = 64
 # The share of the newest step in the times of steps that decode.
 _NEWEST = 0.25
-# What the time of a row of a draft loses whenever no draft pays. So a row is tried again after a time that was too long
-# because of other processes; where rows are always dear, a draft is tried in one of some twenty steps that could have
-# one.
-_FORGOTTEN = 1 / 256
+# After so many steps in which no draft paid, the times of steps with drafts are measured again: other processes may
+# have made them long.
+_REMEASURED_AFTER = 256
+# A number of draft tokens is tried if it is at most so many times as large as one that was measured.
+_TRIED_TIMES = 4
 
 
 class Pace:
@@ -36,10 +37,10 @@ class Pace:
         self.clock = clock
         # Of a row of a prompt, as an average in which each step counts as much as all before it.
         self._row_s: float | None = None
-        # Of a step with the newest token of so many sequences and no draft.
-        self._step_s: dict[int, float] = {}
-        # Of a row of a draft; None before any is measured.
-        self._draft_row_s: float | None = None
+        # Of a step that decodes, by the number of its sequences and of the tokens of their drafts.
+        self._step_s: dict[tuple[int, int], float] = {}
+        # How many steps could have had drafts since one paid.
+        self._n_without_draft = 0
 
     def add(self, batch: Batch, seconds: float) -> None:
         """Counts a step, and notes in its sequences that it has ended."""
@@ -51,30 +52,32 @@ class Pace:
             self._row_s = row_s if self._row_s is None else (self._row_s + row_s) / 2
         n_drafted = sum(len(chunk.draft) for chunk in batch.chunks)
         if all(chunk.n_tokens == 1 + len(chunk.draft) and chunk.wants_output for chunk in batch.chunks):
-            self._add_decoding(len(batch.chunks), n_drafted, seconds)
-
-    def _add_decoding(self, n_sequences: int, n_drafted: int, seconds: float) -> None:
-        step_s = self._step_s.get(n_sequences)
-        if not n_drafted:
-            self._step_s[n_sequences] = seconds if step_s is None else _average(step_s, seconds, 2 * step_s)
-        elif step_s is not None:
-            row_s = max(seconds - step_s, 0) / n_drafted
-            before = row_s if self._draft_row_s is None else self._draft_row_s
-            self._draft_row_s = _average(before, row_s, max(2 * before, step_s))
+            before = self._step_s.get((len(batch.chunks), n_drafted), seconds)
+            self._step_s[len(batch.chunks), n_drafted] = _average(before, seconds, 2 * before)
 
     def paying_length(self, predictions: abc.Sequence[Prediction]) -> int:
         """The length of drafts that pays in a step of these sequences."""
-        step_s = self._step_s.get(len(predictions))
-        if step_s is None or not any(prediction.n_tokens for prediction in predictions):
+        n_sequences = len(predictions)
+        if (n_sequences, 0) not in self._step_s or not any(prediction.n_tokens for prediction in predictions):
             return 0
-        row_s = self._draft_row_s
-        if row_s is None:  # It is measured with short drafts.
-            n_tried = len(predictions)
-            return paying_length(predictions, lambda n_drafted: step_s if n_drafted <= n_tried else math.inf)
-        n_paying = paying_length(predictions, lambda n_drafted: step_s + n_drafted * row_s)
-        if not n_paying:
-            self._draft_row_s = row_s * (1 - _FORGOTTEN)
+        n_paying = paying_length(predictions, lambda n_drafted: self._least_step_s(n_sequences, n_drafted))
+        self._n_without_draft = 0 if n_paying else self._n_without_draft + 1
+        if self._n_without_draft == _REMEASURED_AFTER:
+            self._n_without_draft = 0
+            self._step_s = {(n, n_drafted): step_s for (n, n_drafted), step_s in self._step_s.items() if not n_drafted}
         return n_paying
+
+    def _least_step_s(self, n_sequences: int, n_drafted: int) -> float:
+        """How long a step with so many draft tokens takes, at least: as long as those that were measured with fewer.
+
+        So a number that promises much is tried once, but not one of more than _TRIED_TIMES as many as were measured.
+        The time does not grow evenly: a second row may take as long as the whole step without it, and seven further
+        ones together no longer.
+        """
+        measured = {n_fewer: step_s for (n, n_fewer), step_s in self._step_s.items() if n == n_sequences}
+        if n_drafted > max(n_sequences, _TRIED_TIMES * max(measured)):
+            return math.inf
+        return max(step_s for n_fewer, step_s in measured.items() if n_fewer <= n_drafted)
 
     def n_rows_within(self, seconds: float) -> int:
         """How many rows of prompts a step computes in this time."""

@@ -1,10 +1,11 @@
-"""Ends the reasoning of a sequence at its budget: finds its tags in the text, and forces the tokens that end it."""
+"""Ends the reasoning of a sequence at its budget: reads its tags in the text, and forces the tokens that end it."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
 
+from ..core.reasoning import ReasoningReader
 from ..core.scan import Cursor, Markers, Reader
 from .values import ReasoningBudget
 
@@ -14,12 +15,11 @@ class ReasoningTracker:
 
     def __init__(self, budget: ReasoningBudget, closing: Sequence[int]) -> None:
         """`closing` are the tokens of `budget.closing`."""
-        self.is_open = budget.is_open
-        self._budget = budget
+        self._markers = budget.markers
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._cursor = Cursor()
+        self._reasoning = ReasoningReader(budget.markers, self._cursor)
         self._reader = self._read()
-        self._may_open = True  # Whether reasoning is open or can still begin.
         self._n_left = budget.n_tokens
         # All tokens that end the reasoning, and those that are still to come.
         self._all_closing = closing
@@ -29,13 +29,18 @@ class ReasoningTracker:
         self._force_end_if_due()
 
     @property
+    def is_open(self) -> bool:
+        """Whether the tokens so far end inside reasoning."""
+        return self._reasoning.is_open
+
+    @property
     def forced_token(self) -> int | None:
         """The token that must come next; None: the next token is sampled."""
         return self._closing[0] if self._closing else None
 
     def feed(self, piece: bytes) -> None:
         """Feed the bytes of the next token. If `forced_token` is set, this must be that token."""
-        if not self._may_open:
+        if not self._reasoning.may_open:
             return
         is_forced, self._closing = bool(self._closing), self._closing[1:]
         if self.is_open and not is_forced:
@@ -47,20 +52,17 @@ class ReasoningTracker:
         self._force_end_if_due()
 
     def _read(self) -> Reader[None]:
-        """Set `is_open` at each tag."""
-        cursor, budget = self._cursor, self._budget
-        start, ends = Markers(budget.start), Markers(*budget.ends)
-        while True:
-            if not self.is_open and budget.opens_anywhere:
-                yield from _skip_to(start, cursor)
-            elif not self.is_open and not (yield from cursor.read_whole(budget.start)):
-                break
-            self.is_open = True
-            yield from _skip_to(ends, cursor)
-            self.is_open = False
-            if not budget.opens_anywhere:
-                break
-        self._may_open = False
+        """Read the output to the end of the last reasoning."""
+        cursor, reasoning, start = self._cursor, self._reasoning, Markers(self._markers.start)
+        while reasoning.may_open:
+            if not reasoning.is_open and self._markers.opens_anywhere:
+                marker = yield from cursor.emit_until(start, _drop, holds_space=False)
+                cursor.take(len(marker or ""))
+            elif not reasoning.is_open and not (yield from reasoning.read_start()):
+                return
+            marker = yield from reasoning.read_text(_drop, holds_space=False)
+            cursor.take(len(marker or ""))
+            reasoning.close()
 
     def _force_end_if_due(self) -> None:
         """Force the end of open reasoning if its budget is used up and the last character is complete."""
@@ -69,7 +71,5 @@ class ReasoningTracker:
             self._closing, self._is_closed = self._all_closing, True
 
 
-def _skip_to(markers: Markers, cursor: Cursor) -> Reader[None]:
-    """Read the text up to one of these markers, and the marker."""
-    marker = yield from cursor.emit_until(markers, lambda text: None, holds_space=False)
-    cursor.take(len(marker or ""))
+def _drop(text: str) -> None:
+    """Emit nothing: the tokens are delivered elsewhere."""

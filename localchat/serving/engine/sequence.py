@@ -189,9 +189,9 @@ class Sequence:
         return "length" if is_full or self._is_late(token, texts) else None
 
     def _is_late(self, token: int, texts: TokenTexts) -> bool:
-        limit_s = self.request.params.max_completion_s
-        if limit_s is None:
+        limit_ms = self.request.params.t_max_predict_ms
+        if limit_ms is None:
             return False
         self._has_newline = self._has_newline or b"\n" in texts.piece(token)
         now = time.perf_counter()
-        return self._has_newline and now - (self.first_at or now) >= limit_s
+        return self._has_newline and (now - (self.first_at or now)) * 1000 >= limit_ms

@@ -18,6 +18,7 @@ from ..core.events import PromptProgress
 from ..core.media import MediaFile
 from ..core.model_options import Adapter, ModelOptions
 from ..core.params import GenerationParams, SamplingParams
+from ..core.reasoning import ReasoningMarkers
 from ..models.memory import OtherModels
 
 # The numbers of `pooling_type` in a model's metadata. Without pooling (0) the mean is used.
@@ -50,11 +51,8 @@ class ReasoningBudget:
     """The limit of reasoning tokens of a sequence."""
 
     n_tokens: int
-    start: str  # The start tag of reasoning.
-    ends: tuple[str, ...]  # The texts that end reasoning: its end tag, and the markers of text and calls.
+    markers: ReasoningMarkers  # Where reasoning begins and ends.
     closing: tuple[TextPart, ...]  # The texts that end reasoning at the limit.
-    is_open: bool = False  # Whether reasoning is open at the end of the prompt.
-    opens_anywhere: bool = False  # Whether reasoning may begin after other text, and again after its end.
 
 
 @dataclass(frozen=True)

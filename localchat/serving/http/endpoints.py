@@ -213,7 +213,7 @@ class Endpoints:
         The model stays loaded until the end of the exchange. If its engine process ends before it accepts what the
         function sends, the model is loaded again, and the function is called again.
         """
-        served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
+        served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive", None)
         for n_left in reversed(range(_MAX_PROCESSES)):
             with contextlib.ExitStack() as stack:
                 model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox))
@@ -237,7 +237,7 @@ class Endpoints:
     ) -> None:
         """Carry out a request that asks for no text. Unloading concerns no other model, and loads none."""
         served = self._service.find(request.model)
-        if request.keep_alive_s == 0:
+        if request.keep_alive == 0:
             self._service.unload(served)
         else:
             self._call_with_model(exchange, request, lambda model: model, mailbox)
@@ -321,9 +321,9 @@ def _wrong_method(exchange: Exchange, allowed: Sequence[str]) -> errors.HttpErro
 
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
-    options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
+    options = {"add_bos": request.add_special, "parse_special": request.parse_special}
     with naming_field("content"):
-        ids = model.engine.tokenize(request.text, mailbox, **options)
+        ids = model.engine.tokenize(request.content, mailbox, **options)
     return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
 
 

@@ -95,7 +95,7 @@ class Service:
         problem += "; started with --any-name, the server accepts every name"
         if self._catalog is not None:
             try:
-                file = self._catalog.find(name)
+                file = self._catalog.find(name, default=default)
             except ModelFileError as error:
                 problem = str(error)
             else:

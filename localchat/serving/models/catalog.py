@@ -78,12 +78,13 @@ class Catalog:
         self._scanned = (scan.stamps, models)
         return models
 
-    def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
+    def find(self, name: str, *, takes_paths: bool = False, default: str = "") -> ModelFile:
         """The model that a name means, or the base of the adapter that it means.
 
         Case is ignored; "name:tag" means the file of this name with this quantisation. The name may be a path
         (`takes_paths`) on the command line, but not in a request: a client could open any file. Raises ModelFileError
-        if no model has this name or several have, and if a mapping file is invalid.
+        if no model has this name or several have, and if a mapping file is invalid. Its message also offers the model
+        `default`, which the server may have beside those of the catalog.
         """
         name = name.strip()
         if takes_paths and name == DEMO:
@@ -109,7 +110,9 @@ class Catalog:
                 names = ", ".join(repr(model.name) for model in matches[:MAX_SHOWN_NAMES])
                 raise ModelFileError(f"the name {name!r} means {len(matches)} models: use one of {names}")
         hint = f"; to fetch it: python -m localchat.server --get {name}" if "/" in name else ""
-        raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
+        raise ModelFileError(
+            f"there is no model {name!r} here; {_on_offer(wanted, [default, *(model.name for model in models)])}{hint}"
+        )
 
     def default(self) -> ModelFile:
         """The model of a server that is started without one: LOCALCHAT_MODEL, the only one, or the built-in one."""
@@ -143,14 +146,15 @@ class Catalog:
             for root in source.roots(self._environment):
                 yield source.models(root, scan)
 
-    def _on_offer(self, wanted: str, models: Sequence[ModelFile]) -> str:
-        names = {model.name.casefold(): model.name for model in models}
-        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
-        if near:
-            return "did you mean " + " or ".join(repr(names[name]) for name in near) + "?"
-        shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
-        n_more = len(names) - MAX_SHOWN_NAMES
-        return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
+
+def _on_offer(wanted: str, model_names: Iterable[str]) -> str:
+    names = {name.casefold(): name for name in model_names if name}
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+    if near:
+        return "did you mean " + " or ".join(repr(names[name]) for name in near) + "?"
+    shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
+    n_more = len(names) - MAX_SHOWN_NAMES
+    return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
 
 
 def _names(model: ModelFile) -> Iterator[str]:

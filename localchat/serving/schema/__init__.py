@@ -6,9 +6,12 @@
     patterns.py    the syntax of regular expressions
     exclusion.py   whether two schemas have no value in common
     prepare.py     a schema in the keywords that llguidance knows
-    enforce.py     the parts that no grammar enforces, each with its place
-    compiler.py    what llguidance says of a grammar
+    compiler.py    llguidance: the grammar of a prepared schema, and the reason if it refuses one
+    finite.py      whether a schema has a finite value
+    refuse.py      the parts of a prepared schema that no grammar enforces, each with its place
 
-llguidance enforces a schema. What it does not enforce is written in other keywords (`prepare.py`) or refused
-(`enforce.py`). Each keyword has one function in the table of such a module, which finds it by the keyword.
+A schema goes from `check.checked`, when a request is parsed, to `prepare.prepared` and to `refuse.refusal`. What is not
+refused becomes a rule of a grammar (`compiler.json_rule`), which llguidance enforces while the output is generated.
+
+Each keyword has one function in the table of `check.py`, `prepare.py` or `refuse.py`, which finds it by the keyword.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ..core.fields import show
-from .walk import LISTS, MAPS, reachable, subschemas, target_of, with_children
+from .walk import LISTS, MAPS, subschemas, target_of, used_schemas, with_children
 
 
 class Malformed(ValueError):
@@ -37,10 +37,10 @@ def checked(schema: Any) -> Any:
             check = _CHECKS.get(keyword)
             if check is not None and not check.is_right(value):
                 raise Malformed(f"{place.pointer}/{keyword}", f"must be {check.expected}, got {show(value)}")
-    for place, part, _ in () if has_ids else reachable(schema):
-        reference = part.get("$ref", "") if isinstance(part, dict) else ""
+    for node in () if has_ids else used_schemas(schema):
+        reference = node.schema.get("$ref", "")
         if f"{reference}/".startswith("#/") and not isinstance(target_of(reference, schema), (dict, bool)):
-            raise Malformed(f"{place.pointer}/$ref", f"leads to no part of the schema: {show(reference)}")
+            raise Malformed(f"{node.place.pointer}/$ref", f"leads to no part of the schema: {show(reference)}")
     return schema
 
 

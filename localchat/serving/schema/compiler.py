@@ -1,12 +1,20 @@
-"""What llguidance, which compiles and enforces grammars, says of a grammar."""
+"""llguidance, which compiles and enforces grammars: the grammar of a prepared schema, and the reason of a refusal."""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from typing import Any
 
-# What llguidance says about a grammar that it refuses, and what the server says.
+from .walk import subschemas
+
+# What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
+_SPACE = "[ ]|\\n[ ]{0,40}"
+WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+"""The option with which no text has an escape of the form \\uXXXX."""
+
+# What the reason of llguidance for a refusal contains, and the words of the server for it.
 _REASONS = (
     (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
     (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
@@ -21,8 +29,31 @@ _REASONS = (
 )
 
 
+def json_rule(schema: Any) -> str:
+    """The body of a rule: JSON that matches a prepared schema."""
+    schema = {} if schema is True else schema
+    if isinstance(schema, dict):
+        options = {**schema.get("x-guidance", {}), "whitespace_pattern": _SPACE}
+        if forbids_escapes(schema):
+            options.update(WITHOUT_ESCAPES)
+        schema = {**schema, "x-guidance": options}
+    return f"%json {json.dumps(schema)}"
+
+
+def forbids_escapes(schema: dict[str, Any]) -> bool:
+    r"""Whether no text has \u escapes, with which a listed name could be written as another name."""
+    is_lenient = schema.get("x-guidance", {}).get("lenient")
+    return not is_lenient and any(has_other_names(node) for _, node in subschemas(schema))
+
+
+def has_other_names(schema: Any) -> bool:
+    """Whether objects of a schema may have names beside those that it lists."""
+    names = isinstance(schema, dict) and any(map(schema.get, ("properties", "required", "patternProperties")))
+    return bool(names) and schema.get("additionalProperties", True) is not False
+
+
 def error_in(grammar: str) -> str:
-    """Why a grammar is refused, in the words of the server; "" if it is accepted."""
+    """Why llguidance refuses a grammar, in the words of the server; "" if it accepts it."""
     from llguidance import LLMatcher
 
     reason = LLMatcher.validate_grammar(grammar).split("\n")[0]

@@ -33,29 +33,44 @@ _DEFINITION = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
 Schema = dict[str, Any]
 
 
-class Closing(Enum):
-    """Whether an object that declares properties is closed for others."""
+class ClosedBy(Enum):
+    """What forbids the names that an object does not declare.
 
-    HERE = "here"
-    # It is a part of a combination, which is closed for names that no part declares.
-    AROUND = "around"
+        {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}]}
+
+    This schema is closed by itself: it allows the names "a", "b" and "c". Its two parts are closed by the combination:
+    if they were closed by themselves, they would forbid "a".
+    """
+
+    ITSELF = "itself"
+    COMBINATION = "combination"
     # It is inside `oneOf`: a closed object could match one branch where open ones match two.
-    NEVER = "never"
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where a schema is, for the functions that prepare it."""
+    """Where a schema is, for the functions that rewrite it."""
 
     preparation: Preparation  # Of the whole schema.
-    closing: Closing
+    closed_by: ClosedBy  # What closes the schema, if it is one of objects.
 
     @property
     def root(self) -> Any:
         return self.preparation.root
 
-    def prepared(self, schema: Any) -> Any:
-        return self.preparation.prepared(schema, self)
+    @property
+    def is_closed_by_itself(self) -> bool:
+        return self.closed_by is ClosedBy.ITSELF
+
+
+def prepared(schema: Any) -> Any:
+    """A schema for llguidance. Raises ValueError if it is too large."""
+    preparation = Preparation(schema)
+    result = preparation.rewrite(schema, Context(preparation, ClosedBy.ITSELF))
+    if preparation.definitions:
+        result["$defs"] = {**result.get("$defs", {}), **preparation.definitions}
+    return result
 
 
 class Preparation:
@@ -63,37 +78,32 @@ class Preparation:
 
     def __init__(self, root: Any) -> None:
         self.root = root
-        self._n_read = self._n_pairs = 0
         # Targets of references that are needed in another form than at their place, or whose place may change.
-        self._definitions: dict[str, Any] = {}
+        self.definitions: dict[str, Any] = {}
+        self._n_read = self._n_pairs = 0
 
-    def result(self) -> Any:
-        schema = self.prepared(self.root, Context(self, Closing.HERE))
-        if self._definitions:
-            schema["$defs"] = {**schema.get("$defs", {}), **self._definitions}
-        return schema
-
-    def prepared(self, schema: Any, context: Context) -> Any:
+    def rewrite(self, schema: Any, context: Context) -> Any:
+        """The schema for llguidance that stands in the place of a schema."""
         if not isinstance(schema, dict):
             return schema
         self.count(1)
         schema = _without_defaults(schema)
         if _is_only_all_of(schema):
             (only,) = schema.pop("allOf")
-            return self.prepared({**only, **schema} if isinstance(only, dict) else only, context)
+            return self.rewrite({**only, **schema} if isinstance(only, dict) else only, context)
         schema = _with_listed_names(_with_type(schema, context), context)
         # A choice or a reference alone has no names: its schemas are closed themselves.
         is_choice = len(keywords := _keywords(schema)) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
         parts = [] if is_choice else list(schemas_of_value(schema, self.root))
         self.count(len(parts))
         of_parts = context
-        if context.closing is Closing.HERE and len(parts) > 1:
-            of_parts = replace(context, closing=Closing.AROUND)
+        if context.is_closed_by_itself and len(parts) > 1:
+            of_parts = replace(context, closed_by=ClosedBy.COMBINATION)
         schema = _with_any_of(schema, of_parts)
         result: Schema = {}
         for keyword, value in schema.items():
-            result[keyword] = _prepared_keyword(keyword, value, _inner_context(keyword, context, of_parts))
-        if context.closing is Closing.HERE and not is_choice:
+            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, of_parts))
+        if context.is_closed_by_itself and not is_choice:
             _close(result, parts)
         return result
 
@@ -106,27 +116,22 @@ class Preparation:
         self._n_pairs += n_branches**2
         return self._n_pairs <= _MAX_PAIRS
 
-    def defined(self, reference: str, target: Any, context: Context) -> str:
-        """A reference to a definition, which is the target of another reference, prepared for this context."""
-        name = f"{reference} {context.closing.value}".replace("/", ".")
-        if name not in self._definitions:
-            self._definitions[name] = None  # It may refer to itself.
-            self._definitions[name] = self.prepared(target, context)
+    def definition_of(self, reference: str, target: Any, context: Context) -> str:
+        """A reference to an added definition: the target of another reference, rewritten for this context."""
+        name = f"{reference} {context.closed_by.value}".replace("/", ".")
+        if name not in self.definitions:
+            self.definitions[name] = None  # It may refer to itself.
+            self.definitions[name] = self.rewrite(target, context)
         return "#/$defs/" + quote(escaped(name))
-
-
-def prepared(schema: Any) -> Any:
-    """A schema for llguidance. Raises ValueError if it is too large."""
-    return Preparation(schema).result()
 
 
 def _inner_context(keyword: str, context: Context, of_parts: Context) -> Context:
     """The context of the schemas in a keyword: those that apply to the same value are parts of a combination."""
-    if context.closing is Closing.NEVER or keyword == "oneOf":
-        return replace(context, closing=Closing.NEVER)
+    if context.closed_by is ClosedBy.NOTHING or keyword == "oneOf":
+        return replace(context, closed_by=ClosedBy.NOTHING)
     if keyword in IN_PLACE or keyword == "$ref":
         return of_parts
-    return replace(context, closing=Closing.HERE)
+    return replace(context, closed_by=ClosedBy.ITSELF)
 
 
 def _keywords(schema: Schema) -> frozenset[str]:
@@ -161,7 +166,7 @@ def _with_type(schema: Schema, context: Context) -> Schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return {**schema, "type": [*types, *({"null"} - set(types))]}
     is_object = is_of_objects(schema) or ("type" in schema and declared_types(schema) == frozenset({"object"}))
-    return {**schema, "type": "object"} if is_object and context.closing is not Closing.NEVER else schema
+    return {**schema, "type": "object"} if is_object and context.closed_by is not ClosedBy.NOTHING else schema
 
 
 def _with_listed_names(schema: Schema, context: Context) -> Schema:
@@ -208,7 +213,7 @@ def _with_any_of(schema: Schema, context: Context) -> Schema:
         target_of(branch["$ref"], context.root) if isinstance(branch, dict) and "$ref" in branch else branch
         for branch in schema["oneOf"]
     ]
-    if not exclude_each_other(branches, are_closed=context.closing is Closing.HERE):
+    if not exclude_each_other(branches, are_closed=context.is_closed_by_itself):
         return schema
     return {("anyOf" if keyword == "oneOf" else keyword): value for keyword, value in schema.items()}
 
@@ -228,20 +233,22 @@ def _close(schema: Schema, parts: list[Schema]) -> None:
     schema["additionalProperties"] = False
 
 
-# --- the functions that prepare the value of a keyword ---
+# --- the functions that rewrite the value of a keyword ---
 
 
-def _prepared_keyword(keyword: str, value: Any, context: Context) -> Any:
-    prepare = _KEYWORDS.get(keyword)
-    return with_children(keyword, value, context.prepared) if prepare is None else prepare(value, context)
+def _rewritten_value(keyword: str, value: Any, context: Context) -> Any:
+    rewrite = _KEYWORDS.get(keyword)
+    if rewrite is not None:
+        return rewrite(value, context)
+    return with_children(keyword, value, lambda schema: context.preparation.rewrite(schema, context))
 
 
 def _reference(value: str, context: Context) -> str:
     """A reference to the same schema. Its target keeps its place if that is a definition, unless it is a part."""
     target = target_of(value, context.root)
-    if target is None or (context.closing is Closing.HERE and _DEFINITION.fullmatch(value)):
+    if target is None or (context.is_closed_by_itself and _DEFINITION.fullmatch(value)):
         return value
-    return context.preparation.defined(value, target, context)
+    return context.preparation.definition_of(value, target, context)
 
 
 def _pattern(value: str, context: Context) -> str:

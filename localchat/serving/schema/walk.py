@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 from urllib.parse import unquote
 
@@ -84,21 +85,41 @@ def subschemas(schema: Any) -> Iterator[tuple[Place, Any]]:
         stack += reversed([(Place(place, step), child) for _, step, child in children(node)])
 
 
-def reachable(schema: Any) -> Iterator[tuple[Place, Any, int]]:
-    """As `subschemas`, with definitions only if they are used, and with the number of schemas around each."""
-    stack, seen = [(ROOT, schema, 0)], set()
+@dataclass(eq=False)
+class Node:
+    """A schema in the graph of the schemas that are used, where references are edges too."""
+
+    schema: dict[str, Any]
+    place: Place  # The place at which it was found first.
+    n_levels: int  # How many schemas are around it there. A reference is around its target.
+    # The schemas directly inside it, by the JSON pointers from here, such as "/items", and the target of its "$ref".
+    # Those that are true or false have no node.
+    inner: dict[str, Node] = field(default_factory=dict)
+
+
+def used_schemas(schema: Any) -> list[Node]:
+    """The nodes of a schema and of all schemas inside it, with definitions only if they are used, the schema first."""
+    nodes: list[Node] = []
+    # The node of each schema. A schema is recognised by its identity, since equal ones at two places are two schemas,
+    # and all references to one lead to the same object.
+    node_of: dict[int, Node] = {}
+    stack: list[tuple[Any, Place, int, Node | None, str]] = [(schema, ROOT, 0, None, "")]
     while stack:
-        place, node, n_levels = stack.pop()
-        if isinstance(node, dict):
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-        yield place, node, n_levels
-        inner = [(Place(place, step), child) for name, step, child in children(node) if name not in DEFINITIONS]
-        reference = node.get("$ref") if isinstance(node, dict) else None
-        if isinstance(reference, str) and reference.startswith("#"):
-            inner.append((Place(None, unquote(reference[1:])), target_of(reference, schema)))
-        stack += [(place, child, n_levels + 1) for place, child in reversed(inner)]
+        part, place, n_levels, parent, step = stack.pop()
+        if not isinstance(part, dict):
+            continue
+        node = node_of.get(id(part))
+        if node is None:
+            node = node_of[id(part)] = Node(part, place, n_levels)
+            nodes.append(node)
+            edges = [(child, Place(place, at), at) for name, at, child in children(part) if name not in DEFINITIONS]
+            reference = part.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#"):
+                edges.append((target_of(reference, schema), Place(None, unquote(reference[1:])), "$ref"))
+            stack += [(child, place, n_levels + 1, node, at) for child, place, at in reversed(edges)]
+        if parent is not None:
+            parent.inner[step] = node
+    return nodes
 
 
 def escaped(name: str) -> str:

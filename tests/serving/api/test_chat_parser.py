@@ -21,7 +21,7 @@ def test_smallest_request_has_only_the_message():
     assert parse() == ChatRequest(model="", messages=({"role": "user", "content": "hi"},))
 
 
-OFF = {"template_vars": {"enable_thinking": False}}
+OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 TOOL_CHOICE = {"type": "allowed_tools", "mode": "required", "tools": [{"name": "look"}]}
 # The fields of a request, and the values of the parsed request or of its parameters.
 FIELDS = [
@@ -45,8 +45,8 @@ FIELDS = [
     ({"logit_bias": [[5, 1], ["7", -1], ["a b", False]]}, {"logit_bias": ((5, 1), ("7", -1), ("a b", -math.inf))}),
     ({"logit_bias": []}, {"logit_bias": ()}),
     ({"min_tokens": 5, "ignore_eos": True, "n_cmpl": 2}, {"min_tokens": 5, "ignore_eos": True, "n": 2}),
-    ({"truncate_prompt_tokens": 7}, {"n_prompt_kept": 7}),
-    ({"truncate_prompt_tokens": -1}, {"n_prompt_kept": 0}),
+    ({"truncate_prompt_tokens": 7}, {"truncate_prompt_tokens": 7}),
+    ({"truncate_prompt_tokens": -1}, {"truncate_prompt_tokens": 0}),
     ({"n_probs": 0}, {"top_logprobs": None}),
     ({"n_probs": 2}, {"top_logprobs": 2}),
     ({"logprobs": True, "n_probs": 2}, {"top_logprobs": 2}),
@@ -54,27 +54,27 @@ FIELDS = [
     ({"logprobs": True}, {"top_logprobs": 0}),
     ({"logprobs": True, "top_logprobs": 5}, {"top_logprobs": 5}),
     ({"logprobs": False, "top_logprobs": 0}, {"top_logprobs": None}),
-    ({"stream_options": {"continuous_usage_stats": True}}, {"continuous_usage": False}),
-    ({"documents": [{"text": "a"}]}, {"template_vars": {"documents": [{"text": "a"}]}}),
-    ({"reasoning_effort": "none"}, {"template_vars": {"enable_thinking": False, "reasoning_effort": "none"}}),
-    ({"template_vars": {"a": 1, "b": 1}, "chat_template_kwargs": {"b": 2}}, {"template_vars": {"a": 1, "b": 2}}),
+    ({"stream_options": {"continuous_usage_stats": True}}, {"continuous_usage_stats": False}),
+    ({"documents": [{"text": "a"}]}, {"chat_template_kwargs": {"documents": [{"text": "a"}]}}),
+    ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "none"}}),
+    ({"template_vars": {"a": 1, "b": 1}, "chat_template_kwargs": {"b": 2}}, {"chat_template_kwargs": {"a": 1, "b": 2}}),
     ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}}, OFF),
-    ({"reasoning_format": "none"}, {"splits_reasoning": False}),
-    ({"reasoning_format": "deepseek"}, {"splits_reasoning": True}),
-    ({"t_max_predict_ms": 0}, {"max_completion_s": None}),
-    ({"t_max_predict_ms": 1500}, {"max_completion_s": 1.5}),
+    ({"reasoning_format": "none"}, {"reasoning_format": "none"}),
+    ({"reasoning_format": None}, {"reasoning_format": "auto"}),
+    ({"t_max_predict_ms": 0}, {"t_max_predict_ms": None}),
+    ({"t_max_predict_ms": 1500}, {"t_max_predict_ms": 1500}),
     ({"return_tokens": True, "post_sampling_probs": False}, {"return_token_ids": True, "post_sampling_probs": False}),
     ({"use_beam_search": False, "user": "u", "whatever": 1}, {"n": 1}),
     ({"functions": [{"name": "look"}]}, {"tool_choice": "auto"}),
     ({"functions": [{"name": "look"}], "function_call": "none"}, {"tool_choice": "none"}),
-    ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, {"allowed": ("f",)}),
+    ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, {"allowed_tools": ("f",)}),
     ({"tools": [TOOL], "parallel_tool_calls": False}, {"tools": (TOOL,), "parallel_tool_calls": False}),
     ({"tools": [TOOL]}, {"tool_choice": "auto"}),
     ({"tools": [TOOL], "tool_choice": "none"}, {"tool_choice": "none"}),
     ({"tools": [], "tool_choice": "auto"}, {"tool_choice": "none"}),
     ({"tools": [TOOL], "tool_choice": "required"}, {"tool_choice": "required"}),
-    ({"tools": [TOOL], "tool_choice": NAMED}, {"tool_choice": "required", "allowed": ("look",)}),
-    ({"tools": [TOOL], "tool_choice": ALLOWED}, {"tool_choice": "auto", "allowed": ("look",)}),
+    ({"tools": [TOOL], "tool_choice": NAMED}, {"tool_choice": "required", "allowed_tools": ("look",)}),
+    ({"tools": [TOOL], "tool_choice": ALLOWED}, {"tool_choice": "auto", "allowed_tools": ("look",)}),
     ({"tools": [TOOL], "tool_choice": TOOL_CHOICE}, {"tool_choice": "required"}),
     ({"reasoning_budget_tokens": 0}, {"reasoning_budget": 0}),
     ({"thinking_budget_tokens": 5}, {"reasoning_budget": 5}),

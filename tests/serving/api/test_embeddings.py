@@ -95,7 +95,7 @@ def test_pooling_and_attention_are_those_of_the_model():
 
 def test_input_is_text_or_tokens_or_a_list_of_both():
     for given, inputs in (("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2]], ((1,), (2,)))):
-        assert read(parse_embeddings, {"input": given}).inputs == inputs
+        assert read(parse_embeddings, {"input": given}).input == inputs
 
 
 def test_fields_that_request_the_default_are_accepted():

@@ -207,7 +207,7 @@ def test_tools_of_other_types_are_skipped(parse: Any, kind: str):
     fields = {"messages": HI, "tools": [TOOL, other], "tool_choice": {"type": "allowed_tools", "allowed_tools": choice}}
     assert [tool["function"]["name"] for tool in read(parse, fields).tools] == ["look"]
     assert f"tools of type {kind}" in ignored(parse, fields)
-    assert parse is parse_ollama or read(parse, fields).allowed == ("look",)
+    assert parse is parse_ollama or read(parse, fields).allowed_tools == ("look",)
 
 
 @pytest.mark.parametrize("message", [{"content": None, "audio": {"id": "a"}}, {"audio": "a"}])

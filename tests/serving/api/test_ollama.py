@@ -68,13 +68,13 @@ def test_options_are_mapped():
     fields = {"options": {**options, "num_ctx": 1, "colour": 1}, "think": "high", "format": {"type": "object"}}
     values = {
         "sampling": {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}, "stop": ("x",), "max_tokens": 7,
-        "template_vars": {"enable_thinking": True, "reasoning_effort": "high"}, "stream": True,
+        "chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "high"}, "stream": True,
         "response_format": ResponseFormat("json_schema", {"type": "object"}, "format"),
     }  # fmt: skip
     assert values_of(parse(**fields), values) == values
     assert ignored(parse_ollama, {"messages": [USER], **fields}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
-    assert parse(think=False).template_vars == {"enable_thinking": False}
+    assert parse(think=False).chat_template_kwargs == {"enable_thinking": False}
     assert isinstance(read(parse_generate, {"prompt": "a", "suffix": "b"}), CompletionRequest)
 
 

@@ -117,8 +117,8 @@ def test_settings_are_read_and_repeated():
     request = parse(**repeated, temperature=0.5, truncation="auto", stream=True, include=include, service_tier="flex")
     values = {
         "max_tokens": 7, "top_logprobs": 2, "sampling": {"temperature": 0.5}, "stream": True, "store": None,
-        "response_format": ResponseFormat("json_schema", {"type": "object"}, "text.format.schema"), "summarises": True,
-        "template_vars": {"reasoning_effort": "high"}, "includes_encrypted": True, "parallel_tool_calls": False,
+        "response_format": ResponseFormat("json_schema", {"type": "object"}, "text.format.schema"), "summary": "auto",
+        "chat_template_kwargs": {"reasoning_effort": "high"}, "include": tuple(include), "parallel_tool_calls": False,
     }  # fmt: skip
     assert values_of(request, values) == values
     assert {name: request.settings[name] for name in repeated} == repeated
@@ -152,7 +152,7 @@ CHOICES: dict[str, tuple[Any, tuple[str, tuple[str, ...]]]] = {
 @pytest.mark.parametrize(("choice", "expected"), CHOICES.values(), ids=CHOICES)
 def test_tool_choice(choice, expected):
     request = parse(tools=[FUNCTION, PATCH, CRM], tool_choice=choice)
-    assert (request.tool_choice, request.allowed) == expected
+    assert (request.tool_choice, request.allowed_tools) == expected
     assert request.settings["tool_choice"] == ("auto" if choice is None else choice)
 
 

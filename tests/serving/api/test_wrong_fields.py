@@ -1,5 +1,7 @@
 """Wrong fields in the requests of each interface, whose path the error names, and values at the limits of fields."""
 
+import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -7,10 +9,11 @@ import pytest
 from localchat.serving.api import completions, embeddings, ollama
 from localchat.serving.api.chat import MAX_N, parse_chat
 from localchat.serving.api.messages import parse_messages
+from localchat.serving.core import params, request
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS
+from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, Fields
 from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, MAX_TOKEN_ID_DIGITS, MAX_TOP_LOGPROBS
-from tests.support.chat_requests import HI, TOOL, parse, parse_responses, read
+from tests.support.chat_requests import ALLOWED, HI, TOOL, parse, parse_responses, read
 
 # The parser of each interface, and the fields of a request that it accepts.
 INTERFACES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -227,3 +230,25 @@ def test_wrong_field_is_named(interface: str, fields: dict[str, Any], param: str
     with pytest.raises(BadRequest) as caught:
         read(parse, {**given, **fields})
     assert (caught.value.param, f"'{param}'" in caught.value.message) == (param, True)
+
+
+REQUESTS = (request.ChatRequest, request.CompletionRequest, request.EmbeddingsRequest, request.RerankRequest)
+
+
+def test_fields_of_a_request_have_the_names_of_the_body(monkeypatch: pytest.MonkeyPatch):
+    """The docstring of core/request.py lists all others."""
+    names, get = set(), Fields.get
+
+    def noted(body: Fields, name: str) -> Any:
+        names.add(name)
+        return get(body, name)
+
+    monkeypatch.setattr(Fields, "get", noted)
+    choice = {"messages": HI, "tools": [TOOL], "tool_choice": ALLOWED}
+    tei = {"query": "q", "texts": ["a"]}
+    for parser, body in (*INTERFACES.values(), (parse_chat, choice), (embeddings.parse_rerank, tei)):
+        read(parser, body)
+    declared = {field.name for declaration in (*REQUESTS, params.GenerationParams) for field in fields(declaration)}
+    listed = re.findall(r"^ {4}([a-z_, ]+?)  ", request.__doc__ or "", re.MULTILINE)
+    assert declared - names - {"sampling"} == {name for row in listed for name in row.split(", ")}
+    assert {field.name for field in fields(params.SamplingParams)} <= names

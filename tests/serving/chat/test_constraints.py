@@ -79,7 +79,7 @@ OUTPUTS = {
         [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
     ),
     "required-open": (required(), OPEN, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW], ["hm", "hm</think>\n\nhm", WRONG]),
-    "required-off": (required(template_vars={"enable_thinking": False}), THINKS, [NOW], [REASONING + NOW]),
+    "required-off": (required(chat_template_kwargs={"enable_thinking": False}), THINKS, [NOW], [REASONING + NOW]),
     "required-closed": (required(), (THINKS, OPEN_PROMPT + "\n</think>\n\n"), [NOW], [REASONING + NOW]),
     "schema": (CITY, PLAIN, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
     "schema-thinks": (CITY, THINKS, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
@@ -172,7 +172,7 @@ REFUSED = {
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
-    "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "prefill"),
+    "prefix": ({**CITY, "response_prefix": "{"}, "response_prefix", "prefill"),
     "same-name": (auto(tools=(*TOOLS, TOOLS[1])), "tools[2].function.name", r"tools\[1\].*tools\[2\].*now"),
 }  # fmt: skip
 

@@ -1,16 +1,15 @@
 """Dialects: golden, damaged and special outputs, cut anywhere; detection by the template; messages of templates."""
 
 import random
-import re
 
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS, detect
-from localchat.serving.chat.dialects.parser import FormatText, merged
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 from localchat.serving.models.model_file import DEMO_PATH
 from tests.support import dialect_outputs as outputs
-from tests.support.dialect_outputs import TOOLS, calls_of, parse, parse_every_way, text_of
+from tests.support import random_outputs
+from tests.support.dialect_outputs import calls_of, parse, parse_every_way, text_of
 from tools.formats import OWN, check, main, sources
 
 
@@ -52,27 +51,11 @@ def test_output_without_tools_has_no_calls(name):
     assert "Paris" in text_of(events, ContentDelta)
 
 
-@pytest.mark.parametrize("name", outputs.ALL)
-def test_damaged_output_has_the_same_events_at_any_cut(name):
-    """Golden outputs with parts that are left out, doubled, moved or cut. Some models generate such outputs."""
-    dialect, known = DIALECTS[name], re.findall(r"<[^<>\s]*>|\w+|\s+|.", outputs.ALL[name])
-    for seed in range(outputs.N_CUTS // 4):
-        dice = random.Random(f"{name} {seed}")
-        parts = list(known)
-        for _ in range(dice.randint(1, 4)):
-            at = dice.randrange(len(parts))
-            parts[at : at + dice.randint(0, 2)] = dice.choice([[], [], ["x"], dice.sample(known, 2)])
-        text = "".join(parts)[: dice.randrange(1, 2 * len(known) + 1) if dice.random() < 0.5 else None]
-        tools, prompt = dice.choice([TOOLS, TOOLS, ()]), dice.choice(["", dialect.reasoning.start])
-        options = {"tools": tools, "prompt": prompt, "is_constrained": dice.random() < 0.2}
-        whole = parse([text], dialect, **options)
-        cuts = sorted(dice.choices(range(len(text) + 1), k=5))
-        for pieces in (text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]):
-            assert parse(pieces, dialect, **options) == whole, (text, options)
-            # A raw output has the same events, and the text between them. Only the text of calls is left out.
-            raw = parse(pieces, dialect, is_raw=True, **options)
-            assert merged([event for event in raw if not isinstance(event, FormatText)]) == whole, (text, options)
-            assert tools or text_of(raw, (ContentDelta, ReasoningDelta, FormatText)) == text, options
+@pytest.mark.parametrize("name", DIALECTS)
+def test_nothing_of_a_random_output_is_lost_at_any_cut(name):
+    """`python -m tests.soak outputs` checks more of them."""
+    for seed in range(8 * outputs.N_CUTS):
+        random_outputs.check(name, random.Random(f"{name} {seed}"))
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,9 @@ def test_stop_text_at_the_start_of_the_content_ends_the_tags_of_the_reasoning():
 def test_raw_output_is_the_text_as_it_was_generated(name: str, text: str, stop: tuple[str, ...]):
     """Stop texts and the count of reasoning tokens do not change."""
     pieces = [character.encode() for character in text]
-    raw, split = (output_of(pieces, OutputParser(DIALECTS[name], is_raw=is_raw), stop=stop) for is_raw in (True, False))
+    raw, split = (
+        output_of(pieces, DIALECTS[name].parser(DIALECTS[name], is_raw=is_raw), stop=stop) for is_raw in (True, False)
+    )
     events, _ = (events_of(output, *range(len(pieces)), end="length") for output in (raw, split))
     content = text_of(events, ContentDelta)
     assert text.startswith(content + "\n") if raw.finish_reason == "stop" else content == text

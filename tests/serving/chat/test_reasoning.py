@@ -130,6 +130,6 @@ def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: Any,
         assert budget is None
         return
     assert budget is not None
-    assert budget.is_open
+    assert budget.markers.is_open
     assert "".join(text for text, _ in budget.closing) == closing
     assert [is_markup for _, is_markup in budget.closing] == [False, True]

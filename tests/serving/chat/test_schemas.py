@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.schema import enforce
+from localchat.serving.schema import refuse
 from localchat.serving.schema.check import checked
 from localchat.serving.schema.prepare import prepared
 from tests.support.constraints import check_fits, constraint_of, formatted, gbnf
@@ -81,6 +81,9 @@ ENFORCED = {
         {"type": "object", "propertyNames": {"$ref": "#/$defs/q"}, "$defs": {"q": {"enum": ["a"]}}},
         ['{"a": 1}'], ['{"b": 1}'],
     ),
+    "lengths of names": (
+        {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 2}}, ['{"ab": 1}'], ['{"abc": 1}', '{"": 1}'],
+    ),
     "any number of items": ({"type": "array", "items": INTEGER, "maxItems": 2**31 - 1}, ["[1, 2]"], ['[""]']),
     "40 patterns": (
         {"type": "object", "patternProperties": {f"^{i}_": INTEGER for i in range(40)}},
@@ -90,6 +93,8 @@ ENFORCED = {
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
+    # A default restricts nothing.
+    "large default": ({"properties": {"a": {**INTEGER, "default": 2**60}}}, ['{"a": 1}'], ['{"a": ""}']),
     "list of nodes": (
         {**DECLARED, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, ['{"a": {"a": null}}'],
         ['{"a": {}}'],
@@ -125,6 +130,7 @@ UNENFORCEABLE = {
     ),
     "endless": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
     "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
+    "patterns": ({"type": "object", "patternProperties": {f"^{i}_": {} for i in range(101)}}, "/patternProperties"),
     "not": ({"properties": {"a": {"not": {"type": "null"}}}}, "/properties/a/not"),
     "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
     "unique": ({"$defs": {"q": {"type": "array", "uniqueItems": True}}, "$ref": "#/$defs/q"}, "/$defs/q/uniqueItems"),
@@ -152,14 +158,20 @@ def test_schema_that_cannot_be_enforced_is_refused_with_its_place(case: Any):
     assert not re.search("llguidance|Unsatisfiable|coerce|Unimplemented", caught.value.message)
 
 
+def test_refusal_of_many_patterns_has_both_numbers():
+    schema = {"type": "object", "patternProperties": {f"^{i}_": {} for i in range(101)}}
+    with pytest.raises(BadRequest, match="101 patterns; with 0 properties, the limit is 100,"):
+        constraint_of(**formatted("json_schema", schema))
+
+
 def test_place_among_many_definitions_is_found_with_little_work(monkeypatch: pytest.MonkeyPatch):
     part = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "description": "words " * 20}
     definitions: dict[str, Any] = {f"d{i}": {**part, "title": str(i)} for i in range(299)}
     definitions["bad"] = {"properties": {"z": {"type": "string", "pattern": "(?=a)"}}}
     schema = {"properties": {name: {"$ref": f"#/$defs/{name}"} for name in definitions}, "$defs": definitions}
-    n_chars, error_in = [], enforce.error_in
-    monkeypatch.setattr(enforce, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
-    refused = enforce.refusal(prepared(schema))
+    n_chars, error_in = [], refuse.error_in
+    monkeypatch.setattr(refuse, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
+    refused = refuse.refusal(prepared(schema))
     assert refused is not None
     assert refused.pointer == "/$defs/bad/properties/z"
     assert sum(n_chars) < 8 * len(json.dumps(schema))

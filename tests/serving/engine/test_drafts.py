@@ -99,7 +99,8 @@ SHARES = {"random": 0.0, "natural": 0.4, "code": 0.8, "copy": 0.97, "exact copy"
 @pytest.mark.parametrize("share", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("row_s", ROWS.values(), ids=ROWS)
 def test_drafts_make_no_text_slower_and_no_step_much_longer(row_s: float, share: float, n_texts: int, is_unified: bool):
-    """A text of 300 tokens takes at most 3 % longer than without drafts, and the gaps between tokens are even."""
+    """A text of 300 tokens takes at most 3 % longer than without drafts, and the gaps between tokens are even, unless
+    they make it much faster."""
     texts = [copied_text(300, share, random.Random(seed)) for seed in range(n_texts)]
     plain = Machine(texts, row_s, drafts=False, is_unified=is_unified)
     drafting = Machine(texts, row_s, drafts=True, is_unified=is_unified)
@@ -107,18 +108,27 @@ def test_drafts_make_no_text_slower_and_no_step_much_longer(row_s: float, share:
     rate, plain_rate = drafting.n_decoded / sum(drafting_s), plain.n_decoded / sum(plain_s)
     assert rate >= 0.97 * plain_rate
     gaps = sorted(drafting_s)
-    # A row that takes longer than a step is tried now and then.
-    assert gaps[len(gaps) * 95 // 100] <= (2 if row_s <= 1 else 2.2) * median(plain_s) + 1e-9
+    assert gaps[len(gaps) * 95 // 100] <= 2 * median(plain_s) + 1e-9 or rate >= 1.2 * plain_rate
     if share == 1 and n_texts == 1:
         # With a row of half a step, a step of two tokens takes one and a half times as long.
         gain = next(gain for most, gain in ((0.02, 3), (0.2, 2), (0.5, 1.3), (2, 0.97)) if row_s <= most)
         assert rate >= gain * plain_rate
 
 
+@pytest.mark.parametrize(("share", "gain"), [(0.0, 0.97), (0.4, 0.97), (0.8, 0.97), (0.98, 1.3), (1.0, 1.6)])
+def test_long_drafts_pay_although_short_ones_do_not(share: float, gain: float):
+    """With some quantizations, 2 rows take twice as long as 1 row, and 8 rows four times as long."""
+    texts = [copied_text(400, share, random.Random(1))]
+    plain, drafting = Machine(texts, 0.2, drafts=False), Machine(texts, 0.2, drafts=True)
+    drafting.cells.several_rows_s = 1.0
+    plain_s, drafting_s = plain.decoding_s(), drafting.decoding_s()
+    assert drafting.n_decoded / sum(drafting_s) >= gain * plain.n_decoded / sum(plain_s)
+
+
 def test_drafts_begin_again_after_other_processes_made_rows_seem_dear():
-    machine = Machine([copied_text(3000, 1, random.Random(1))], 0.2, drafts=True)
+    machine = Machine([copied_text(6000, 1, random.Random(1))], 0.2, drafts=True)
     n_drafted = []
-    for i in range(300):
+    for i in range(600):
         machine.cells.row_s = 3.0 if 60 <= i < 90 else 0.2
         machine.cells.step_s = 1 - machine.cells.row_s
         n_drafted.append(sum(len(chunk.draft) for chunk in machine.step().chunks))

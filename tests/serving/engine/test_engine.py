@@ -77,8 +77,8 @@ def test_time_limit_ends_output_that_has_begun_a_second_line(line: bytes, n_toke
         return line[(len(tokens) - n_prompt) % len(line)]
 
     with stepped(FakeBackend(model)) as engine:
-        late = submit(engine, request("x", max_tokens=20, max_completion_s=0.0))
-        early = submit(engine, request("x", max_tokens=20, max_completion_s=3600.0))
+        late = submit(engine, request("x", max_tokens=20, t_max_predict_ms=0))
+        early = submit(engine, request("x", max_tokens=20, t_max_predict_ms=3_600_000))
         step_until_idle(engine)
         finishes = [read(generation)[1] for generation in (late, early)]
     assert [(finish.reason, finish.usage.n_completion) for finish in finishes] == [("length", n_tokens), ("length", 20)]
@@ -239,7 +239,7 @@ def test_prompts_of_every_length_are_computed_once(n_prompt: int, limits: dict[s
 @pytest.mark.parametrize("n_kept", [1, 5, 15])
 def test_prompt_of_any_length_is_cut_to_the_tokens_that_are_kept(n_kept: int):
     text = "ab" * 60_000 + "hello, world"
-    output, finish, _ = completed(request_for(((text, True),), n_prompt_kept=n_kept), n_ctx=32)
+    output, finish, _ = completed(request_for(((text, True),), truncate_prompt_tokens=n_kept), n_ctx=32)
     assert (output, finish.usage.n_prompt) == (text[-n_kept:], n_kept)
     with pytest.raises(ContextLengthExceeded):
         completed(request_for(((text, True),)), n_ctx=32)

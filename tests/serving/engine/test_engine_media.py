@@ -169,7 +169,7 @@ def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_aga
     ("parts", "options", "expected"),
     [
         ((image(5, name="bad"), "?"), {}, "cannot be decoded"),
-        ((A, "?"), {"n_prompt_kept": 10}, "'truncate_prompt_tokens' is not supported"),
+        ((A, "?"), {"truncate_prompt_tokens": 10}, "'truncate_prompt_tokens' is not supported"),
     ],
 )
 def test_media_that_cannot_be_used_are_refused(parts: Any, options: Any, expected: str):

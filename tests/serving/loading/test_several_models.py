@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +44,13 @@ def test_first_requests_at_once_load_a_model_once(server):
     found = server.together(*({"model": name} for name in ("one", "ONE", "one.gguf")))
     assert [(status, body["model"]) for status, body in found] == [(200, "one")] * 3
     assert server.loads.names == ["one"]
+
+
+def test_names_on_offer_include_a_default_model_that_the_catalog_has_under_another_name(server):
+    server.service.default.file = replace(server.service.default.file, name="mine")
+    status, body = server.chat("zzzzz")
+    assert (status, "on offer: 'mine', 'one', 'three', 'two', 'demo'" in body["error"]["message"]) == (404, True)
+    assert "did you mean 'mine' or 'one'?" in server.chat("mines")[1]["error"]["message"]
 
 
 def test_request_waits_while_its_model_loads_and_the_others_answer(server):

@@ -16,11 +16,12 @@ from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.schema.check import checked
-from localchat.serving.schema.enforce import loosened, refusal
+from localchat.serving.schema.finite import has_finite_value
 from localchat.serving.schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from localchat.serving.schema.prepare import prepared
+from localchat.serving.schema.refuse import loosened, refusal
 from localchat.serving.schema.types import types_at
-from localchat.serving.schema.walk import ROOT, Place, at_pointer, reachable, subschemas, target_of
+from localchat.serving.schema.walk import ROOT, Place, at_pointer, subschemas, target_of, used_schemas
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import check_fits, constraint_of, formatted
 from tests.support.growth import assert_linear
@@ -78,7 +79,7 @@ def test_places_lead_to_their_schemas():
     schema = {"properties": {"a/b": {"anyOf": [TEXT, {"items": {"$ref": "#/$defs/~0"}}]}}, "$defs": {"~": {"not": {}}}}
     for place, node in subschemas(schema):
         assert at_pointer(place.pointer, schema) is node
-    assert [place.pointer for place, _, _ in reachable(schema)][-2:] == ["/$defs/~0", "/$defs/~0/not"]
+    assert [node.place.pointer for node in used_schemas(schema)][-2:] == ["/$defs/~0", "/$defs/~0/not"]
     assert Place(Place(ROOT, "/a"), "/b").pointer == "/a/b"
 
 
@@ -86,6 +87,51 @@ def test_chain_of_references_to_itself_ends():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     assert len(types_at(schema)) == 7
     assert refusal(prepared(checked(schema))) is not None
+
+
+# --- schemas without a finite value ---
+
+SELF, NULL = {"$ref": "#"}, {"type": "null"}
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    """A schema of objects that require these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+# A schema, and whether it has a finite value.
+FINITE = {
+    "plain": ({"type": "string"}, True),
+    "itself": (SELF, False),
+    "optional property": ({"type": "object", "properties": {"n": SELF}}, True),
+    "required property": (object_of(n=SELF), False),
+    "required property of any value": (object_of(n=True), True),
+    "required name without a schema": ({"type": "object", "required": ["n"]}, True),
+    "one of two properties": (object_of(a=NULL, n=SELF), False),
+    "name with a slash": (object_of(**{"a/~b": SELF}), False),
+    "not only objects": ({"required": ["n"], "properties": {"n": SELF}}, True),
+    "choice": (object_of(n={"anyOf": [SELF, NULL]}), True),
+    "choice without a way out": (object_of(n={"anyOf": [SELF, object_of(m=SELF)]}), False),
+    "oneOf": (object_of(n={"oneOf": [SELF, NULL]}), True),
+    "oneOf without a way out": (object_of(n={"oneOf": [SELF]}), False),
+    "all parts": ({"allOf": [NULL, SELF]}, False),
+    "all parts are finite": ({"allOf": [NULL, {"title": "a"}]}, True),
+    "items": ({"type": "array", "items": SELF}, True),
+    "at least one item": ({"type": "array", "items": SELF, "minItems": 1}, False),
+    "listed items": ({"type": "array", "items": [SELF], "minItems": 1}, True),
+    "two definitions": ({"$ref": "#/$defs/a", "$defs": {
+        "a": object_of(b={"$ref": "#/$defs/b"}), "b": object_of(a={"$ref": "#/$defs/a"})
+    }}, False),
+    "definition that ends": ({"$ref": "#/$defs/a", "$defs": {
+        "a": object_of(b={"$ref": "#/$defs/b"}, c={"$ref": "#/$defs/b"}), "b": NULL
+    }}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FINITE.values(), ids=FINITE)
+def test_schema_without_a_finite_value_is_found(case: Any):
+    schema, is_finite = case
+    assert has_finite_value(used_schemas(json.loads(json.dumps(schema)))) == is_finite
 
 
 # --- patterns ---

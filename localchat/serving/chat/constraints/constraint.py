@@ -1,8 +1,16 @@
-"""Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
+r"""Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
 
 A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
 free up to the marker of a tool call, which also ends reasoning. Tool calls have the format of the model family, except
 arguments that it cannot enforce (argument_rules.py).
+
+The grammar of one or more calls of `now`, which has no arguments, in the format of Hermes:
+
+    start: (T_1 rule_2 T_0) (T_3 rule_2 T_0)*
+    T_0: /\}\n<\/tool_call>/                              what follows the arguments: `CallFormat.call_tail`
+    T_1: /<tool_call>\n\{"name": "now", "arguments": /    what precedes them: `section_begin` and `call_head`
+    rule_2: %json {"type": "object", ...}                the arguments, by their schema
+    T_3: /\n{0,2}<tool_call>\n\{"name": "now", ... /      what precedes them in a later call: `between_calls`
 
 llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme.
 """
@@ -21,10 +29,10 @@ from ...core.errors import BadRequest, NotSupported, field_error
 from ...core.params import GenerationParams
 from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
-from ...schema.compiler import error_in, is_empty
-from ...schema.enforce import MAX_PATTERN_CHARS, json_rule, loosened, refusal
+from ...schema.compiler import error_in, is_empty, json_rule
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from ...schema.prepare import prepared
+from ...schema.refuse import MAX_PATTERN_CHARS, loosened, refusal
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart
@@ -39,9 +47,14 @@ _MISSING = "this server cannot constrain outputs without the package llguidance:
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`. Raises
-    BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
-    model may make are not constrained, and for other constraints NotSupported is raised."""
+    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`.
+
+    Without llguidance, calls that the model may make are not constrained.
+
+    Raises:
+        BadRequest: The constraint cannot be enforced. `param` is the path of the field.
+        NotSupported: The constraint needs llguidance, which is not installed.
+    """
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
     if not tools and request.response_format is None:
         return None
@@ -72,7 +85,7 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
 
 def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> ReasoningStart:
     """`reasoning`, but closed if it is possible and the request or the template rules it out."""
-    is_off = request.template_vars.get("enable_thinking") is False
+    is_off = request.chat_template_kwargs.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
     return "closed" if reasoning == "possible" and is_impossible else reasoning
 
@@ -212,8 +225,11 @@ class _Grammar:
         return f"({' | '.join(calls)})"
 
     def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
-        """Reasoning, if the model reasons, then the output: `first` without reasoning, `after` after it, `after_marker`
-        after a marker that opens text and ends reasoning; None: there is none."""
+        """Reasoning, if the model reasons, then the output.
+
+        The output is `first` without reasoning, `after` after reasoning and its end tag, and `after_marker` after a
+        marker that opens text and ends reasoning; None: no such marker is allowed.
+        """
         dialect = self.dialect
         if self.reasoning == "closed":
             return first
@@ -276,12 +292,14 @@ def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
-    """Refuse what cannot be combined with a constraint, and tools with equal names. A JSON format would have to apply
-    to the assistant prefill too. The parser finds the schema of a call by its name."""
+    """Refuse what cannot be combined with a constraint, and tools with equal names.
+
+    A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
+    """
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
-        field = "response_prefix" if request.prefix else "messages"
+        field = "response_prefix" if request.response_prefix else "messages"
         raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
     places: dict[str, str] = {}
     for tool, path in tools:

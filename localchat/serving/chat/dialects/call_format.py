@@ -1,11 +1,35 @@
 """Call formats: the texts around the parts of tool calls, as data.
 
-The parser, the grammar of calls and the writer of earlier calls read the same records. All calls of an output are
-`begin`, the calls with `separator` between them, and `end`. A call has one of three forms:
+The parser, the grammar of calls and the writer of earlier calls read the same records. A call of `weather` in the
+format of Kimi K2, with the field of `CallFormat` that has each piece:
 
-    an object            call_begin {"name": "NAME", "arguments": ARGUMENTS} call_end
-    a name, an object    call_begin before_name NAME before_arguments ARGUMENTS after_arguments call_end
-    a name, arguments    the same, but each argument is before_key KEY after_key before_value VALUE after_value
+    <|tool_calls_section_begin|>     begin: before all calls
+    <|tool_call_begin|>              call_begin: before each call
+    functions.                       before_name
+    weather
+    :                                before_id
+    0
+    <|tool_call_argument_begin|>     before_arguments
+    {"city": "Rome", "days": 3}
+                                     after_arguments: "" here
+    <|tool_call_end|>                call_end; `separator` would follow if another call did
+    <|tool_calls_section_end|>       end: after all calls
+
+The name and the arguments of a call have one of three forms:
+
+    an object            {"name": "weather", "arguments": {...}}, with the keys in `keys`
+    a name, an object    before_name NAME before_arguments {...} after_arguments
+    a name, arguments    the same, but each argument is written by itself, as `arguments` declares
+
+Arguments by themselves in the format of DeepSeek V3.2, with the fields of `ArgumentFormat`, in ASCII:
+
+    <|DSML|parameter name="          before_key
+    city
+    "                                after_key
+     string="true"                   attribute: that the value is a string
+    >                                before_value
+    Rome
+    </|DSML|parameter>               after_value; `separator` would follow if another argument did
 
 The parser accepts any white space where a text has some, and any text in the place of attributes. A call that is an
 object may have other fields, in any order.

@@ -23,7 +23,12 @@ def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]
     """
     if format.keys is not None or format.notation == "python":
         yield from _list(format, cursor, calls)
-        return
+    else:
+        yield from _named_call(format, cursor, calls)
+
+
+def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
+    """Read a call that is a name and arguments: `<function=f>{"a": 1}`, or with a text around each argument."""
     head = text_of(format.section_begin, format.call_head)
     name, call_id = yield from _head(cursor, head, calls)
     if format.before_id is not None:
@@ -63,7 +68,7 @@ def _head(cursor: Cursor, text: Text, calls: Calls) -> Reader[tuple[str, str]]:
 
 
 def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
-    """Read calls that may be the items of a list."""
+    """Read calls that are objects or Python, `{"name": "f"}` or `f(a=1)`, and may be the items of a list."""
     yield from _head(cursor, text_of(format.begin, " ", format.call_begin), calls)
     is_list = (yield from cursor.read_one_of("[")) is not None
     n_before = calls.n_begun
@@ -74,7 +79,7 @@ def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
                 yield from _python_call(cursor, calls, format)
             else:
                 yield from ObjectReader(format, format.keys, cursor, calls).read()
-            if calls.is_open:
+            if calls.is_open:  # The arguments are broken or cut: what follows was read with them.
                 return
             cursor.begin()
             yield from cursor.read_end(",", ";")

@@ -38,10 +38,10 @@ class ChannelParser(OutputParser):
                 yield from self._message(header)
                 continue
             # Text without a header is content, or a call that is the whole output.
-            self._emit(cursor.end_record())
+            self._emit_content(cursor.end_record())
             yield from self._sole_call()
-            self._emit((yield from cursor.read_one_of(START)) or "")
-            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit, holds_space=False)
+            self._emit_content((yield from cursor.read_one_of(START)) or "")
+            yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit_content, holds_space=False)
             yield from cursor.read_one_of(*self._dialect.also_dropped)
 
     def _header(self) -> Reader[str | None]:
@@ -54,41 +54,57 @@ class ChannelParser(OutputParser):
 
     def _message(self, header: str) -> Reader[None]:
         """Read the body of a message, whose header marks it as reasoning, text or a call."""
-        raw, ends = self._cursor.end_record(), self._dialect.also_dropped
+        header_text = self._cursor.end_record()  # As it was generated; "" if the prompt has it.
         match = _RECIPIENT.search(header)
         name = match[1] if match and match[1] not in _ROLES else "user"
-        if name in self._calls.schemas:
-            with self._text_of_call(len(raw)):
-                if not self._openers:
-                    yield from read_arguments(self._cursor, self._calls, name, *ends)
-                    return
-                if (yield from self._any_call(None)):
-                    yield from self._cursor.read_end(*ends)
-                    return
-        is_reasoning = self._dialect.is_reasoning(header)
-        # The header is text if the recipient is a tool that is not offered, or if no call follows.
-        shows_header = name != "user" and not is_reasoning
-        if shows_header:
-            self._emit(raw)
+        if name in self._calls.schemas and (yield from self._calls_of(name, len(header_text))):
+            return
+        if self._dialect.is_reasoning(header):
+            end = yield from self._reasoning_text(holds_space=False)
+            yield from self._end_of_message(end)
+        elif name == "user":
+            end = yield from self._text_for_user()
+            yield from self._end_of_message(end)
+        else:
+            # The recipient is a tool that is not offered, or no call follows: the whole message is text.
+            self._emit_content(header_text)
+            end = yield from self._text(Markers(*self._dialect.dropped), holds_space=False)
+            yield from self._end_of_message(end, is_text=True)
+
+    def _calls_of(self, name: str, n_header: int) -> Reader[bool]:
+        """Read a message that calls the tool `name`, whose header has so many characters. False: it has no call."""
+        ends = self._dialect.also_dropped
+        with self._text_of_call(n_header):
+            if not self._openers:
+                yield from read_arguments(self._cursor, self._calls, name, *ends)
+                return True
+            is_call = yield from self._call_in(self._dialect.formats)
+            if is_call:
+                yield from self._cursor.read_end(*ends)
+            return is_call
+
+    def _text_for_user(self) -> Reader[str]:
+        """Emit the text of a message for the user, up to a marker. Returns the marker; "": the output ends."""
         markers = Markers(*self._dialect.dropped)
-        end: str | None
-        if name != "user" or is_reasoning:
-            end = yield from self._part(markers, is_reasoning=is_reasoning, holds_space=False)
-        elif self._is_constrained:
+        if self._is_constrained:
             # Text of a response format extends to the end of the output, and may contain the texts of markers.
-            end = yield from self._cursor.emit_until(Markers(), self._emit)
+            markers = Markers()
         else:
             # Calls have recipients of their own. In a text for the user, only its beginning can be a call.
             yield from self._sole_call()
             if self._openers:
-                yield from self._any_call(None)
-            end = yield from self._cursor.emit_until(markers, self._emit, holds_space=False)
-        if end in self._openers:
+                yield from self._call_in(self._dialect.formats)
+        return (yield from self._cursor.emit_until(markers, self._emit_content, holds_space=False)) or ""
+
+    def _end_of_message(self, marker: str, *, is_text: bool = False) -> Reader[None]:
+        """Read the marker at the end of a message, after a call if `marker` is its opener. `is_text`: emit it."""
+        ends = self._dialect.also_dropped
+        if marker in self._openers:
             yield from self._cursor.read_end(*ends)
-        elif end and end in ends:
-            self._cursor.take(len(end))
-            if shows_header:
-                self._emit(end)
+        elif marker in ends:
+            self._cursor.take(len(marker))
+            if is_text:
+                self._emit_content(marker)
 
 
 @dataclass(frozen=True)

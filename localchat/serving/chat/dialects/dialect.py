@@ -1,4 +1,25 @@
-"""The declaration of a model family, for its parser, its constraint, and the writer of earlier calls."""
+r"""The declaration of a model family, for its parser, its constraint, and the writer of earlier calls.
+
+A record has the texts around the parts of an output. These are the parts, each between the texts that surround it, in
+the outputs of families that have them:
+
+    hermes            <think>hm</think>\n\nSure.\n<tool_call>...
+                      reasoning.start, reasoning.end, text_start.after_reasoning ("\n\n"), the opener of a call
+    functionary-3.2   all\nSure.>>>weather\n{"city": "Rome"}
+                      text_start.first ("all\n"), text_end and part_mark (">>>")
+    harmony           <|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes<|return|>
+                      reasoning.start, reasoning.end, text_start.after_reasoning, also_dropped ("<|return|>")
+    solar             <|think|>hm<|end|><|begin|>assistant<|tool_calls|>...
+                      reasoning.start, reasoning.end, calls_start ("<|begin|>assistant"), the opener of a call
+    cohere            <|START_THINKING|>hm<|START_RESPONSE|>Sure.<|END_RESPONSE|>
+                      reasoning.start, section_markers, also_dropped
+    granite-3         <response>Sure.</response>
+                      text_tags
+    minimax-m3        </mm:think>Sure.
+                      no_reasoning
+    gemma-4           Sure. <|channel>thought\nhm<channel|>Yes.
+                      reasons_anywhere
+"""
 
 from __future__ import annotations
 
@@ -6,6 +27,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from ...core.reasoning import ReasoningMarkers
 from .call_format import CallFormat
 from .parser import OutputParser
 
@@ -62,7 +84,7 @@ class Dialect:
     calls_start: str = "\n\n"  # The text between reasoning and calls.
     # The text before the name of a recipient, as in Functionary's `>>>name`, which separates text and calls.
     part_mark: str = ""
-    parser: type[OutputParser] = OutputParser
+    parser: type[OutputParser] = OutputParser  # The class of the parser of outputs.
 
     @cached_property
     def formats(self) -> tuple[CallFormat, ...]:
@@ -76,6 +98,14 @@ class Dialect:
         return tuple(sorted(text for text in openers if not any(text.startswith(other) for other in openers - {text})))
 
     @cached_property
+    def formats_without_opener(self) -> tuple[CallFormat, ...]:
+        return tuple(format for format in self.formats if not format.opener)
+
+    def formats_after(self, opener: str) -> tuple[CallFormat, ...]:
+        """The call formats that begin with one of `openers`."""
+        return tuple(format for format in self.formats if format.opener.startswith(opener))
+
+    @cached_property
     def dropped(self) -> tuple[str, ...]:
         """The markers that are dropped from the output."""
         return (*self.section_markers, *self.also_dropped)
@@ -84,6 +114,14 @@ class Dialect:
     def reasoning_ends(self) -> tuple[str, ...]:
         """The markers that end reasoning. They include the openers of calls: models may call tools inside reasoning."""
         return (self.reasoning.end, *self.section_markers, *self.openers)
+
+    def reasoning_markers(self, *, is_open: bool, has_tools: bool) -> ReasoningMarkers:
+        """Where reasoning begins and ends in the outputs of a request. Without tools, no call ends it.
+
+        `is_open` is whether it is open at the end of the prompt.
+        """
+        ends = tuple(end for end in self.reasoning_ends if has_tools or end not in self.openers)
+        return ReasoningMarkers(self.reasoning.start, ends, is_open, self.reasons_anywhere)
 
     @property
     def preserved(self) -> tuple[str, ...]:

@@ -1,20 +1,25 @@
-"""The streaming output parser: splits generated text into events for reasoning, content and tool calls.
+r"""The streaming output parser: splits generated text into events for reasoning, content and tool calls.
 
-`OutputParser` reads outputs with reasoning first, then text and calls, as most families generate them. The text comes
-in pieces. How it is cut into pieces does not change the events, except where their texts are split. No text is lost:
-text that begins like a tool call and is not one is content.
+`OutputParser` reads outputs with reasoning first, then text and calls, as most families generate them:
+
+    <think>It is today.</think>\n\nLet me look.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>
+           reasoning                content                   a call of f, with the arguments {}
+
+The text comes in pieces. How it is cut into pieces does not change the events, except where their texts are split. No
+text is lost: text that begins like a tool call and is not one is content.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
+from ...core.reasoning import ReasoningReader
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
+from .call_format import CallFormat
 from .call_reader import read_calls, read_sole_call
 from .calls import CallFound, Calls, new_call_id
 
@@ -36,12 +41,9 @@ AnyEvent = TypeVar("AnyEvent", bound=ParserEvent)
 class OutputParser:
     """Splits one choice's output into reasoning, content and tool calls.
 
-    `OutputParser(dialect)` is an object of the class that the dialect declares. The methods from `_read` on are readers
-    (see core/scan.py) of the text at the cursor.
+    `dialect.parser(dialect)` makes the parser of a dialect. The methods from `_read` on are readers (see core/scan.py)
+    of the text at the cursor.
     """
-
-    def __new__(cls, dialect: Dialect, **options: Any) -> OutputParser:
-        return object.__new__(dialect.parser)
 
     def __init__(
         self,
@@ -60,17 +62,19 @@ class OutputParser:
         format, so the text after reasoning is calls or content. `is_continued`: the prompt ends with the beginning of
         the content. `is_raw`: emit all text outside calls as it is, also that of the format.
         """
-        self._prompt_end = prompt_end or dialect.prompt_end("")
-        # Whether the text so far ends inside reasoning, and whether reasoning can still begin.
-        self.reasoning_is_open = self._prompt_end.reasoning == "open"
-        self.reasoning_may_open = True
         self.is_raw = is_raw
-        self._events: list[ParserEvent] = []
         self._dialect = dialect
-        self._cursor = Cursor()
-        self._calls = Calls(tools, new_id, self._events.append)
+        self._prompt_end = prompt_end or dialect.prompt_end("")
         self._is_constrained = is_constrained
+        self._cursor = Cursor()
+        self._events: list[ParserEvent] = []
+        self._calls = Calls(tools, new_id, self._events.append)
         self._openers = dialect.openers if self._calls.schemas else ()
+        is_open = self._prompt_end.reasoning == "open"
+        markers = dialect.reasoning_markers(is_open=is_open, has_tools=bool(self._calls.schemas))
+        self._reasoning = ReasoningReader(markers, self._cursor)
+        # The markers that certainly end reasoning. After an opener, it may be found that reasoning goes on.
+        self._certain_ends = Markers(*(end for end in markers.ends if end not in self._openers))
         # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
         self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
         self._is_in_call = False  # Whether the next text may belong to a call.
@@ -85,6 +89,16 @@ class OutputParser:
     def inside_tool_call(self) -> bool:
         """Whether the text so far ends inside the arguments of a call."""
         return self._calls.is_open
+
+    @property
+    def reasoning_is_open(self) -> bool:
+        """Whether the text so far ends inside reasoning."""
+        return self._reasoning.is_open
+
+    @property
+    def reasoning_may_open(self) -> bool:
+        """Whether reasoning is open or can still begin."""
+        return self._reasoning.may_open
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
@@ -104,13 +118,23 @@ class OutputParser:
         self._events.clear()
         return events
 
-    def _emit(self, text: str, *, is_reasoning: bool = False) -> None:
-        """Emit text that was just read, as content or reasoning."""
+    # --- what the readers emit ---
+
+    def _emit_content(self, text: str) -> None:
+        """Emit text that was just read as content."""
         if text:
-            self._emit_format(self._cursor.at - len(text))
-            self._events.append(ReasoningDelta(text) if is_reasoning else ContentDelta(text))
-            self._cursor.shown = self._cursor.at
-            self._may_be_sole_call = self._may_be_sole_call and is_reasoning
+            self._emit_event(ContentDelta(text))
+            self._may_be_sole_call = False
+
+    def _emit_reasoning(self, text: str) -> None:
+        """Emit text that was just read as reasoning."""
+        if text:
+            self._emit_event(ReasoningDelta(text))
+
+    def _emit_event(self, event: ContentDelta | ReasoningDelta) -> None:
+        self._emit_format(self._cursor.at - len(event.text))
+        self._events.append(event)
+        self._cursor.shown = self._cursor.at
 
     def _emit_format(self, end: int) -> None:
         """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
@@ -119,59 +143,12 @@ class OutputParser:
             self._events.append(FormatText(cursor.text[cursor.shown : end]))
             cursor.shown = end
 
-    def _read(self) -> Reader[None]:
-        """Read the output: reasoning, the text that precedes content, then text and calls."""
-        cursor, dialect = self._cursor, self._dialect
-        end = yield from self._first_reasoning()
-        # A call may have ended the reasoning.
-        if not self.has_tool_calls:
-            if self._is_constrained and end in dialect.section_markers:
-                yield from cursor.read_run()
-            starts = dialect.text_start
-            start = starts.after_reasoning if end == dialect.reasoning.end else starts.first
-            # White space belongs to the format only if the constraint requires it.
-            if self._is_constrained or not start.isspace():
-                yield from cursor.read_one_of(start)
-            # In a constrained output the call may have any format, in others only one without opener.
-            opener, skipped = (None, dialect.dropped) if self._is_constrained else ("", ())
-            is_call = yield from self._any_call(opener, *skipped)
-            if self._is_constrained and not is_call:
-                yield from cursor.emit_until(Markers(), self._emit)
-        yield from self._sole_call()
-        yield from self._text_and_calls()
-
-    def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
-        """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
-
-        `opener` is the marker of the formats to try; "": those without; None: all. The markers `skipped` may precede
-        the call.
-        """
-        for format in self._dialect.formats if self._calls.schemas else ():
-            if opener is not None and not (format.opener.startswith(opener) if opener else not format.opener):
-                continue
-            if (yield from self._is_call(read_calls(format, self._cursor, self._calls), *skipped)):
-                return True
-        return False
-
-    def _is_call(self, reader: Reader[None], *skipped: str) -> Reader[bool]:
-        """Read a call, which is what `reader` reads, and the white space after it. If it is none, read nothing."""
-        cursor = self._cursor
-        with self._text_of_call():
-            cursor.begin()
-            try:
-                while skipped and (yield from cursor.read_end(*skipped)):
-                    pass
-                yield from reader
-            except Mismatch:
-                cursor.put_back()
-                return False
-            cursor.end_record()
-            yield from cursor.read_run()
-            return True
-
     @contextlib.contextmanager
     def _text_of_call(self, n_before: int = 0) -> Iterator[None]:
-        """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before."""
+        """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before.
+
+        A raw output does not show the text of calls.
+        """
         self._emit_format(self._cursor.at - n_before)
         n_calls, was_in_call = self._calls.n_begun, self._is_in_call
         self._is_in_call = True
@@ -182,35 +159,50 @@ class OutputParser:
             if self._calls.n_begun > n_calls:
                 self._cursor.shown = self._cursor.at
 
+    # --- the output, from its beginning to its end ---
+
+    def _read(self) -> Reader[None]:
+        """Read the output: reasoning, the text that precedes content, then text and calls."""
+        end = yield from self._first_reasoning()
+        if not self.has_tool_calls:  # A call may have ended the reasoning.
+            yield from self._beginning_of_content(end)
+        yield from self._sole_call()
+        yield from self._text_and_calls()
+
+    def _first_reasoning(self) -> Reader[str | None]:
+        """Read the reasoning at the beginning of the output. Returns the marker that ends it; None: there is none."""
+        dialect = self._dialect
+        if not self._reasoning.is_open:
+            marker = yield from self._reasoning.read_start(dialect.no_reasoning)
+            if not self._reasoning.is_open:
+                if marker:
+                    yield from self._space_after_reasoning()
+                return None
+        return (yield from self._open_reasoning())
+
+    def _beginning_of_content(self, end: str | None) -> Reader[None]:
+        """Read what precedes content after the marker `end` of reasoning, and a call that comes at once."""
+        cursor, dialect, starts = self._cursor, self._dialect, self._dialect.text_start
+        start = starts.after_reasoning if end == dialect.reasoning.end else starts.first
+        if not self._is_constrained:
+            # White space belongs to the format only if a constraint requires it.
+            if not start.isspace():
+                yield from cursor.read_one_of(start)
+            # A call with an opener is found in the text.
+            yield from self._call_in(dialect.formats_without_opener)
+            return
+        if end in dialect.section_markers:
+            yield from cursor.read_run()
+        yield from cursor.read_one_of(start)
+        if not (yield from self._call_in(dialect.formats, *dialect.dropped)):
+            # All text is that of the response format, which may contain the texts of markers.
+            yield from cursor.emit_until(Markers(), self._emit_content)
+
     def _sole_call(self) -> Reader[None]:
         """Read the rest of the output if it is nothing but a call without the markers of the family."""
         if self._may_be_sole_call and not self.has_tool_calls:
             around = (*self._dialect.dropped, *self._dialect.text_tags)
-            yield from self._is_call(read_sole_call(self._cursor, self._calls, *around), *around)
-
-    def _part(self, ends: Markers, *, is_reasoning: bool = False, holds_space: bool = True) -> Reader[str]:
-        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread.
-
-        Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
-        like a call and is not one belongs to the part, and so does a call inside reasoning that is closed later.
-        """
-        emit: Emit = partial(self._emit, is_reasoning=True) if is_reasoning else self._emit
-        markers = Markers(*ends.literals, *self._openers)
-        while True:
-            # At the end of the output, reasoning stays open.
-            self.reasoning_is_open = self.reasoning_is_open or is_reasoning
-            marker = yield from self._cursor.emit_until(markers, emit, holds_space=holds_space)
-            if marker is None:
-                return ""
-            self.reasoning_is_open = False
-            if marker not in self._openers:
-                return marker
-            if is_reasoning and (yield from self._is_closed_later(marker, ends)):
-                continue
-            if (yield from self._any_call(marker)):
-                return marker
-            # It is none after all.
-            emit((yield from self._cursor.read_run()) + self._cursor.take(1))
+            yield from self._attempt(read_sole_call(self._cursor, self._calls, *around), *around)
 
     def _text_and_calls(self) -> Reader[None]:
         """Read the rest of the output: text, calls, and reasoning in families that reason anywhere."""
@@ -221,40 +213,60 @@ class OutputParser:
         ends = Markers(*self._dialect.dropped, *in_text, *(text_tags if is_tagged else ()))
         if is_tagged:
             yield from cursor.read_run()
-        while marker := (yield from self._part(ends)):
+        while marker := (yield from self._text(ends)):
             if marker in self._openers:
                 continue
             space = yield from cursor.read_run()
             # The white space around reasoning is content. An end tag without reasoning is dropped.
-            self._emit(space if marker in in_text else "")
+            self._emit_content(space if marker in in_text else "")
             cursor.take(len(marker))
             if marker not in in_text:
                 yield from cursor.read_run()
             elif marker == tags.start:
-                yield from self._reasoning()
+                yield from self._open_reasoning()
 
-    def _first_reasoning(self) -> Reader[str | None]:
-        """Read the reasoning at the beginning of the output. Returns what `_reasoning` does; None: there is none."""
-        dialect = self._dialect
-        if not self.reasoning_is_open:
-            start = yield from self._cursor.read_whole(dialect.reasoning.start, dialect.no_reasoning)
-            self.reasoning_may_open = dialect.reasons_anywhere or start == dialect.reasoning.start
-            if start != dialect.reasoning.start:
-                if start:
-                    yield from self._space_after_reasoning()
-                return None
-        return (yield from self._reasoning())
+    # --- text and reasoning, up to what ends them ---
 
-    def _reasoning(self) -> Reader[str]:
+    def _text(self, ends: Markers, *, holds_space: bool = True) -> Reader[str]:
+        """Emit text up to a call, or up to one of the markers `ends`, which stays unread.
+
+        Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
+        like a call and is not one is text.
+        """
+        markers = Markers(*ends.literals, *self._openers)
+        while True:
+            marker = yield from self._cursor.emit_until(markers, self._emit_content, holds_space=holds_space)
+            if marker is None:
+                return ""
+            if marker not in self._openers or (yield from self._call_after(marker, self._emit_content)):
+                return marker
+
+    def _reasoning_text(self, *, holds_space: bool = True) -> Reader[str]:
+        """Emit reasoning up to what ends it. Returns what `_text` does.
+
+        A call inside reasoning that is closed later belongs to the reasoning.
+        """
+        while True:
+            marker = yield from self._reasoning.read_text(self._emit_reasoning, holds_space=holds_space)
+            if marker is None:
+                return ""
+            if marker in self._openers:
+                if (yield from self._is_closed_later(marker)):
+                    continue
+                if not (yield from self._call_after(marker, self._emit_reasoning)):
+                    continue
+            self._reasoning.close()
+            return marker
+
+    def _open_reasoning(self) -> Reader[str]:
         """Read open reasoning and its end tag. Returns the marker that ends it; "" at the end of the output.
 
         Other markers than the end tag stay unread. A call also ends reasoning; it is read, and its opener returned.
         """
-        self.reasoning_is_open, dialect = True, self._dialect
+        self._reasoning.open()
         yield from self._cursor.read_run()
-        marker = yield from self._part(Markers(dialect.reasoning.end, *dialect.section_markers), is_reasoning=True)
-        self.reasoning_may_open = dialect.reasons_anywhere
-        if marker == dialect.reasoning.end:
+        marker = yield from self._reasoning_text()
+        if marker == self._dialect.reasoning.end:
             yield from self._cursor.read_end(marker)
             yield from self._space_after_reasoning()
         return marker
@@ -264,15 +276,15 @@ class OutputParser:
         if not self._is_constrained:
             yield from self._cursor.read_run()
 
-    def _is_closed_later(self, opener: str, ends: Markers) -> Reader[bool]:
+    def _is_closed_later(self, opener: str) -> Reader[bool]:
         """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning.
 
         Otherwise read nothing. Waits for the end of the reasoning or of the output.
         """
-        cursor, n_searched = self._cursor, 0
+        cursor, ends, n_searched = self._cursor, self._certain_ends, 0
         self._calls.is_trial = True
         try:
-            yield from self._any_call(opener)
+            yield from self._call_in(self._dialect.formats_after(opener))
             return False
         except CallFound:
             cursor.put_back()
@@ -283,8 +295,43 @@ class OutputParser:
                 return False
             n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
             yield
-        self._emit(cursor.take(len(cursor.text[cursor.at : end[0]].rstrip())), is_reasoning=True)
+        self._emit_reasoning(cursor.take(len(cursor.text[cursor.at : end[0]].rstrip())))
         return True
+
+    # --- calls ---
+
+    def _call_after(self, opener: str, emit: Emit) -> Reader[bool]:
+        """Read the call that begins with `opener`. If there is none, emit the first character of the opener."""
+        if (yield from self._call_in(self._dialect.formats_after(opener))):
+            return True
+        emit((yield from self._cursor.read_run()) + self._cursor.take(1))
+        return False
+
+    def _call_in(self, formats: Iterable[CallFormat], *skipped: str) -> Reader[bool]:
+        """Read a call in the first of these formats that matches. If none does, read nothing.
+
+        The markers `skipped` may precede the call.
+        """
+        for format in formats if self._calls.schemas else ():
+            if (yield from self._attempt(read_calls(format, self._cursor, self._calls), *skipped)):
+                return True
+        return False
+
+    def _attempt(self, call_reader: Reader[None], *skipped: str) -> Reader[bool]:
+        """Run the reader of a call, and read the white space after the call. If it finds none, read nothing."""
+        cursor = self._cursor
+        with self._text_of_call():
+            cursor.begin()
+            try:
+                while skipped and (yield from cursor.read_end(*skipped)):
+                    pass
+                yield from call_reader
+            except Mismatch:
+                cursor.put_back()
+                return False
+            cursor.end_record()
+            yield from cursor.read_run()
+            return True
 
 
 def merged(events: list[AnyEvent]) -> list[AnyEvent]:

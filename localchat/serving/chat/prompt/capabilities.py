@@ -38,9 +38,7 @@ class Capabilities(NamedTuple):
     shows_tools: bool = True  # If not, a system message describes the tools.
     shows_calls: bool = True  # If not, calls are written into the text of the message.
     shows_results: bool = True  # It supports the role "tool". If not, a user message has the result.
-    prints_texts: bool = (
-        True  # Texts are in the prompt as they are, so that it can be found out whether one is missing.
-    )
+    prints_texts: bool = True  # It prints texts as they are, so that a missing one can be noticed.
     no_tools: tuple[()] | None = None  # `tools` of a request without tools: some templates iterate over it.
 
 

@@ -5,7 +5,7 @@ template prints the markers with the strings. In the rendered prompt, a control 
 text, and every other one belongs to the template.
 
 Markers are also put where a string ends in the middle of a control token: the template or another string could print
-the rest of it. Such a marker has no effect unless a control token extends over it.
+the rest of it. A control token with a marker inside it is literal text; in other places, such a marker has no effect.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class ControlTokens:
 
         Without control tokens in texts of the request this is one text, since each border between two texts can change
         the tokens beside it. Otherwise the prompt is split at the control tokens of the template, at which the
-        tokenizer splits it too, and the texts between them are not parsed.
+        tokenizer splits it too, and the texts between them are not parsed. A user wrote "</s>", [ and ] are markers:
+
+            <s>user: say [</s>]</s>    becomes    ("<s>", True), ("user: say </s>", False), ("</s>", True)
         """
         pieces = _MARKER.split(prompt)  # A text, a marker, a text and so on.
         if len(pieces) == 1:

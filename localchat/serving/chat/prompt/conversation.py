@@ -9,61 +9,66 @@ order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from .capabilities import Capabilities, Message, Messages
+from .capabilities import Capabilities, Messages
 from .missing_text import SYSTEM_ROLES
 
 
-def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[list[Message], Capabilities]]:
-    """The conversation in ever simpler forms, and the capabilities of the template that the form may use."""
-    ordered = [dict(messages[index]) for index in order_of(messages)]
-    yield ordered, capabilities
-    simple = _systems_at_start(_split_calls(ordered))
+def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Messages, Capabilities]]:
+    """The conversation in ever simpler forms, and the capabilities of the template that the form may use.
+
+    The first form in which a template prints all texts is used. `messages` are in the order of `with_results_in_order`.
+    """
+    # As it is: most templates, for most conversations.
+    yield messages, capabilities
+    # One system message, at the start: Qwen 3.5 refuses a later one. No text beside calls: Llama 3.1 leaves it out.
+    simple = _systems_at_start(_split_calls(messages))
     yield simple, capabilities
-    yield _joined(simple), capabilities
-    # Calls and results become text, so that only the user and the assistant remain.
+    # No two texts of one role in a row: Mistral Nemo refuses them.
+    joined = _joined(simple)
+    yield joined, capabilities
+    # The user first, then the assistant in turn; calls and results are texts: Gemma 2 refuses other conversations.
     text_only = capabilities._replace(shows_calls=False, shows_results=False, one_call=False)
-    in_turns = _from_user(_joined(simple))
+    in_turns = _from_user(joined)
     yield in_turns, text_only
-    yield in_turns, text_only._replace(has_system_role=False)
+    # The system message and the tools are texts, too: Command R+ leaves out a text beside calls otherwise.
     yield in_turns, text_only._replace(has_system_role=False, shows_tools=False)
 
 
-def order_of(messages: Messages) -> list[int]:
-    """The order in which a template gets the messages, as their indexes.
+def with_results_in_order(messages: Messages) -> list[Mapping[str, Any]]:
+    """The messages, with the results of each message in the order of its calls, which templates without ids rely on.
 
-    The results of each message are in the order of its calls, which templates without ids rely on. A result belongs to
-    the call with its id.
+    A result belongs to the call with its id.
     """
-    order: list[int] = []
-    left = deque(range(len(messages)))
+    ordered: list[Mapping[str, Any]] = []
+    left = deque(messages)
     while left:
-        index = left.popleft()
-        order.append(index)
-        calls = messages[index].get("tool_calls") or ()
-        results: list[int] = []
-        while calls and left and messages[left[0]]["role"] == "tool":
+        message = left.popleft()
+        ordered.append(message)
+        results: list[Mapping[str, Any]] = []
+        while message.get("tool_calls") and left and left[0]["role"] == "tool":
             results.append(left.popleft())
-        order += _sorted_results(messages, results, calls)
-    return order
+        ordered += _sorted_results(results, message.get("tool_calls", ()))
+    return ordered
 
 
-def _sorted_results(messages: Messages, results: list[int], calls: Iterable[Message]) -> list[int]:
-    """The indexes of results in the order of their calls, or as they are if one of them has the id of no call."""
+def _sorted_results(results: Messages, calls: Iterable[Mapping[str, Any]]) -> Messages:
+    """The results in the order of their calls. They stay as they are if one of them has the id of no call."""
     places: dict[object, deque[int]] = {}
     for place, call in enumerate(calls):
         places.setdefault(call.get("id"), deque()).append(place)
     numbered: list[tuple[int, int]] = []
-    for index in results:
-        left = places.get(messages[index].get("tool_call_id"))
+    for index, result in enumerate(results):
+        left = places.get(result.get("tool_call_id"))
         if not left:
             return results
         numbered.append((left.popleft(), index))
-    return [index for _, index in sorted(numbered)]
+    return [results[index] for _, index in sorted(numbered)]
 
 
-def _split_calls(messages: Sequence[Message]) -> Iterator[Message]:
+def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
     """The messages, where one with text and calls is two: some templates print no text beside calls."""
     for message in messages:
         if message.get("tool_calls") and message.get("content"):
@@ -74,21 +79,21 @@ def _split_calls(messages: Sequence[Message]) -> Iterator[Message]:
             yield message
 
 
-def _systems_at_start(messages: Iterable[Message]) -> list[Message]:
+def _systems_at_start(messages: Iterable[Mapping[str, Any]]) -> Messages:
     """The messages, where those of the system at the start are one, and later ones are messages of the user."""
-    groups: list[list[Message]] = []
+    groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         is_system = message["role"] in SYSTEM_ROLES
         if is_system and len(groups) == 1 and groups[0][0]["role"] in SYSTEM_ROLES:
             groups[0].append(message)
         else:
             groups.append([{**message, "role": "user"} if is_system and groups else message])
-    return list(map(_one_message, groups))
+    return list(map(joined_message, groups))
 
 
-def _joined(messages: Iterable[Message]) -> list[Message]:
+def _joined(messages: Messages) -> Messages:
     """The messages, where the texts of one role in a row are one message, and a text after a result belongs to it."""
-    groups: list[list[Message]] = []
+    groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None
         is_text = "tool_calls" not in message and message["role"] in ("user", "assistant")
@@ -98,19 +103,19 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
             groups[-1].append(message)
         else:
             groups.append([message])
-    return list(map(_one_message, groups))
+    return list(map(joined_message, groups))
 
 
-def _from_user(messages: Sequence[Message]) -> list[Message]:
+def _from_user(messages: Messages) -> Messages:
     """The messages, where the first one after the system message is of the user, perhaps with an empty text."""
     n_systems = sum(message["role"] in SYSTEM_ROLES for message in messages[:1])
     after = messages[n_systems:]
     if after and after[0]["role"] == "user":
-        return list(messages)
+        return messages
     return [*messages[:n_systems], {"role": "user", "content": ""}, *after]
 
 
-def _one_message(messages: Sequence[Message]) -> Message:
+def joined_message(messages: Messages) -> Mapping[str, Any]:
     """The first message, with the texts of the others after its own, separated by blank lines."""
     if len(messages) == 1:
         return messages[0]

@@ -16,7 +16,7 @@ from typing import Any, Callable
 from ..dialects import detect
 from .capabilities import Capabilities, Messages, find_capabilities
 from .control_tokens import ControlTokens, TextPart, without_markers
-from .conversation import forms, order_of
+from .conversation import forms, with_results_in_order
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
 from .missing_text import missing_text, replaced_texts
 from .template_messages import adapt_messages, whole_tool
@@ -83,13 +83,14 @@ class ChatTemplate:
         problem: TemplateError | None = None
         try:
             fixed = {**self._marked_variables(variables or {}), "add_generation_prompt": add_generation_prompt}
-            for form, capabilities in forms(messages, self.capabilities):
+            ordered = with_results_in_order(messages)
+            for form, capabilities in forms(ordered, self.capabilities):
                 try:
                     adapted = self.marked(self._adapted(form, tools, capabilities))
                     shown_tools = tools if capabilities.shows_tools and tools else ()
                     marked_tools = self.marked(list(map(whole_tool, shown_tools))) or capabilities.no_tools
                     prompt = self._rendered({**fixed, "messages": adapted, "tools": marked_tools}, deadline)
-                    self._check_whole(prompt, messages)
+                    self._check_whole(prompt, ordered, messages)
                 except TemplateError as error:
                     problem = problem or TemplateError(without_markers(str(error)), error.param)
                 else:
@@ -100,24 +101,30 @@ class ChatTemplate:
         assert problem is not None, "there is a form"
         raise problem
 
-    def _check_whole(self, prompt: str, messages: Messages) -> None:
+    def _check_whole(self, prompt: str, ordered: Messages, messages: Messages) -> None:
         """Raise TemplateError if a text of the messages is not in the prompt.
 
-        Not for a template that prints texts in another way, such as in capital letters.
+        Not for a template that prints texts in another way, such as in capital letters. `ordered` are the messages in
+        the order of the prompt; the error has the place of the message in the request.
         """
         if not self.capabilities.prints_texts:
             return
-        order = order_of(messages)
-        ordered = [messages[index] for index in order]
         missing = missing_text(without_markers(prompt), ordered, self._without_reasoning, self._replaced)
         if missing is not None:
-            index = order[missing]
+            index = next(i for i, message in enumerate(messages) if message is ordered[missing])
             place, role = f"messages[{index}]", messages[index]["role"]
             hint = "move its text to another message"
             raise TemplateError(f"the model's chat template leaves out '{place}', of the role {role!r}: {hint}", place)
 
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
-        """A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
+        r"""A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning.
+
+        The prefills of a template with <think>, whose prompt does not open the reasoning:
+
+            ("", "Hi")        Hi
+            ("hm", "Hi")      <think>\nhm\n</think>\n\nHi
+            ("hm", None)      <think>\nhm
+        """
         dialect = self.dialect
         is_open = dialect.prompt_end(prompt).reasoning == "open"
         marked_reasoning: str = self.marked(reasoning)
@@ -143,7 +150,7 @@ class ChatTemplate:
     def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.marked(value) for name, value in variables.items()}
 
-    def _adapted(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> list[dict[str, Any]]:
+    def _adapted(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> Messages:
         return adapt_messages(messages, tools, capabilities, self.dialect.calls[0].written)
 
     def _rendered(self, variables: Mapping[str, Any], deadline: float) -> str:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from .capabilities import NO_PARAMETERS, Capabilities, Message, Messages
+from .conversation import joined_message
 
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 """Writes tool calls, each with `name` and `arguments`, in the format of a model family."""
@@ -34,7 +34,7 @@ _EXAMPLE = {"name": "the_name", "arguments": {"an_argument": "its value"}}
 
 def adapt_messages(
     messages: Messages, tools: Messages | None, capabilities: Capabilities, write_calls: CallsWriter
-) -> list[Message]:
+) -> Messages:
     """Rewrite a conversation so that a template with these capabilities accepts and prints all of it.
 
     The messages of the request stay as they are. `tools` are described in a message if the template does not show them.
@@ -46,11 +46,11 @@ def adapt_messages(
         adapted.insert(0, {"role": "system", "content": text})
     if capabilities.one_call:
         adapted = _one_call_each(adapted)
-    adapted = [_as_text(message, capabilities, write_calls) for message in adapted]
+    texts: Messages = [_as_text(message, capabilities, write_calls) for message in adapted]
     # Templates that lack a role often require alternating roles, too.
     if not (capabilities.shows_tools and capabilities.shows_results and capabilities.has_system_role):
-        adapted = _join_adjacent(adapted)
-    return [_with_content(message, capabilities) for message in adapted]
+        texts = _join_adjacent(texts)
+    return [_with_content(message, capabilities) for message in texts]
 
 
 def whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -162,22 +162,23 @@ def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWri
     return {**message, "role": "user"} if role == "system" and not capabilities.has_system_role else message
 
 
-def _join_adjacent(messages: list[Message]) -> list[Message]:
+def _join_adjacent(messages: Messages) -> Messages:
     """Join adjacent messages of the same role that have only text."""
-
-    def role_of_text(message: Message) -> object:
-        """The role of a message that has only text; another value for each other message."""
-        return message["role"] if message.keys() == {"role", "content"} else id(message)
-
-    joined: list[Message] = []
-    for _, group in itertools.groupby(messages, key=role_of_text):
-        first, *others = group
-        text = "\n\n".join([first["content"], *(message["content"] for message in others)])
-        joined.append({**first, "content": text} if others else first)
-    return joined
+    groups: list[list[Mapping[str, Any]]] = []
+    for message in messages:
+        first = groups[-1][0] if groups else None
+        if first is not None and first["role"] == message["role"] and _has_only_text(first) and _has_only_text(message):
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return list(map(joined_message, groups))
 
 
-def _with_content(message: Message, capabilities: Capabilities) -> Message:
+def _has_only_text(message: Mapping[str, Any]) -> bool:
+    return message.keys() == {"role", "content"}
+
+
+def _with_content(message: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, Any]:
     """A message whose content has the type that the template reads: text, a list of parts, or null."""
     text = {"type": "text", "text": message["content"]}
     if capabilities.reasoning_part and "reasoning_content" in message:

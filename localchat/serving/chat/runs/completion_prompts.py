@@ -28,13 +28,13 @@ def prompt_of(engine: EngineClient, request: CompletionRequest, prompt: Input, m
     gap: Prompt = (before, (prompt, False), after, (request.suffix, False), middle, (request.begun, False))
     first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
     files: Sequence[int] = ()
-    if request.files:
+    if request.input_extra:
         # Of the other files, only the end that fits is used, and leaves room for the output.
-        n_gap = engine.count_tokens((*first, *gap), mailbox, add_bos=request.adds_special)
+        n_gap = engine.count_tokens((*first, *gap), mailbox, add_bos=request.add_special_tokens)
         max_tokens = request.params.max_tokens
         n_output = int(facts.n_ctx * _OUTPUT_SHARE) if max_tokens is None else max(max_tokens, 1)
         n_left = facts.n_ctx - n_gap - n_output
-        files = engine.tokenize_prompt(_file_parts(facts, request.files), mailbox)[-n_left:] if n_left > 0 else ()
+        files = engine.tokenize_prompt(_file_parts(facts, request.input_extra), mailbox)[-n_left:] if n_left > 0 else ()
     return (*first, *files, *gap)
 
 

@@ -52,20 +52,20 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     n = request.params.n
 
     def new_parser() -> OutputParser:
-        parser = OutputParser(
+        parser = template.dialect.parser(
             template.dialect,
             tools=request.callable_tools,
             prompt_end=prompt_end,
             is_constrained=request.response_format is not None,
             is_continued=bool(request.prefill[1]),
-            is_raw=not request.splits_reasoning,
+            is_raw=request.reasoning_format == "none",
         )
         if continues_reasoning:
             # Without rstrip(), the parser would hold white space at the end back, to emit it in the output.
             parser.feed(request.prefill[0].rstrip())
         return parser
 
-    reasoning, text = request.prefill if request.splits_reasoning else ("", rendered.prefill)
+    reasoning, text = ("", rendered.prefill) if request.reasoning_format == "none" else request.prefill
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
     outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="messages")
@@ -108,7 +108,7 @@ def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
             request.messages[:-1] if continues_message else request.messages,
             tools=tools,
             add_generation_prompt=request.add_generation_prompt or continues_message,
-            variables=request.template_vars,
+            variables=request.chat_template_kwargs,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
     continues_reasoning = request.continue_final_message == "reasoning_content"
@@ -139,33 +139,30 @@ def reasoning_budget(
     message = model.reasoning_message if message is None else message
     return ReasoningBudget(
         n_tokens,
-        dialect.reasoning.start,
-        tuple(end for end in dialect.reasoning_ends if request.callable_tools or end not in dialect.openers),
+        dialect.reasoning_markers(is_open=reasoning == "open", has_tools=bool(request.callable_tools)),
         closing=((message, False), (dialect.reasoning.end, True)),
-        is_open=reasoning == "open",
-        opens_anywhere=dialect.reasons_anywhere,
     )
 
 
 def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
     """Start `n` sequences for each prompt. Raises ApiError if they cannot run, and what the mailbox raises."""
-    model.check_queue(request.n_choices, "prompt" if len(request.prompts) > 1 else "n")
+    model.check_queue(request.n_choices, "prompt" if len(request.prompt) > 1 else "n")
     n, params = request.params.n, request.params
     options = {
-        "add_bos": request.adds_special,
+        "add_bos": request.add_special_tokens,
         "returns_ids": request.return_token_ids,
         "constraint": plain_constraint(request),
         "reports_progress": request.stream and request.return_progress,
     }
     with naming_field("prompt"):
-        prompts = (prompt_of(model.engine, request, prompt, mailbox) for prompt in request.prompts)
+        prompts = (prompt_of(model.engine, request, prompt, mailbox) for prompt in request.prompt)
         sequences = [
-            model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompts, i), **options)
+            model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompt, i), **options)
             for i, prompt in enumerate(prompts)
         ]
     outputs = [
         Output(copy, model.engine.texts, PlainText(), _echo(request, prompt, model.engine.texts))
-        for sequence, prompt in zip(sequences, request.prompts)
+        for sequence, prompt in zip(sequences, request.prompt)
         for copy in _copies(sequence, n)
     ]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="prompt")

@@ -22,7 +22,7 @@ def embed_inputs(model: Model, request: EmbeddingsRequest, mailbox: Mailbox) -> 
     _refuse_adapters(model)
     if model.engine.facts.pooling == "rank":
         raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
-    vectors, n_tokens = model.engine.embed(request.inputs, mailbox, field="input", truncates=request.truncates)
+    vectors, n_tokens = model.engine.embed(request.input, mailbox, field="input", truncates=request.truncate)
     width = len(vectors[0])
     if request.dimensions is not None and request.dimensions > width:
         raise errors.field_error("dimensions", f"is {request.dimensions}, and this model's vectors have {width}")

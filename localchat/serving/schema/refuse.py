@@ -1,22 +1,22 @@
-"""The grammar of a prepared schema, and the parts of a schema that no grammar enforces, each with its place."""
+"""Refuses the parts of a prepared schema that no grammar enforces, each with its place.
+
+llguidance enforces the other parts. `refusal` returns the first part that is not enforced, for requests that are then
+refused; `loosened` leaves all such parts out, for tools that the model need not call.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple
 
-from .compiler import error_in, is_empty
+from .compiler import WITHOUT_ESCAPES, error_in, forbids_escapes, has_other_names, is_empty, json_rule
+from .finite import has_finite_value
 from .prepare import MAX_INTEGER, Schema
 from .types import possible_types
-from .walk import ROOT, Place, at_pointer, children, reachable, subschemas, target_of, unescaped
+from .walk import ROOT, Node, Place, at_pointer, children, unescaped, used_schemas
 
-# What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
-_SPACE = "[ ]|\\n[ ]{0,40}"
-_WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}  # Without those of the form \uXXXX.
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What a pattern has that matches only texts with control characters: such a character, or an escape.
 _MAY_NEED_CONTROL = re.compile(r"[\x00-\x1f\x7f]|\\[A-Za-z0-9]")
@@ -30,8 +30,6 @@ _MAX_PROPERTIES, _MAX_NAMES, _MAX_LEVELS = 3000, 5000, 600
 _MAX_TRIED, _MIN_TRIED, _MAX_PARTS = 2, 20_000, 2000
 # The limits of the parts that are left out of a schema, and of the characters that are checked for it.
 _MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
-
-Node = tuple[Place, Schema]  # A schema inside another one, and its place.
 
 
 class Refusal(NamedTuple):
@@ -47,23 +45,13 @@ class Refusal(NamedTuple):
         return self.place.pointer + (self.keyword and f"/{self.keyword}")
 
 
-def json_rule(schema: Any) -> str:
-    """The body of a rule: JSON that matches a prepared schema."""
-    schema = {} if schema is True else schema
-    if isinstance(schema, dict):
-        options = {**schema.get("x-guidance", {}), "whitespace_pattern": _SPACE}
-        if _forbids_escapes(schema):
-            options.update(_WITHOUT_ESCAPES)
-        schema = {**schema, "x-guidance": options}
-    return f"%json {json.dumps(schema)}"
-
-
 def loosened(schema: Schema) -> tuple[Schema, list[Refusal]]:
     """A prepared schema of objects without what cannot be enforced, and each part that was left out."""
     first = refusal(schema)
     if first is None:
         return schema, []
     refusals = [first]
+    # Now llguidance ignores keywords that it does not enforce, and takes `oneOf` for `anyOf`. The schema is a copy.
     text = json.dumps({**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}})
     schema = json.loads(text)
     for _ in range(min(_MAX_LEFT_OUT, 1 + _MAX_CHECKED // len(text))):
@@ -95,12 +83,12 @@ def refusal(schema: Any) -> Refusal | None:
     if not isinstance(schema, dict):
         reason = error_in("start: " + json_rule(schema))
         return Refusal(ROOT, "", reason) if reason else None
-    nodes: list[Node] = []
-    refused = _size_refusal(schema, nodes)
+    nodes = used_schemas(schema)
+    refused = _size_refusal(nodes)
     refused = refused or next(_keyword_refusals(nodes, is_lenient="lenient" in schema.get("x-guidance", {})), None)
-    if refused is None and _forbids_escapes(schema):
-        refused = next((Refusal(place, "", _NO_CONTROL) for place, node in nodes if _needs_escapes(node)), None)
-    if refused is None and _is_endless(schema, [node for _, node in nodes]):
+    if refused is None and forbids_escapes(schema):
+        refused = next((Refusal(node.place, "", _NO_CONTROL) for node in nodes if _needs_escapes(node.schema)), None)
+    if refused is None and not has_finite_value(nodes):
         refused = Refusal(ROOT, "", "no value of it is finite")
     if refused is not None:
         return refused
@@ -114,7 +102,7 @@ def _smallest_refused(schema: Schema, nodes: Sequence[Node], reason: str) -> Ref
     The parts lose their references, since they are compiled without definitions.
     """
     options = {"x-guidance": schema.get("x-guidance", {})}
-    texts = {json_rule({**node, **options}): place for place, node in reversed(nodes[1:])}
+    texts = {json_rule({**node.schema, **options}): node.place for node in reversed(nodes[1:])}
     n_left = max(_MAX_TRIED * len(json.dumps(schema)), _MIN_TRIED)
     for text, place in sorted(texts.items(), key=lambda item: len(item[0]))[:_MAX_PARTS]:
         n_left -= len(text)
@@ -126,16 +114,14 @@ def _smallest_refused(schema: Schema, nodes: Sequence[Node], reason: str) -> Ref
     return Refusal(ROOT, "", reason)
 
 
-def _size_refusal(schema: Schema, nodes: list[Node]) -> Refusal | None:
-    """Refuse a schema that is too large for llguidance, and collect the schemas in it that are used."""
+def _size_refusal(nodes: Sequence[Node]) -> Refusal | None:
+    """Refuse a schema that is too large for llguidance."""
     n_squares = n_pairs = 0
-    for place, node, n_levels in reachable(schema):
-        if n_levels > _MAX_LEVELS:
+    for node in nodes:
+        place, schema = node.place, node.schema
+        if node.n_levels > _MAX_LEVELS:
             return Refusal(place, "", "it is nested too deeply")
-        if not isinstance(node, dict):
-            continue
-        nodes.append((place, node))
-        n, n_patterns = len(node.get("properties", ())), len(node.get("patternProperties", ()))
+        n, n_patterns = len(schema.get("properties", ())), len(schema.get("patternProperties", ()))
         n_squares += n * n
         n_pairs += n_patterns * (n + 50)
         if n > _MAX_PROPERTIES:
@@ -154,76 +140,14 @@ def _size_refusal(schema: Schema, nodes: list[Node]) -> Refusal | None:
 _NO_CONTROL = "a control character is not supported with objects that may have names of any text"
 
 
-def _forbids_escapes(schema: Schema) -> bool:
-    r"""Whether no text has \u escapes, with which a listed name could be written as another name."""
-    is_lenient = schema.get("x-guidance", {}).get("lenient")
-    return not is_lenient and any(_has_other_names(node) for _, node in subschemas(schema))
-
-
-def _has_other_names(node: Any) -> bool:
-    names = isinstance(node, dict) and (node.get("properties") or node.get("required") or node.get("patternProperties"))
-    return bool(names) and node.get("additionalProperties", True) is not False
-
-
-def _needs_escapes(node: Schema) -> bool:
+def _needs_escapes(schema: Schema) -> bool:
     """Whether all texts that match one of the keywords have control characters."""
-    if _CONTROL.search(json.dumps([node.get("const"), node.get("enum")])):
+    if _CONTROL.search(json.dumps([schema.get("const"), schema.get("enum")])):
         return True
-    pattern = node.get("pattern")
+    pattern = schema.get("pattern")
     if pattern is None or not _MAY_NEED_CONTROL.search(pattern):
         return False
-    return is_empty(
-        f"start: %json {json.dumps({'type': 'string', 'pattern': pattern, 'x-guidance': _WITHOUT_ESCAPES})}"
-    )
-
-
-# --- schemas of which no value is finite ---
-
-
-@dataclass
-class _Need:
-    """One of several schemas must have a finite value, so that another schema may have one."""
-
-    schema: int  # The id of the schema that has the need.
-    is_met: bool = False
-
-
-def _is_endless(root: Schema, nodes: Sequence[Schema]) -> bool:
-    """Whether each value of a schema has another one inside it, without end."""
-    n_unmet: dict[int, int] = {}  # The number of needs of each schema, by its id.
-    needs: dict[int, list[_Need]] = defaultdict(list)  # Those that a schema meets if it has a finite value.
-    for node in nodes:
-        choices = [schemas for schemas in _needed(node, root) if all(isinstance(schema, dict) for schema in schemas)]
-        n_unmet[id(node)] = len(choices)
-        for schemas in choices:
-            need = _Need(id(node))
-            for schema in schemas:
-                needs[id(schema)].append(need)
-    finite = [schema for schema, n in n_unmet.items() if n == 0]
-    for schema in finite:  # The list grows meanwhile, by each schema once.
-        for need in needs.get(schema, ()):
-            if not need.is_met:
-                need.is_met = True
-                n_unmet[need.schema] -= 1
-                if n_unmet[need.schema] == 0:
-                    finite.append(need.schema)
-    return n_unmet[id(root)] > 0
-
-
-def _needed(node: Schema, root: Schema) -> Iterator[Sequence[Any]]:
-    """The schemas that a value of a schema needs: one of each sequence."""
-    if "$ref" in node:
-        yield [target_of(node["$ref"], root)]
-    for part in node.get("allOf", ()):
-        yield [part]
-    if node.get("type") == "object":
-        for name in node.get("required", ()):
-            yield [node.get("properties", {}).get(name)]
-    if node.get("type") == "array" and node.get("minItems", 0) > 0 and not isinstance(node.get("items"), list):
-        yield [node.get("items")]
-    for keyword in ("anyOf", "oneOf"):
-        if node.get(keyword):
-            yield node[keyword]
+    return is_empty(f"start: %json {json.dumps({'type': 'string', 'pattern': pattern, 'x-guidance': WITHOUT_ESCAPES})}")
 
 
 # --- the functions that refuse a keyword ---
@@ -231,57 +155,58 @@ def _needed(node: Schema, root: Schema) -> Iterator[Sequence[Any]]:
 
 def _keyword_refusals(nodes: Sequence[Node], *, is_lenient: bool) -> Iterator[Refusal]:
     """What the keywords of each schema have that is not enforced; with `is_lenient`, not what llguidance ignores."""
-    for place, node in nodes:
-        for keyword in filter(node.__contains__, _KEYWORDS):
-            reason = _KEYWORDS[keyword](keyword, node, is_lenient)
+    for node in nodes:
+        for keyword in filter(node.schema.__contains__, _KEYWORDS):
+            reason = _KEYWORDS[keyword](keyword, node.schema, is_lenient)
             if reason:
-                yield Refusal(place, keyword, reason)
-        integer = _inexact(node)
+                yield Refusal(node.place, keyword, reason)
+        integer = _inexact(node.schema)
         if integer is not None:
-            yield Refusal(place, "", f"{integer} is larger than 2^53, so it would be rounded")
-        if _has_near_bounds(node):
-            yield Refusal(place, "", "an exclusive bound that is less than 1 from the other bound is not supported")
+            yield Refusal(node.place, "", f"{integer} is larger than 2^53, so it would be rounded")
+        if _has_near_bounds(node.schema):
+            reason = "an exclusive bound that is less than 1 from the other bound is not supported"
+            yield Refusal(node.place, "", reason)
 
 
-def _unsupported(keyword: str, node: Schema, is_lenient: bool) -> str:
+def _unsupported(keyword: str, schema: Schema, is_lenient: bool) -> str:
     return "" if is_lenient else f"'{keyword}' is not supported"
 
 
-def _min_properties(keyword: str, node: Schema, is_lenient: bool) -> str:
-    least, required = node[keyword], node.get("required", ())
-    names = node.get("properties", {}).keys() | set(required)
-    if node.get("additionalProperties", True) is False and not node.get("patternProperties"):
+def _min_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:
+    least, required = schema[keyword], schema.get("required", ())
+    names = schema.get("properties", {}).keys() | set(required)
+    if schema.get("additionalProperties", True) is False and not schema.get("patternProperties"):
         return f"it is {least}, and the number of possible names is {len(names)}" if least > len(names) else ""
     if least <= max(1, len(required) + 1) or is_lenient:
         return ""
     return "2 or more can only be enforced for names that are listed"
 
 
-def _pattern(keyword: str, node: Schema, is_lenient: bool) -> str:
-    n_chars = len(node[keyword])
+def _pattern(keyword: str, schema: Schema, is_lenient: bool) -> str:
+    n_chars = len(schema[keyword])
     return f"it has {n_chars} characters, the limit is {MAX_PATTERN_CHARS}" if n_chars > MAX_PATTERN_CHARS else ""
 
 
-def _pattern_properties(keyword: str, node: Schema, is_lenient: bool) -> str:
+def _pattern_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:
     """Refuse a pattern that matches no name beside the listed ones, or patterns that match all names."""
-    patterns, listed = node[keyword], dict.fromkeys(node.get("properties", ()), False)
+    patterns, listed = schema[keyword], dict.fromkeys(schema.get("properties", ()), False)
     n_chars = max(map(len, patterns), default=0)
     if n_chars > MAX_PATTERN_CHARS:
         return f"a pattern has {n_chars} characters, the limit is {MAX_PATTERN_CHARS}"
     tests = [{keyword: {pattern: True}, "additionalProperties": False} for pattern in patterns]
-    if patterns and _has_other_names(node):
+    if patterns and has_other_names(schema):
         tests.append({keyword: dict.fromkeys(patterns, False), "additionalProperties": True})
     for test in tests:
-        schema = {"type": "object", "properties": listed, "minProperties": 1, **test}
-        if is_empty("start: " + json_rule(schema), '{"'):
+        tested = {"type": "object", "properties": listed, "minProperties": 1, **test}
+        if is_empty("start: " + json_rule(tested), '{"'):
             return "a pattern matches only names that are in 'properties', or all"
     return ""
 
 
-def _inexact(node: Schema) -> int | None:
+def _inexact(schema: Schema) -> int | None:
     """An integer in the keywords of a schema that llguidance would round; None if there is none."""
-    inner = {keyword for keyword, _, _ in children(node)}
-    stack: list[Any] = [{keyword: value for keyword, value in node.items() if keyword not in inner}]
+    inner = {keyword for keyword, _, _ in children(schema)}
+    stack: list[Any] = [{keyword: value for keyword, value in schema.items() if keyword not in inner}]
     while stack:
         value = stack.pop()
         if isinstance(value, dict):
@@ -293,14 +218,14 @@ def _inexact(node: Schema) -> int | None:
     return None
 
 
-def _has_near_bounds(node: Schema) -> bool:
+def _has_near_bounds(schema: Schema) -> bool:
     """Whether a whole number is an exclusive bound near the other one: llguidance includes it."""
-    if possible_types(node) == {"integer"}:
+    if possible_types(schema) == {"integer"}:
         return False
     bounds: list[Any] = []
     is_whole = False
     for name in ("Minimum", "Maximum"):
-        exclusive, bound = node.get(f"exclusive{name}", False), node.get(name.lower())
+        exclusive, bound = schema.get(f"exclusive{name}", False), schema.get(name.lower())
         bounds.append(bound if isinstance(exclusive, bool) else exclusive)
         is_whole = is_whole or (exclusive is not False and bounds[-1] is not None and bounds[-1] % 1 == 0)
     return is_whole and None not in bounds and 0 < bounds[1] - bounds[0] < 1

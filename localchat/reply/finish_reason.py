@@ -1,0 +1,84 @@
+"""The finish reason of a choice, by the names of the client, from stop and tool_calls to content_filter. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# Finish reasons of servers, each with the client's name for it. Only letters are compared, in lower case.
+_KNOWN_REASONS = {
+    "stop": "stop",
+    "endturn": "stop",
+    "stopsequence": "stop",
+    "eos": "stop",
+    "eostoken": "stop",
+    "eom": "stop",
+    "complete": "stop",
+    "completed": "stop",
+    "load": "stop",
+    "unload": "stop",
+    "toolcalls": "tool_calls",
+    "toolcall": "tool_calls",
+    "tooluse": "tool_calls",
+    "functioncall": "tool_calls",
+    "compaction": "length",
+    "pauseturn": "length",
+    "repetition": "length",
+    "toomanytoolcalls": "length",
+    "spii": "content_filter",
+}
+# Patterns of the other finish reasons that say that the text was cut, each with the client's name. The first that
+# matches decides.
+_CUT_PATTERNS = {
+    "content_filter": "filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic",
+    "error": "error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota",
+    "length": "length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial",
+}
+
+# The finish reasons that say that the text is not complete. The calls of such a choice must not be run.
+_CUT_REASONS = ("length", "content_filter", "error")
+
+
+def normal_reason(raw: str) -> str | None:
+    """The client's name for a finish reason of a server; None if it is unknown."""
+    letters = re.sub("[^a-z]", "", raw.lower())
+    if letters in _KNOWN_REASONS:
+        return _KNOWN_REASONS[letters]
+    return next((reason for reason, pattern in _CUT_PATTERNS.items() if re.search(pattern, letters)), None)
+
+
+class FinishReason:
+    """The finish reason of one choice. Some servers send several, or one with every delta.
+
+    The first one counts, unless output follows it, or one that says that the text was cut.
+    """
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self.raw: str | None = None  # As the server sent it; None if none was received.
+        self.is_followed = False  # Whether output came after it.
+        self._warn = warn
+
+    @property
+    def name(self) -> str | None:
+        """The client's name, "unknown" for an unknown reason; None if none was received."""
+        return None if self.raw is None else normal_reason(self.raw) or "unknown"
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it says that the text is not complete."""
+        return self.name in _CUT_REASONS
+
+    @property
+    def is_last(self) -> bool:
+        """Whether a reason was received, and no output after it."""
+        return self.raw is not None and not self.is_followed
+
+    def add(self, reason: str) -> None:
+        """Add a finish reason that the server sent, with a warning if it is another one than before."""
+        if not reason.strip() or reason == self.raw:
+            return
+        is_first, reasons = self.raw is None, f"{self.raw!r} and {reason!r}"
+        if is_first or self.is_followed or (not self.is_cut and normal_reason(reason) in _CUT_REASONS):
+            self.raw = reason
+        if not is_first:
+            self._warn(f"the server sent two finish reasons, {reasons}; {self.raw!r} is used")
