@@ -61,6 +61,10 @@ STRANGE = {
     ),
 }
 
+# Templates with the roles of tools are tried with adjacent messages of one role, too.
+FIRST = STRANGE["a system message must be the first"]
+STRANGE["a system message must be the first, beside tools"] = "{{ tools | tojson if tools }}" + FIRST
+
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
