@@ -68,7 +68,12 @@ def error_of(server: str, reported: Json, status: int | None = None) -> MCPError
 
 def escaped(text: str, limit: int = 200) -> str:
     """The beginning of a text on one line, with escapes in place of control characters."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in excerpt(text, limit))
+    return visible(excerpt(text, limit))
+
+
+def visible(text: str) -> str:
+    """A text with escapes in place of control characters, and of others that are not seen or change what is seen."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class LineDecoder:

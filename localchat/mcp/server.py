@@ -46,6 +46,7 @@ _MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one
 
 # Programs that run other programs: the name of a server has also the name of the other one.
 _LAUNCHERS = {"npx", "uvx", "bunx", "pipx", "node", "deno", "bun", "python", "python3", "uv", "docker", "podman"}
+_PACKAGE = re.compile(r"[\w.@:/\\+-]+")
 
 _LEVELS = ((logging.DEBUG, "debug"), (logging.INFO, "info"), (logging.WARNING, "warning"), (logging.ERROR, "error"))
 
@@ -475,4 +476,5 @@ def _command_name(words: list[str]) -> str:
     """The name of a program; after that of a launcher, the last part of the first argument that is no option."""
     name = Path(words[0]).name
     others = [word for word in words[1:] if not word.startswith("-") and word not in ("run", "exec", "x", "tool")]
-    return f"{name} {Path(others[0]).name}" if name.partition(".")[0].lower() in _LAUNCHERS and others else name
+    is_launcher = name.partition(".")[0].lower() in _LAUNCHERS
+    return f"{name} {Path(others[0]).name}" if is_launcher and others and _PACKAGE.fullmatch(others[0]) else name

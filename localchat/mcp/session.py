@@ -188,19 +188,21 @@ class Session:
         """The outcome of a message. Each report of progress starts `Timeout.stall`."""
         deadlines = Deadlines(timeout, TotalDeadline(timeout.total))
         deadlines.begin("first")
-        while not outgoing.is_settled:
+        while True:
+            is_settled = outgoing.is_settled  # Before the reports are read, which came before the outcome.
+            while outgoing.progress:
+                deadlines.restart(True)
+                progress = outgoing.progress.popleft()
+                if on_progress is not None:
+                    on_progress(progress)
+            if is_settled:
+                return outgoing.outcome
             try:
                 seconds, _ = deadlines.left()
             except TimedOut as error:
                 reason = f"no result of {outgoing.message['method']}: {error}"
                 raise TimedOut(f"MCP server {self.name}: {reason}", kind=error.kind) from None
             await waiter.wait(seconds)
-            while outgoing.progress:
-                deadlines.restart(True)
-                progress = outgoing.progress.popleft()
-                if on_progress is not None:
-                    on_progress(progress)
-        return outgoing.outcome
 
     # What the server sends. Runs on the threads of the transport.
 

@@ -155,6 +155,10 @@ def test_progress_is_reported_and_restarts_the_timeout(server_class: Any):
         reports: list[Progress] = []
         assert server.call("count", {"n": 3}, on_progress=reports.append).text == "counted"
         assert reports == [Progress(n, 9, f"step {n}") for n in range(3)]
+        for n in (1, 1, 1, 200):  # Also those that come together with the result.
+            reports.clear()
+            server.call("count", {"n": n}, on_progress=reports.append)
+            assert len(reports) == n
         with pytest.raises(TimedOut) as caught:
             server.call("wait", {"n": 1}, timeout=Timeout(10, stall=0.2))
         assert caught.value.kind == "stall"

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "reply": {""},
     "schema": {""},
     "agent": {"", "transport", "request", "reply", "schema"},
-    "terminal": {"", "request", "reply"},
+    "terminal": {"", "request", "reply", "agent", "mcp"},
     "mcp": {"", "transport", "request", "reply", "schema", "agent"},
     "serving/core": set(),
     "serving/http": {"", "serving/api", *SERVING, *CHAT, "serving/loading"},
