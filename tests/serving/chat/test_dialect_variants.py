@@ -168,6 +168,14 @@ def test_output_that_is_nothing_but_an_object_with_a_name_and_arguments_is_a_cal
         assert parse([SOLE_CALLS[1]], dialect, **{"tools": TOOLS, **options}) == [ContentDelta(SOLE_CALLS[1])]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("granite-3", "<response>{}</response>"), ("solar", "<|content|>{}<|end|>")]
+)
+def test_markers_around_an_object_that_is_a_call_are_dropped(name, text):
+    events = parse_every_way(text.format(SOLE_CALL), DIALECTS[name])
+    assert (calls_of(events), text_of(events, ContentDelta)) == ([("now", {"a": {"b": "}"}})], "")
+
+
 @pytest.mark.parametrize("name", ["hermes", "harmony"])
 def test_other_objects_and_text_around_an_object_are_content(name):
     for text in NO_SOLE_CALLS:

@@ -45,6 +45,15 @@ ENFORCED = {
         {**DECLARED, "additionalProperties": {"type": "string"}},
         ['{"a": 1, "b": "x"}'], ['{"a": 1, "\\u0061": "x"}'],
     ),
+    "name of a pattern in escapes": (
+        {"type": "object", "patternProperties": {"^x": INTEGER}, "additionalProperties": TEXT},
+        ['{"xa": 1, "b": ""}'], ['{"\\u0078a": ""}', '{"xa": ""}'],
+    ),
+    "allOf of one": (
+        {"properties": {"a": {"allOf": [{"$ref": "#/$defs/q"}], "title": "A"}}, "$defs": {"q": INTEGER}},
+        ['{"a": 1}', "{}"], ['{"a": ""}', '{"b": 1}'],
+    ),
+    "one property at least": ({"type": "object", "minProperties": 1}, ['{"a": 1}'], ["{}"]),
     "closed allOf": (
         {"allOf": [DECLARED, {"properties": {"b": INTEGER}}]},
         ['{"a": 1, "b": 2}', '{"a": 1}'], ["{}", '{"a": 1, "c": 2}'],
@@ -135,6 +144,8 @@ UNENFORCEABLE = {
     "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
     "unique": ({"$defs": {"q": {"type": "array", "uniqueItems": True}}, "$ref": "#/$defs/q"}, "/$defs/q/uniqueItems"),
     "look-ahead": ({"properties": {"a/b": {"type": "string", "pattern": "(?=a)"}}}, "/properties/a~1b"),
+    "oneOf with any value": ({"oneOf": [True, {"type": "integer"}]}, ""),
+    "oneOf of equal constants": ({"oneOf": [KINDS["x"], {**KINDS["x"], "title": "another"}]}, ""),
     "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
     "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
     "unknown type": ({"properties": {"a": {"type": "foo"}}}, "/properties/a"),

@@ -296,6 +296,7 @@ def test_templates_for_the_older_functions_get_these_as_text():
     source = "{{ functions }}{% for message in messages %}{{ message.content }}{% endfor %}"
     text = json.dumps([whole_tool(tool) for tool in tools], indent=2)
     assert render(source, tools=tools) == text + render(source)
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", render("{{ datetime }}" + source))
 
 
 OPENED = "{% for m in messages %}"

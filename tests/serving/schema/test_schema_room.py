@@ -213,7 +213,7 @@ def test_long_pattern_is_refused_with_both_numbers(fields: Any):
 def test_definitions_are_copied_for_few_arguments():
     """Between tags, an argument that refers to a definition has a copy of all definitions."""
     definitions = {f"d{i}": {"anyOf": [{"type": "integer"}, {"enum": [str(i)]}]} for i in range(2000)}
-    properties = {f"p{i}": {"$ref": f"#/$defs/d{i}"} for i in range(190)}
+    properties = {f"p{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i}"}} for i in range(190)}
     tools = ({"function": {"name": "f", "parameters": {"properties": properties, "$defs": definitions}}},)
     constraint = constraint_of("", dialect=DIALECTS["glm"], tools=tools, tool_choice="required")
     assert len(constraint.grammar) < 10 * len(json.dumps(tools))
