@@ -153,6 +153,16 @@ def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_
     assert caught.value.param == "messages[0]"
 
 
+@pytest.mark.parametrize("n_shown", range(1, 5))
+def test_error_names_the_missing_one_of_equal_messages(n_shown: int):
+    """The template prints only some of the messages, which have equal texts."""
+    template = ChatTemplate(f"{{% for message in messages[:{n_shown}] %}}[{{{{ message.content }}}}]{{% endfor %}}")
+    messages = [user("same"), assistant("same"), user("same"), assistant("same"), user("same")]
+    with pytest.raises(TemplateError, match="leaves out") as caught:
+        template.render(messages)
+    assert caught.value.param == f"messages[{n_shown}]"
+
+
 @pytest.mark.parametrize("expression", ["content.replace('/no_think', '')", 'content | replace("/no_think", "")'])
 def test_word_that_the_template_takes_for_a_switch_is_not_missing(expression: str):
     content = "{% set content = message.content %}{{ '[off]' if '/no_think' in content }}"
