@@ -362,6 +362,7 @@ NESTED = {
         pytest.param("P<at>\nP</at>", {"at": {}}, id="empty object"),
         pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON inside"),
         pytest.param("P<x>P<b>x", {"x": {"b": "x"}}, id="elements that end with the call"),
+        pytest.param("P<x>\n  P<b>xP</b>\n  P<c>2P</c>\nP</x>", {"x": {"b": "x", "c": 2}}, id="indented elements"),
         pytest.param("P<any>" + "P<a>" * 2000, None, id="nested too deeply"),
     ],
 )
