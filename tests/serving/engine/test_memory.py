@@ -11,7 +11,7 @@ import pytest
 from gguf import PoolingType
 
 from localchat.serving.core.errors import OutOfResources
-from localchat.serving.engine.llama import embed, library, load_backend
+from localchat.serving.engine.llama import embed, library, load_backend, loaded_model
 from localchat.serving.engine.llama.context_size import (
     LARGEST_SHARE,
     STEP,
