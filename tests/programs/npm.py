@@ -9,7 +9,7 @@ CODEX = NpmProgram(
     files={"codex.toml": ".codex/config.toml"},
     ask=("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "QUESTION"),
     ask_again=("codex", "exec", "resume", "--last", "--skip-git-repo-check", "QUESTION"),
-    call=("exec_command", {"cmd": "cat notes.txt"}),
+    call=("exec_command", {"cmd": "cat NAME"}),
     too_long="ran out of room",
 )
 OPENCODE = NpmProgram(
@@ -19,7 +19,7 @@ OPENCODE = NpmProgram(
     files={"opencode.json": ".config/opencode/opencode.json"},
     ask=("opencode", "run", "QUESTION"),
     ask_again=("opencode", "run", "--continue", "QUESTION"),
-    call=("read", {"filePath": "FOLDER/notes.txt"}),
+    call=("read", {"filePath": "FOLDER/NAME"}),
 )
 QWEN_CODE = NpmProgram(
     name="qwen-code",
@@ -28,7 +28,7 @@ QWEN_CODE = NpmProgram(
     script="qwen-code.sh",
     ask=("qwen", "--approval-mode", "yolo", "--prompt", "QUESTION"),
     ask_again=("qwen", "--approval-mode", "yolo", "--continue", "--prompt", "QUESTION"),
-    call=("read_file", {"file_path": "FOLDER/notes.txt"}),
+    call=("read_file", {"file_path": "FOLDER/NAME"}),
 )
 # It continues a conversation only on a terminal.
 CLINE = NpmProgram(
@@ -37,7 +37,7 @@ CLINE = NpmProgram(
     version="3.0.65",
     files={"cline.json": ".cline/data/settings/providers.json"},
     ask=("cline", "QUESTION"),
-    call=("read_files", {"path": "notes.txt"}),
+    call=("read_files", {"path": "NAME"}),
 )
 CONTINUE = NpmProgram(
     name="continue",
@@ -46,7 +46,7 @@ CONTINUE = NpmProgram(
     files={"continue.yaml": ".continue/config.yaml"},
     ask=("cn", "--print", "QUESTION"),
     ask_again=("cn", "--print", "--resume", "QUESTION"),
-    call=("Read", {"filepath": "notes.txt"}),
+    call=("Read", {"filepath": "NAME"}),
 )
 
 PROGRAMS: tuple[Program, ...] = (CODEX, OPENCODE, QWEN_CODE, CLINE, CONTINUE)

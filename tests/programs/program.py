@@ -22,7 +22,7 @@ INSTALLED = ROOT / ".programs"
 # uv installs the packages from PyPI in seconds, and their dependencies in the versions of a date.
 UV, UV_VERSION, DATE = INSTALLED / "uv" / "bin" / "uv", "0.13.8", "2026-11-28"
 # The time limits of an installation, of a run, and of the end of the processes that a run leaves.
-INSTALL_S, RUN_S, END_S = 600, 120, 10
+INSTALL_S, RUN_S, END_S = 600, 300, 10
 # The variables that a run takes from this process. All others, such as keys and proxies, stay away.
 VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 
@@ -48,15 +48,16 @@ class Program:
     script: str | None = None
     # More variables, such as those that turn off the search for updates.
     variables: Mapping[str, str] = field(default_factory=dict)
-    # The call with which the model reads notes.txt in the working folder: a tool of the program, and its arguments, in
-    # which FOLDER is the working folder. None: the program has no tools.
+    # The call with which the model reads the file NAME of the working folder: a tool of the program, and its arguments,
+    # in which FOLDER is the working folder. None: the program has no tools.
     call: tuple[str, Mapping[str, Any]] | None = None
     # The beginnings of paths that the program requests to find out which server this is. A status of 404 is right.
     probes: tuple[str, ...] = ()
-    # What the program prints if the prompt is too long, and if the server has no such model: most of them the message
-    # of the server.
+    # What the program prints if the prompt is too long, if the server has no such model, and if the model crashes: most
+    # of them the message of the server.
     too_long: str = "maximum context length is 100 tokens"
     no_model: str = "there is no model 'local' here"
+    crash: str = "was killed by SIGKILL"
 
     @property
     def folder(self) -> Path:

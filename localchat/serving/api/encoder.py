@@ -251,8 +251,11 @@ class ChoicesEncoder(Encoder[R]):
 def logprob_entry(
     token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
-    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
-    shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
+    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
+
+    With `as_ids`, tokens are shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their
+    logarithms.
+    """
 
     def entry(shown: events.OutputToken) -> dict[str, Any]:
         text = f"token_id:{shown.id}" if as_ids else shown.piece.decode("utf-8", "replace")

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .batch import Batch, CacheLimits, Sequence
+from .batch import Batch, CacheLimits
 from .kv_cache import KVCache, Match
+from .sequence import Sequence
 from .values import Adapters
 
 # A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
@@ -76,13 +77,15 @@ class Scheduler:
         return batch
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Updates the sequences and the KV cache after a decoded batch. `sampled` has the tokens for each of
-        `batch.outputs()`."""
-        runs = iter(sampled)
+        """Updates the sequences and the KV cache after a decoded batch.
+
+        `sampled` has the tokens for each of `batch.outputs()`.
+        """
+        sampled_of_outputs = iter(sampled)
         for chunk in batch.chunks:
-            run = next(runs) if chunk.wants_output else []
-            self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run))
-            chunk.sequence.tokens.extend(run)
+            tokens = next(sampled_of_outputs) if chunk.wants_output else []
+            self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(tokens))
+            chunk.sequence.tokens.extend(tokens)
 
     def preempt_newest(self) -> Sequence | None:
         """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left.
@@ -99,11 +102,13 @@ class Scheduler:
         return None
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit, except those whose prefix is being computed, or whose
-        media are encoded."""
+        """Starts waiting sequences in order while they fit.
+
+        Those whose prefix is being computed, or whose media are encoded, are left waiting.
+        """
         n_encoding = 0
         for sequence in list(self.waiting):
-            if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
+            if len(self.running) == self._limits.n_parallel or self._is_full:
                 return
             match = self._cache.find(sequence)
             if self._is_being_computed(sequence, match):
@@ -119,8 +124,10 @@ class Scheduler:
                 return
 
     def _fits(self, sequence: Sequence, match: Match | None) -> bool:
-        """Whether the cells hold the known tokens of a sequence beside those of the running ones. Each needs a cell for
-        its next token, too, or one of them would be preempted in the next step."""
+        """Whether the cells hold the known tokens of a sequence beside those of the running ones.
+
+        Each needs a cell for its next token, too, or one of them would be preempted in the next step.
+        """
         n_running = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
         n_new = len(sequence.tokens) - (match.n_shared if match else 0) + 1
         return not self.running or n_running + n_new <= self._limits.n_cells
@@ -138,17 +145,18 @@ class Scheduler:
         return any(
             other.n_missing > 1
             and other.id < sequence.id
-            and self._cache.n_to_share(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
+            and self._cache.n_reusable_from(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
         )
 
     def _in_turn(self) -> list[Sequence]:
         """The running sequences of the set of adapters whose turn it is."""
-        present = list(dict.fromkeys(sequence.adapters for sequence in self.running))
+        present = dict.fromkeys(sequence.adapters for sequence in self.running)
         current, waiting = self._sets[:1], self._sets[1:]
-        waiting += [adapters for adapters in present if adapters not in self._sets]
-        order = [*waiting, *current] if self._n_turn_left <= 0 else [*current, *waiting]
-        self._sets = [adapters for adapters in order if adapters in present]
+        waiting += (adapters for adapters in present if adapters not in self._sets)
+        # A set whose turn is over waits behind the others.
+        sets = [*current, *waiting] if self._n_turn_left > 0 else [*waiting, *current]
+        self._sets = [adapters for adapters in sets if adapters in present]
         if self._sets[:1] != current or self._n_turn_left <= 0:
             self._n_turn_left = _TURN_STEPS
         return [sequence for sequence in self.running if sequence.adapters == self._sets[0]]

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ..core import errors
+from ..core.server_options import Options
 from ..core.text import json_bytes, printable
-from ..loading.options import Options
 from .incoming import Incoming, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")

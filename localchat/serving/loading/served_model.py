@@ -89,7 +89,7 @@ class ServedModel:
 
     @property
     def is_needed(self) -> bool:
-        """Whether somebody still needs the load that is queued or running."""
+        """Whether a request needs the load that is queued or running, or it was ordered without one."""
         return self.is_wanted or self.n_waiting > 0
 
     @property

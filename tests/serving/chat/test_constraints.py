@@ -53,6 +53,7 @@ IN_PART = {
     "to": {"type": "string", "pattern": "^(?!x)"}, "id": {"const": 2**60}, "n": {"type": "integer"},
     "near": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
 }  # fmt: skip
+IN_BRANCHES = {"properties": {"a": {"type": "integer"}}, "oneOf": [{"required": ["b"]}, {"required": ["c"]}]}
 IN_TAGS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
 CODER = "{{ tools }}<tool_call><function=<parameter=<think></think>"
 CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
@@ -98,6 +99,11 @@ OUTPUTS = {
     "auto-in-part": (
         auto(tools=tools_with({"properties": IN_PART})), PLAIN, [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
         [CALL_F % text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1')],
+    ),
+    # Names in the branches of `oneOf` are allowed beside declared ones.
+    "auto-branches": (
+        auto(tools=tools_with(IN_BRANCHES)), PLAIN, [CALL_F % text for text in ('"a": 1, "b": 2', '"c": 1')],
+        [CALL_F % '"a": ""'],
     ),
     # Calls end reasoning, so they are constrained there too.
     "auto-open": (auto(), OPEN, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),

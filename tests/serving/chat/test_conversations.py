@@ -61,6 +61,10 @@ STRANGE = {
     ),
 }
 
+# Templates with the roles of tools are tried with adjacent messages of one role, too.
+FIRST = STRANGE["a system message must be the first"]
+STRANGE["a system message must be the first, beside tools"] = "{{ tools | tojson if tools }}" + FIRST
+
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
@@ -147,6 +151,16 @@ def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_
     with pytest.raises(TemplateError, match=r"leaves out 'messages\[0\]', of the role 'user'") as caught:
         template.render([user("U1"), assistant("A1"), user("U2")])
     assert caught.value.param == "messages[0]"
+
+
+@pytest.mark.parametrize("n_shown", range(1, 5))
+def test_error_names_the_missing_one_of_equal_messages(n_shown: int):
+    """The template prints only some of the messages, which have equal texts."""
+    template = ChatTemplate(f"{{% for message in messages[:{n_shown}] %}}[{{{{ message.content }}}}]{{% endfor %}}")
+    messages = [user("same"), assistant("same"), user("same"), assistant("same"), user("same")]
+    with pytest.raises(TemplateError, match="leaves out") as caught:
+        template.render(messages)
+    assert caught.value.param == f"messages[{n_shown}]"
 
 
 @pytest.mark.parametrize("expression", ["content.replace('/no_think', '')", 'content | replace("/no_think", "")'])

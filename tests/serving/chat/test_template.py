@@ -1,6 +1,7 @@
 """A chat template in the sandbox: Jinja, errors, BOS, the assistant prefill, messages in its format, and user text."""
 
 import faulthandler
+import json
 import re
 import time
 
@@ -12,7 +13,7 @@ from localchat.serving.chat.prompt.capabilities import Capabilities
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError, compile_template, new_deadline, render_template
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
-from localchat.serving.chat.prompt.template_messages import adapt_messages
+from localchat.serving.chat.prompt.template_messages import adapt_messages, whole_tool
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}
@@ -288,6 +289,14 @@ def test_tools_have_the_fields_that_templates_require_in_their_own_order():
         '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}',
         '{"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
     ]
+
+
+def test_templates_for_the_older_functions_get_these_as_text():
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    source = "{{ functions }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    text = json.dumps([whole_tool(tool) for tool in tools], indent=2)
+    assert render(source, tools=tools) == text + render(source)
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", render("{{ datetime }}" + source))
 
 
 OPENED = "{% for m in messages %}"

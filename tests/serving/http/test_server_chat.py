@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.model import Model
+from localchat.serving.core.server_options import Options
 from localchat.serving.http import exchange as exchanges
-from localchat.serving.loading.options import Options
 from tests.support import serving as support
 from tests.support.endpoint_requests import MODEL_REQUESTS, STREAMED
 from tests.support.exchanges import exchange

@@ -18,9 +18,11 @@ def text_json(text: str) -> str:
 
 
 def value_json(raw: str, types: frozenset[str]) -> str:
-    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string. An empty text is an
-    empty object or list if no other type is allowed. Python literals such as True and None are accepted, too. But a
-    number that JSON writes in another way, such as 0x10, stays text if text is allowed."""
+    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
+
+    An empty text is an empty object or list if no other type is allowed. Python literals such as True and None are
+    accepted, too. But a number that JSON writes in another way, such as 0x10, stays text if text is allowed.
+    """
     text, is_json = raw.strip(), True
     if not text and types in ({"object"}, {"array"}):
         return "{}" if types == {"object"} else "[]"

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.params import SamplingParams
 from ..reasoning import ReasoningTracker
-from ..values import EngineError, GenerationRequest
+from ..values import EngineError, SequenceRequest
 from .library import L, pointer_to
 from .vocabulary import Vocabulary
 
@@ -95,9 +95,11 @@ def _selecting_step(s: SamplingParams, seed: int) -> Step:
 class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
-    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
-        """The prompt of the request has token ids alone. Raises what `Masks.matcher` raises, and EngineError if
-        llama.cpp refuses a sampling step."""
+    def __init__(self, request: SequenceRequest, vocabulary: Vocabulary, n_ctx: int):
+        """The prompt of the request has token ids alone.
+
+        Raises what `Masks.matcher` raises, and EngineError if llama.cpp refuses a sampling step.
+        """
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _with_limited_windows(request.sampling, n_ctx)
@@ -129,8 +131,10 @@ class Sampler:
             self._build_chain(steps, cast("Sequence[int]", request.prompt))
 
     def sample(self, context: Any, row: int, logits: Any) -> int:
-        """Sample the next token from the logits of a row, which may be overwritten if the request has no log
-        probabilities."""
+        """Sample the next token from the logits of a row.
+
+        The logits may be overwritten if the request has no log probabilities.
+        """
         token = self.sample_forced()
         if token is None:
             token = self._sample(context, row, logits)
@@ -206,8 +210,10 @@ class Sampler:
         return int(array.data[array.selected].id)
 
     def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs. With
-        greedy sampling and for a forced token there is one candidate, whose probability is 1."""
+        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs.
+
+        With greedy sampling and for a forced token there is one candidate, whose probability is 1.
+        """
         if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
         candidates = self._sampled_from

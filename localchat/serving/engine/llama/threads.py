@@ -18,12 +18,11 @@ _FIRST_WAIT_S, _LAST_WAIT_S = 0.25, 8.0
 
 
 def default_threads() -> int:
-    """The number of threads of a step, for every model: that of the physical cores which this process may use, without
-    the efficient ones of a hybrid processor.
+    """The number of threads of a step, for every model: one for each fast physical core that this process may use.
 
-    The threads wait for each other after each operation, so two on one core, or one on a slower core, delay all. This
-    is llama-server's number, too. Where the system does not describe the cores, it is half of the processors if there
-    are more than 4, which may be hyperthreads.
+    The efficient cores of a hybrid processor are not counted. The threads wait for each other after each operation, so
+    two on one core, or one on a slower core, delay all. This is llama-server's number, too. Where the system does not
+    describe the cores, it is half of the processors if there are more than 4, which may be hyperthreads.
     """
     try:
         processors = os.sched_getaffinity(0)
