@@ -1,6 +1,6 @@
-"""`python use_langchain.py chat|responses QUESTION`: an agent of LangChain with a tool, which continues a conversation.
+"""`python use_langchain.py chat|responses QUESTION`: an agent of LangChain with a tool.
 
-The conversation is a file of the working folder.
+It continues the conversation of the last run, which is a file of the working folder.
 """
 
 import json
@@ -15,9 +15,9 @@ from langchain_openai import ChatOpenAI
 CONVERSATION = Path("conversation.json")
 
 
-def read_notes() -> str:
-    """Read the notes."""
-    return Path("notes.txt").read_text(encoding="utf-8")
+def read_notes(name: str) -> str:
+    """Read a file of notes."""
+    return Path(name).read_text(encoding="utf-8")
 
 
 interface, question = sys.argv[1:]

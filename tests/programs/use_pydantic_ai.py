@@ -1,6 +1,6 @@
-"""`python use_pydantic_ai.py openai-chat|openai QUESTION`: an agent of Pydantic AI with a tool, which continues a conversation.
+"""`python use_pydantic_ai.py openai-chat|openai QUESTION`: an agent of Pydantic AI with a tool.
 
-The conversation is a file of the working folder.
+It continues the conversation of the last run, which is a file of the working folder.
 """
 
 import sys
@@ -15,9 +15,9 @@ agent = Agent(f"{provider}:local", instructions="Answer in one sentence.")
 
 
 @agent.tool_plain
-def read_notes() -> str:
-    """Read the notes."""
-    return Path("notes.txt").read_text(encoding="utf-8")
+def read_notes(name: str) -> str:
+    """Read a file of notes."""
+    return Path(name).read_text(encoding="utf-8")
 
 
 messages = ModelMessagesTypeAdapter.validate_json(CONVERSATION.read_bytes()) if CONVERSATION.exists() else None
