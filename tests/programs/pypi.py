@@ -18,7 +18,7 @@ AIDER = PyPIProgram(
     package="aider-chat",
     version="0.86.2",
     script="aider.sh",
-    # Without requests to other addresses.
+    # Otherwise it sends more requests to other addresses.
     variables={
         "AIDER_ANALYTICS": "false",
         "AIDER_CHECK_UPDATE": "false",
