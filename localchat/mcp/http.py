@@ -193,7 +193,10 @@ class HTTPTransport:
             log.info("%s: the server ended the session; a new one begins", self._name)
             begin = Outgoing(self._initialize, {})
             await self._exchange(driver, begin, {})
-            self.revision = begin.outcome.get("protocolVersion", self.revision)
+            begin.settle(self._error("the response to initialize has no result"))
+            result = begin.outcome
+            if not isinstance(result, dict) or result.get("protocolVersion") != self.revision:
+                raise ProtocolError("the new session has another revision of the protocol")
             await self._exchange(driver, Outgoing(_INITIALIZED, {}), self._state_headers())
         self._session.tools_changed = True
         if self._listener is not None:

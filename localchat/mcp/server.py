@@ -42,6 +42,7 @@ DEFAULT_TIMEOUT = Timeout(connect=10, first=120, idle=None, stall=120, total=180
 _CLIENT_INFO = {"name": "localchat", "version": __version__}
 
 _MAX_PAGES = 1000
+_MAX_TTL_MS = 1e9  # An integer can be too large to become seconds.
 _MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one call.
 
 # Programs that run other programs: the name of a server has also the name of the other one.
@@ -241,11 +242,10 @@ class BaseMCPServer:
         requests = result.get("inputRequests")
         responses = {}
         for key, request in requests.items() if isinstance(requests, dict) else ():
-            method, params = (
-                (request.get("method"), request.get("params")) if isinstance(request, dict) else (None, None)
-            )
+            fields = request if isinstance(request, dict) else {}
+            method, params = str(fields.get("method")), fields.get("params")
             if method not in self._features.functions:
-                raise self._error(f"it requests {escaped(str(method))}, for which on_request has no function")
+                raise self._error(f"it requests {escaped(method)}, for which on_request has no function")
             answer = functools.partial(self._features.answer, method, params if isinstance(params, dict) else {})
             responses[key] = await waiter.run(answer)
         state = {"requestState": result["requestState"]} if "requestState" in result else {}
@@ -269,7 +269,7 @@ class BaseMCPServer:
             if not isinstance(tools, list):
                 raise self._error("the result of tools/list has no list of tools")
             definitions.update((tool["name"], tool) for tool in tools if self._is_usable(tool))
-            ttl_s = min(ttl_s, ttl_ms / 1000 if isinstance(ttl_ms, (int, float)) else 0)
+            ttl_s = min(ttl_s, min(ttl_ms, _MAX_TTL_MS) / 1000 if isinstance(ttl_ms, (int, float)) else 0)
             cursor = page.get("nextCursor") or None
             if cursor is None:
                 break

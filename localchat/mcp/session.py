@@ -25,7 +25,9 @@ from .messages import INTERNAL_ERROR, METHOD_NOT_FOUND, Json, MCPError, error_of
 
 log = logging.getLogger("localchat.mcp")
 
-_LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
+# The levels of messages that servers want to be logged. Others are logged as information.
+_LOG_LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
+_LOG_LEVELS.update(dict.fromkeys(("error", "critical", "alert", "emergency"), logging.ERROR))
 
 # On Windows, Ctrl-C does not interrupt a wait, so it is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else None
@@ -117,7 +119,7 @@ class Session:
         self._ids = itertools.count(1)
         # The requests without a response by their ids, and the error that ended the session. The lock guards both: a
         # request is either ended by `end` or refused by `send`.
-        self._pending: dict[int, Outgoing] = {}
+        self._pending: dict[Any, Outgoing] = {}
         self._end: LocalChatError | None = None
         self._lock = threading.Lock()
 
@@ -210,19 +212,21 @@ class Session:
         """Take a text of the server, in response to `outgoing` if the transport knows that. Raises NotAMessage."""
         for message in parse_messages(text):
             self.has_begun = True
-            if "method" not in message:
+            if not isinstance(message.get("method"), str):
                 self._take_response(message, outgoing)
-            elif "id" in message:
+            elif type(message.get("id")) in (int, str):
                 start_thread(lambda message=message: self._answer(message))  # type: ignore[misc]
-            else:
+            elif "id" not in message:
                 params = message.get("params")
                 self._take_notification(message["method"], params if isinstance(params, dict) else {})
 
     def _take_response(self, message: Json, outgoing: Outgoing | None) -> None:
         response_id = message.get("id")
         is_unreadable = response_id is None and "error" in message  # The server could not read the id of the request.
-        if outgoing is None or not (is_unreadable or response_id == outgoing.message.get("id")):
-            outgoing = self._pending.get(response_id) if type(response_id) is int else None  # True would be equal to 1.
+        if type(response_id) is not int and not is_unreadable:  # True would be equal to 1.
+            outgoing = None
+        elif outgoing is None or not (is_unreadable or response_id == outgoing.message.get("id")):
+            outgoing = self._pending.get(response_id)
         if outgoing is None:  # It may have been cancelled meanwhile.
             log.debug("%s: a response to no request: %s", self.name, self.shown(str(message.get("error") or "")))
         elif isinstance(message.get("error"), dict):
@@ -241,7 +245,7 @@ class Session:
                 total = total if isinstance(total, (int, float)) else None
                 outgoing.report(Progress(progress, total, message if isinstance(message, str) else ""))
         elif method == "notifications/message":
-            level = _LOG_LEVELS.get(str(params.get("level")), logging.ERROR)
+            level = _LOG_LEVELS.get(str(params.get("level")), logging.INFO)
             log.log(level, "%s: %s", self.name, self.shown(str(params.get("data"))))
         elif method == "notifications/tools/list_changed":
             self.tools_changed = True

@@ -28,7 +28,10 @@ ANY = Rule("", NAME)
 ASKS_NAME, ASKS_NOTES, ASKS_AGAIN = "What is your name?", "What do the notes say?", "Please say that again."
 
 
-@pytest.fixture(params=PROGRAMS, ids=[program.name for program in PROGRAMS])
+CHOSEN = [program for program in PROGRAMS if program.name in os.environ["LOCALCHAT_PROGRAMS"].split()]
+
+
+@pytest.fixture(params=CHOSEN, ids=[program.name for program in CHOSEN])
 def program(request: pytest.FixtureRequest) -> Program:
     if not request.param.is_installed:
         pytest.skip(f"{request.param.name} is not installed")

@@ -10,7 +10,7 @@ from collections import abc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
+from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, field_error, item_path
 from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
 from .protocols import Backend
@@ -156,12 +156,17 @@ class Inputs:
     def biases_of(self, logit_bias: abc.Iterable[Bias]) -> tuple[tuple[int, float], ...]:
         """The biases by token ids. The bias of a text applies to each token of the text. Raises BadRequest."""
         biases: dict[int, float] = {}
+        n_left = MAX_LISTED_TOKENS
         for key, bias in logit_bias:
-            for token in self._backend.tokenize(key) if isinstance(key, str) else [key]:
+            try:
+                tokens = self._backend.tokenize(key, limit=n_left) if isinstance(key, str) else [key]
+            except ContextLengthExceeded as error:
+                n_tokens = MAX_LISTED_TOKENS - n_left + error.n_tokens
+                message = f"has texts of at least {n_tokens} tokens, the limit is {MAX_LISTED_TOKENS}"
+                raise field_error("logit_bias", message) from error
+            n_left -= len(tokens)
+            for token in tokens:
                 biases[token] = biases.get(token, 0.0) + bias
-        if len(biases) > MAX_LISTED_TOKENS:
-            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_LISTED_TOKENS}"
-            raise BadRequest(message, "logit_bias")
         return tuple(biases.items())
 
     def embed(
@@ -182,7 +187,9 @@ class Inputs:
         """
         if query is None:
             # All inputs are checked before the first one is computed.
-            tokenized: abc.Iterable[abc.Sequence[int]] = [self._input(inputs, i, field) for i in range(len(inputs))]
+            tokenized: abc.Iterable[abc.Sequence[int]] = [
+                self._input(inputs, i, field, truncates=truncates) for i in range(len(inputs))
+            ]
         else:
             # Pairs are made when they are computed: together they may be as large as the query times the documents.
             tokenized = self._pairs(query, inputs, field)
@@ -205,12 +212,15 @@ class Inputs:
             n_tokens += sum(map(len, cut))
         return vectors, n_tokens
 
-    def _input(self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str) -> abc.Sequence[int]:
+    def _input(
+        self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str, *, truncates: bool
+    ) -> abc.Sequence[int]:
         """The tokens of one input."""
         text = inputs[i]
         try:
             if isinstance(text, str):
-                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=self._max_input)
+                limit = None if truncates else self._max_input
+                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=limit)
             check_tokens(text, self._backend.facts.n_vocab)
             return text
         except BadRequest as error:

@@ -71,6 +71,7 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Plans the next step; its batch has no chunks if nothing can run."""
         self._admit()
+        self._wait_for_media()
         running = self._in_turn()
         batch = self._cache.plan(running, others_wait=len(self._sets) > 1)
         self._n_turn_left -= 1 + (batch.n_tokens - len(batch.chunks)) // _ROWS_PER_STEP
@@ -95,11 +96,26 @@ class Scheduler:
         newest = self.running[-1]
         if len(self.running) == 1:
             return newest
-        self.running.remove(newest)
-        self._cache.release(newest, keep=True)
-        self.waiting = sorted([*self.waiting, newest], key=lambda sequence: sequence.id)
+        self._preempt(newest)
         self._is_full = True
         return None
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Lets a running sequence wait again. Its tokens stay as an idle prefix."""
+        self.running.remove(sequence)
+        self._cache.release(sequence, keep=True)
+        self.waiting = sorted([*self.waiting, sequence], key=lambda sequence: sequence.id)
+
+    def _wait_for_media(self) -> None:
+        """Preempts the sequences that have lost the cells of an image or a sound that is not encoded any more.
+
+        They lose them if cells cannot be copied or truncated.
+        """
+        for sequence in [sequence for sequence in self.running if sequence.spans]:
+            missing = sequence.missing_media(sequence.n_computed)
+            if missing:
+                self._preempt(sequence)
+                self._encode(missing)
 
     def _admit(self) -> None:
         """Starts waiting sequences in order while they fit.

@@ -36,7 +36,7 @@ from ..model import Model
 class PlainText:
     """The parser of outputs that have no structure."""
 
-    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = is_raw = False
+    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = holds_text = is_raw = False
 
     def feed(self, text: str) -> list[ParserEvent]:
         return [ContentDelta(text)] if text else []
@@ -123,7 +123,8 @@ class Output:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
         parser, parsed = self._parser, list[ParserEvent]()
-        if not (parser.reasoning_is_open or parser.reasoning_may_open):
+        # All tokens at once, where none of them can end a reasoning or a stop text.
+        if not (parser.reasoning_is_open or parser.reasoning_may_open or (self._stop_ends and parser.holds_text)):
             state = self._decoder.getstate()
             text = self._decoder.decode(b"".join(pieces))
             if not any(end in text for end in self._stop_ends):
