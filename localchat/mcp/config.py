@@ -7,10 +7,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ..agent.tools import Tool
-from .server import free_name
+from .server import BaseMCPServer, MCPServer, free_name
+
+AnyServer = TypeVar("AnyServer", bound=BaseMCPServer)
 
 _FORM = '{"mcpServers": {"NAME": {"command": "...", "args": [...], "env": {...}} or {"url": "...", "headers": {...}}}}'
 
@@ -20,11 +22,16 @@ _EXPECTED = {str: "text", list: "a list of texts", dict: "an object of texts"}
 _URL_FIELDS: dict[str, Any] = {"url": str, "headers": dict}
 
 
-def read_servers(path: str | os.PathLike[str]) -> dict[str, tuple[list[str], dict[str, Any]]]:
-    """The servers of a file by their names, each as the arguments and the options of an MCPServer.
+@overload
+def read_servers(path: str | os.PathLike[str]) -> dict[str, MCPServer]: ...
 
-        for words, options in read_servers("mcp.json").values():
-            server = MCPServer(*words, **options)
+
+@overload
+def read_servers(path: str | os.PathLike[str], server_class: type[AnyServer]) -> dict[str, AnyServer]: ...
+
+
+def read_servers(path: str | os.PathLike[str], server_class: Any = MCPServer) -> dict[str, Any]:
+    """The servers that a file names, by their names. They are not started; AsyncMCPServer is the other class of them.
 
     Entries that are `"disabled": true` are left out. Raises ValueError for a file of another form.
     """
@@ -37,12 +44,13 @@ def read_servers(path: str | os.PathLike[str]) -> dict[str, tuple[list[str], dic
     if not isinstance(servers, dict) or not all(isinstance(entry, dict) for entry in servers.values()):
         raise ValueError(f"{os.fspath(path)} has no servers: its form is {_FORM}")
     try:
-        return {name: _server(name, entry) for name, entry in servers.items() if entry.get("disabled") is not True}
+        entries = {name: entry for name, entry in servers.items() if entry.get("disabled") is not True}
+        return {name: _server(name, entry, server_class) for name, entry in entries.items()}
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
 
-def _server(name: str, entry: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+def _server(name: str, entry: Mapping[str, Any], server_class: type[AnyServer]) -> AnyServer:
     if ("command" in entry) == ("url" in entry):
         raise ValueError(f"the server {name} needs either a command or a url")
     if entry.get("type") == "sse":
@@ -57,7 +65,7 @@ def _server(name: str, entry: Mapping[str, Any]) -> tuple[list[str], dict[str, A
             expected = _EXPECTED[known[field]]
             raise ValueError(f"{field} of the server {name} is {expected}")
     words = [fields.pop("command", None) or fields.pop("url", None), *fields.pop("args", [])]
-    return words, {"name": name, **fields}
+    return server_class(*words, name=name, **fields)
 
 
 def merge_tools(tools: Mapping[str, Iterable[Tool]]) -> list[Tool]:

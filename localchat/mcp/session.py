@@ -1,7 +1,7 @@
 """The messages of one connection without I/O: requests that wait for their responses, and what the server sends.
 
-A transport has `start(session)`, `send(outgoing)` and `close()`. Its threads give the texts of the server to
-`Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
+A transport has `start(session)`, `send(outgoing)`, `listen()` and `close()`. Its threads give the texts of the server
+to `Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
 `Waiter` or an `AsyncWaiter`, which the threads of the transport wake.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -25,10 +26,12 @@ from .messages import INTERNAL_ERROR, METHOD_NOT_FOUND, Json, MCPError, error_of
 
 log = logging.getLogger("localchat.mcp")
 
-_LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
+# The levels of messages that servers want to be logged. Others are logged as information.
+_LOG_LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
+_LOG_LEVELS.update(dict.fromkeys(("error", "critical", "alert", "emergency"), logging.ERROR))
 
 # On Windows, Ctrl-C does not interrupt a wait, so it is divided into short ones.
-_STEP_S = 0.2 if os.name == "nt" else None
+_STEP_S = 0.2 if os.name == "nt" else 3600.0
 
 
 class Progress(NamedTuple):
@@ -51,12 +54,9 @@ class Waiter:
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until `wake` is called, at most for these seconds."""
-        end = None if seconds is None else time.monotonic() + seconds
-        left = seconds
-        while not self._event.wait(left if _STEP_S is None else min(_STEP_S, _STEP_S if left is None else left)):
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                break
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._event.wait(min(_STEP_S, max(end - time.monotonic(), 0))) and time.monotonic() < end:
+            pass
         self._event.clear()
 
     async def run(self, function: Callable[[], Any]) -> Any:
@@ -117,7 +117,7 @@ class Session:
         self._ids = itertools.count(1)
         # The requests without a response by their ids, and the error that ended the session. The lock guards both: a
         # request is either ended by `end` or refused by `send`.
-        self._pending: dict[int, Outgoing] = {}
+        self._pending: dict[Any, Outgoing] = {}
         self._end: LocalChatError | None = None
         self._lock = threading.Lock()
 
@@ -210,19 +210,21 @@ class Session:
         """Take a text of the server, in response to `outgoing` if the transport knows that. Raises NotAMessage."""
         for message in parse_messages(text):
             self.has_begun = True
-            if "method" not in message:
+            if not isinstance(message.get("method"), str):
                 self._take_response(message, outgoing)
-            elif "id" in message:
-                start_thread(lambda message=message: self._answer(message))  # type: ignore[misc]
-            else:
+            elif type(message.get("id")) in (int, str):
+                self._take_request(message)
+            elif "id" not in message:
                 params = message.get("params")
                 self._take_notification(message["method"], params if isinstance(params, dict) else {})
 
     def _take_response(self, message: Json, outgoing: Outgoing | None) -> None:
         response_id = message.get("id")
         is_unreadable = response_id is None and "error" in message  # The server could not read the id of the request.
-        if outgoing is None or not (is_unreadable or response_id == outgoing.message.get("id")):
-            outgoing = self._pending.get(response_id) if type(response_id) is int else None  # True would be equal to 1.
+        if type(response_id) is not int and not is_unreadable:  # True would be equal to 1.
+            outgoing = None
+        elif outgoing is None or not (is_unreadable or response_id == outgoing.message.get("id")):
+            outgoing = self._pending.get(response_id)
         if outgoing is None:  # It may have been cancelled meanwhile.
             log.debug("%s: a response to no request: %s", self.name, self.shown(str(message.get("error") or "")))
         elif isinstance(message.get("error"), dict):
@@ -241,27 +243,34 @@ class Session:
                 total = total if isinstance(total, (int, float)) else None
                 outgoing.report(Progress(progress, total, message if isinstance(message, str) else ""))
         elif method == "notifications/message":
-            level = _LOG_LEVELS.get(str(params.get("level")), logging.ERROR)
+            level = _LOG_LEVELS.get(str(params.get("level")), logging.INFO)
             log.log(level, "%s: %s", self.name, self.shown(str(params.get("data"))))
         elif method == "notifications/tools/list_changed":
             self.tools_changed = True
 
-    def _answer(self, request: Json) -> None:
-        """Answer a request of the server, on a thread of its own."""
+    def _take_request(self, request: Json) -> None:
+        """Answer a request of the server; a function of the program runs on a thread of its own."""
+        method = request["method"]
+        if method in self._features.functions:
+            start_thread(lambda: self._respond(request, self._answer(request)))
+        elif method == "ping":
+            self._respond(request, {"result": {}})
+        else:
+            error = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
+            self._respond(request, {"error": error})
+
+    def _answer(self, request: Json) -> Json:
+        """The result or the error of a function of the program."""
         method, params = request["method"], request.get("params")
-        response: Json = {"jsonrpc": "2.0", "id": request["id"]}
         try:
-            if method == "ping":
-                response["result"] = {}
-            elif method in self._features.functions:
-                response["result"] = self._features.answer(method, params if isinstance(params, dict) else {})
-            else:
-                response["error"] = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
+            return {"result": self._features.answer(method, params if isinstance(params, dict) else {})}
         except Exception:
             log.warning("%s: the function for %s failed", self.name, method, exc_info=True)
-            response["error"] = {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}
+            return {"error": {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}}
+
+    def _respond(self, request: Json, outcome: Json) -> None:
         if self._end is None:
-            self._transport.send(Outgoing(response, {}))
+            self._transport.send(Outgoing({"jsonrpc": "2.0", "id": request["id"], **outcome}, {}))
 
     def fail(self, error: LocalChatError) -> None:
         """Let all requests that wait for a response fail with this error."""

@@ -41,8 +41,8 @@ class Toolset:
     def __init__(self, arguments: Namespace) -> None:
         """Raise ValueError or OSError for a wrong command line or file."""
         self._servers = [MCPServer(*_words(text)) for text in arguments.mcp]
-        for words, options in read_servers(arguments.mcp_config).values() if arguments.mcp_config else ():
-            self._servers.append(MCPServer(*words, **options))
+        if arguments.mcp_config:
+            self._servers += read_servers(arguments.mcp_config).values()
         self._runs_all = arguments.yes
         self._always_run: set[str] = set()  # The names of the tools whose calls need no approval.
         self._stack = contextlib.ExitStack()

@@ -10,7 +10,7 @@ import pytest
 from localchat import TimedOut, Timeout
 from localchat.mcp import MCPError, MCPServer, Progress
 from tests.mcp.test_stdio import REVISIONS, SHORT, server_class
-from tests.support.mcp_http import EVENTS, NOT_ALLOWED, MCPHTTPServer, event, json_response
+from tests.support.mcp_http import CLOSE, EVENTS, NOT_ALLOWED, MCPHTTPServer, event, json_response
 from tests.support.mcp_server import MODERN, TOOLS
 from tests.support.raw_responses import chunks, until_close, with_length
 from tests.support.raw_server import KEY, Peer, Request
@@ -234,13 +234,14 @@ def test_call_of_a_modern_server_is_cancelled_by_closing_its_stream():
             peer.send(EVENTS + b"\r\n")
             assert peer.is_disconnected()
             left.set()
-            return b"Connection: close"
+            return CLOSE
         return None
 
     with MCPHTTPServer(MODERN, respond=respond) as http, MCPServer(http.url) as server:
         with pytest.raises(TimedOut):
             server.call("wait", timeout=SHORT)
         assert left.wait(10)
+        server.ping()
         assert http.sent("notifications/cancelled") == []
 
 

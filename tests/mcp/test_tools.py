@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localchat import Client, Tool
-from localchat.mcp import MCPServer, merge_tools, read_servers
+from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, merge_tools, read_servers
 from localchat.mcp.headers import argument_headers, check_marks
 from localchat.testing import FakeServer
 from tests.support.mcp_server import PIXEL, command
@@ -98,14 +98,11 @@ def test_odd_results_are_read(result: Any, text: str):
     ],
 )
 def test_invalid_results_are_errors(result: Any, reason: str):
-    from localchat.mcp import MCPError
-
     with MCPServer(*command(), name="test") as server, pytest.raises(MCPError, match=reason):
         server.call("return", {"result": result})
 
 
 def test_structured_content_is_checked():
-    from localchat.mcp import MCPError
     from tests.support import mcp_server
 
     code = (
@@ -176,13 +173,13 @@ def test_servers_of_a_file(tmp_path: Path):
     path = tmp_path / "mcp.json"
     path.write_text("\ufeff" + json.dumps({"mcpServers": servers}), encoding="utf-8")
     read = read_servers(path)
-    assert read == {
-        "files": ([*words], {"name": "files", "env": {"A": "b"}}),
-        "web": (["https://host/mcp"], {"name": "web", "headers": {"Authorization": "Bearer x"}}),
-    }
-    (arguments, options), _ = read.values()
-    with MCPServer(*arguments, **options) as server:
-        assert server.name == "files"
+    assert list(read) == ["files", "web"]
+    assert [server.name for server in read.values()] == ["files", "web"]
+    with read["files"] as server:
+        assert json.loads(server.call("environment").text)["A"] == "b"
+    assert "Bearer" not in f"{read!r}"
+    (in_loop, _) = read_servers(path, AsyncMCPServer).values()
+    assert isinstance(in_loop, AsyncMCPServer)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from tests.support.interpreters import interpreter
 CONFIGURATION = ROOT / "examples" / "configuration"
 # The folder of the installed programs, one folder each. They are not in the environment of the project.
 INSTALLED = ROOT / ".programs"
+# uv installs the packages from PyPI in seconds, and their dependencies in the versions of a date.
+UV, UV_VERSION, DATE = INSTALLED / "uv" / "bin" / "uv", "0.13.8", "2026-11-28"
 # The time limits of an installation, of a run, and of the end of the processes that a run leaves.
 INSTALL_S, RUN_S, END_S = 600, 300, 10
 # The variables that a run takes from this process. All others, such as keys and proxies, stay away.
@@ -108,13 +110,21 @@ class PyPIProgram(Program):
     """A program or a library for Python, in an environment of its own. A library is used by a program of the tests."""
 
     python: Sequence[str] = ("3.12", "3.11")  # The versions of Python for which it is made, the best first.
+    excluded: Sequence[str] = ()  # Dependencies that the tests do not need and that are not installed.
 
     def install_commands(self) -> Iterator[list[str]]:
         python = next(filter(None, map(interpreter, self.python)), None)
         if python is None:
             raise InstallError(f"there is no Python {' or '.join(self.python)}")
-        yield [python, "-m", "venv", str(self.folder)]
-        yield [str(self.commands / "python"), "-m", "pip", "install", "--quiet", f"{self.package}=={self.version}"]
+        if not UV.exists():
+            environment = UV.parents[1]
+            yield [python, "-m", "venv", str(environment)]
+            yield [str(environment / "bin" / "pip"), "install", "--quiet", f"uv=={UV_VERSION}"]
+        excluded = self.folder / "excluded.txt"
+        excluded.write_text("\n".join(self.excluded), encoding="utf-8")
+        yield [str(UV), "venv", "--quiet", "--allow-existing", "--python", python, str(self.folder)]
+        options = ["--quiet", "--python", str(self.folder), "--exclude-newer", DATE, "--excludes", str(excluded)]
+        yield [str(UV), "pip", "install", *options, f"{self.package}=={self.version}"]
 
     @property
     def commands(self) -> Path:
@@ -163,7 +173,8 @@ class Workspace:
     def _run(self, parts: Sequence[str], question: str) -> Run:
         command = [question if part == "QUESTION" else self.filled(part) for part in parts]
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-        variables |= {"HOME": str(self.home), "TERM": "dumb", **self.program.variables}
+        # Programs break the lines of their output by COLUMNS.
+        variables |= {"HOME": str(self.home), "TERM": "dumb", "COLUMNS": "1000", **self.program.variables}
         variables["PATH"] = os.pathsep.join([str(self.program.commands), variables["PATH"]])
         shell = ["sh", "-euc", '. "$0" && exec "$@"', str(self._script)]
         try:

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 # Responds to a request in place of the server, which does if the result is None.
 Respond = Callable[[Request, Peer], Optional[bytes]]
 
+CLOSE = b"Connection: close"  # In place of a response: the server closes the connection.
 ACCEPTED = with_length(b"", "202 Accepted")
 NOT_ALLOWED = with_length(b"", "405 Method Not Allowed")
 NOT_FOUND = with_length(b"no such session", "404 Not Found")
@@ -99,6 +100,8 @@ class MCPHTTPServer:
             response = self._respond(request, peer)
             if response is None:
                 response = self._response(request, peer)
+            if response == CLOSE:
+                return
             peer.send(response)
             if b"Connection: close" in response:
                 return
@@ -149,7 +152,7 @@ class MCPHTTPServer:
         while True:
             sent = self._next(stream)
             if sent is None:
-                return b"Connection: close"
+                return CLOSE
             number += 1
             is_last = "method" not in sent
             if self.has_events:

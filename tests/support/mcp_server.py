@@ -57,6 +57,7 @@ TOOLS: dict[str, Json] = {
     "environment": {"inputSchema": _object()},
     "grow": {"description": "Add a tool.", "inputSchema": _object(name=_TEXT)},
     "cancelled": {"description": "The ids of the calls that were cancelled.", "inputSchema": _object()},
+    "write": {"description": "Write these bytes to stdout, then return or exit.", "inputSchema": _object()},
     "misbehave": {"inputSchema": _object(("how",), how=_TEXT)},
 }
 
@@ -174,6 +175,12 @@ class ToolServer:
             return text("grown")
         if name == "cancelled":
             return text(json.dumps(self.cancelled))
+        if name == "write":
+            for piece in arguments["pieces"]:
+                os.write(1, base64.b64decode(piece).replace(b"@ID@", str(call_id).encode()))
+            if arguments["exits"]:
+                os._exit(0)
+            return text("written")
         return misbehave(arguments["how"])
 
     def _requested(self, call_id: Any, params: Json, method: str) -> Json | None:
@@ -212,6 +219,10 @@ def misbehave(how: str) -> Json | None:
     if how == "long":
         for _ in range(1600):
             os.write(1, b"x" * 65536)
+    if how == "children":  # They ignore the end of the program, and have its arguments.
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+        subprocess.Popen([sys.executable, "-c", code, *sys.argv[1:]], stdin=subprocess.DEVNULL)
+        return text("started")
     if how == "stubborn":  # The program and its child end at SIGKILL alone.
         code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
         child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)

@@ -283,7 +283,7 @@ class Engine:
             self._sample_and_deliver(batch)
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
-        """Decodes each sequence of a failed batch alone, and ends those that fail again, or that failed alone."""
+        """Decodes each sequence of a failed batch alone, and ends those that fail again."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
             if chunk.sequence.slot is None:  # Another sequence of its request has failed, so it has ended.
@@ -347,14 +347,14 @@ class Engine:
     def _fail(self, sequence: Sequence, error: Exception, *, keep: bool = True) -> None:
         """Ends a sequence and the others of its request with an error.
 
-        With `keep` the tokens of the sequence stay cached for other requests.
+        With `keep` their tokens stay cached for other requests. Without, the failed batch may have damaged their cells.
         """
         generation = self._open.get(sequence.id)
         if generation is None:
             return
         self._remove(generation, sequence, keep=keep)
         for index in list(generation.open):
-            self._remove(generation, generation.sequences[index], keep=True)
+            self._remove(generation, generation.sequences[index], keep=keep)
         generation.end(error)
 
     def _add(self, generation: Generation, started: abc.Callable[[], None]) -> None:

@@ -187,7 +187,9 @@ class Inputs:
         """
         if query is None:
             # All inputs are checked before the first one is computed.
-            tokenized: abc.Iterable[abc.Sequence[int]] = [self._input(inputs, i, field) for i in range(len(inputs))]
+            tokenized: abc.Iterable[abc.Sequence[int]] = [
+                self._input(inputs, i, field, truncates=truncates) for i in range(len(inputs))
+            ]
         else:
             # Pairs are made when they are computed: together they may be as large as the query times the documents.
             tokenized = self._pairs(query, inputs, field)
@@ -210,12 +212,15 @@ class Inputs:
             n_tokens += sum(map(len, cut))
         return vectors, n_tokens
 
-    def _input(self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str) -> abc.Sequence[int]:
+    def _input(
+        self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str, *, truncates: bool
+    ) -> abc.Sequence[int]:
         """The tokens of one input."""
         text = inputs[i]
         try:
             if isinstance(text, str):
-                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=self._max_input)
+                limit = None if truncates else self._max_input
+                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=limit)
             check_tokens(text, self._backend.facts.n_vocab)
             return text
         except BadRequest as error:

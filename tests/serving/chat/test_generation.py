@@ -156,6 +156,15 @@ def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
     assert (output.finish_reason, output.usage().n_completion) == ("stop", 2)
 
 
+def test_tokens_after_a_stop_text_that_was_held_back_are_neither_shown_nor_counted():
+    """The text might have been the beginning of a call, which the third token rules out."""
+    parser = DIALECTS["hermes"].parser(DIALECTS["hermes"], tools=TOOLS)
+    output = output_of([b"a", b"<too", b"x", b"y"], parser, stop=("<too",))
+    events = [*events_of(output, 0), *events_of(output, 1), *events_of(output, 2, 3)]
+    assert text_of(events, ContentDelta) == "a"
+    assert (output.finish_reason, output.usage().n_completion) == ("stop", 3)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_random_texts_match_a_search_in_the_whole_text(seed: int):
     random_ = random.Random(seed)

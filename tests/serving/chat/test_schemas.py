@@ -102,8 +102,11 @@ ENFORCED = {
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
-    # A default restricts nothing.
-    "large default": ({"properties": {"a": {**INTEGER, "default": 2**60}}}, ['{"a": 1}'], ['{"a": ""}']),
+    # A default and examples restrict nothing.
+    "large default": (
+        {"properties": {"a": {**INTEGER, "default": 2**60, "example": 2**60, "examples": [2**60]}}},
+        ['{"a": 1}'], ['{"a": ""}'],
+    ),
     "list of nodes": (
         {**DECLARED, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, ['{"a": {"a": null}}'],
         ['{"a": {}}'],

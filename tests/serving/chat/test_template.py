@@ -8,12 +8,15 @@ import time
 import jinja2
 import pytest
 
+from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompt import jinja
 from localchat.serving.chat.prompt.capabilities import Capabilities
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError, compile_template, new_deadline, render_template
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
 from localchat.serving.chat.prompt.template_messages import adapt_messages, whole_tool
+from tests.support.engines import client_of, stepped
+from tests.support.fakes import FakeBackend
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}
@@ -111,10 +114,11 @@ def test_template_of_a_request_ends_at_its_deadline(source, monkeypatch):
     faulthandler.dump_traceback_later(30, exit=True)  # A loop that cannot be interrupted would stop the tests.
     monkeypatch.setattr(jinja, "MAX_RENDER_S", 0.1)
     try:
-        template = compile_template("{% set r = range(99999) %}" + source)
         started_at = time.thread_time()
+        with stepped(FakeBackend()) as engine:
+            template = Model("m", client_of(engine)).template_for("{% set r = range(99999) %}" + source)
         with pytest.raises(TemplateError, match=r"it takes more than 0\.1 s"):
-            render_template(template, {}, new_deadline(), is_trusted=False)
+            template.render([USER])
         assert time.thread_time() - started_at < 5
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -147,6 +147,22 @@ def test_poisoned_sequence_fails_with_its_request_alone():
         assert [type(end) for end in ends] == [EngineError]
 
 
+def test_cells_of_all_sequences_of_a_failed_batch_are_dropped_with_their_request():
+    """The batch may have damaged them."""
+
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return ord("!") if tokens[0] == ord("b") and len(tokens) == n_prompt + 2 else ord("a")
+
+    with stepped(FakeBackend(model, poison=ord("!"))) as engine:
+        ends: list[Exception | None] = []
+        engine.start(engine.prepare([request("bad"), request("good")], lambda output: None, ends.append))
+        step_until_idle(engine)
+        assert [type(end) for end in ends] == [EngineError]
+        again = submit(engine, request("good", max_tokens=2))
+        step_until_idle(engine)
+        assert read(again)[1].usage.n_cached == 0
+
+
 def test_request_that_is_dropped_before_its_start_harms_no_other():
     """The thread that receives messages may drop a request while another thread queues its sequences."""
     with stepped(FakeBackend()) as engine:

@@ -110,6 +110,22 @@ def test_image_of_a_cached_prefix_is_not_encoded_again_when_its_vectors_are_gone
     assert projector.encoded == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("failing", ["truncate", "state", "set_state"])
+@pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
+def test_image_is_encoded_again_whose_cached_cells_cannot_be_used(is_unified: bool, failing: str):
+    """Its vectors are gone, since its cells were cached."""
+    projector = FakeProjector()
+    with seeing(projector, max_bytes=10, is_unified=is_unified) as engine:
+        alone = completion(engine, A, " what?")[0]
+        engine.forget()
+        completion(engine, A, " who was there at the end of a long day?")
+        completion(engine, B, " who?")
+        cells: Any = engine.backend
+        cells.failing.add(failing)
+        assert completion(engine, A, " what?")[0] == alone
+        assert engine.failure is None
+
+
 def test_cache_holds_the_media_that_were_used_last_within_its_limit():
     projector = FakeProjector()
     with seeing(projector, max_bytes=3100) as engine:

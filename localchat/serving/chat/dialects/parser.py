@@ -100,6 +100,11 @@ class OutputParser:
         """Whether reasoning is open or can still begin."""
         return self._reasoning.may_open
 
+    @property
+    def holds_text(self) -> bool:
+        """Whether text is held back that may become a marker."""
+        return self._cursor.done < len(self._cursor.text)
+
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
         self._cursor.feed(text)

@@ -36,7 +36,7 @@ from ..model import Model
 class PlainText:
     """The parser of outputs that have no structure."""
 
-    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = is_raw = False
+    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = holds_text = is_raw = False
 
     def feed(self, text: str) -> list[ParserEvent]:
         return [ContentDelta(text)] if text else []
@@ -114,7 +114,7 @@ class Output:
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
             events.append(SampledTokens(tuple(map(self._token, shown))))
-        events += self._final(parsed)
+        events += self._as_shown(parsed)
         if self._stop_text is not None or end is not None:
             events += self._finish(end or End("stop"))
         return events
@@ -123,7 +123,8 @@ class Output:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
         parser, parsed = self._parser, list[ParserEvent]()
-        if not (parser.reasoning_is_open or parser.reasoning_may_open):
+        # All tokens at once, where none of them can end a reasoning or a stop text.
+        if not (parser.reasoning_is_open or parser.reasoning_may_open or (self._stop_ends and parser.holds_text)):
             state = self._decoder.getstate()
             text = self._decoder.decode(b"".join(pieces))
             if not any(end in text for end in self._stop_ends):
@@ -183,7 +184,7 @@ class Output:
             shown = self._up_to_stop(last_events)
             if self._undecided:
                 shown.append(ContentDelta(self._undecided))
-            events += self._final(shown)
+            events += self._as_shown(shown)
         stop: str | int | None = self._stop_text
         token = self._token(end.last) if end.last is not None and stop is None else None
         if token is not None:
@@ -235,7 +236,7 @@ class Output:
                 shown.append(event)
         return shown
 
-    def _final(self, events: Iterable[ParserEvent]) -> list[Event]:
+    def _as_shown(self, events: Iterable[ParserEvent]) -> list[Event]:
         """The events as they are emitted: in a raw output all text is content, and successive texts are merged."""
         final: list[Event] = []
         for event in events:
