@@ -1,7 +1,7 @@
 """The messages of one connection without I/O: requests that wait for their responses, and what the server sends.
 
-A transport has `start(session)`, `send(outgoing)` and `close()`. Its threads give the texts of the server to
-`Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
+A transport has `start(session)`, `send(outgoing)`, `listen()` and `close()`. Its threads give the texts of the server
+to `Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
 `Waiter` or an `AsyncWaiter`, which the threads of the transport wake.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -21,7 +22,15 @@ from ..transport.secrets import Secrets
 from ..transport.sockets import start_thread
 from ..transport.timeouts import Deadlines, Timeout, TotalDeadline
 from .features import ClientFeatures
-from .messages import INTERNAL_ERROR, METHOD_NOT_FOUND, Json, MCPError, error_of, escaped, parse_messages
+from .messages import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    Json,
+    escaped,
+    failure,
+    parse_messages,
+    reported_failure,
+)
 
 log = logging.getLogger("localchat.mcp")
 
@@ -30,7 +39,7 @@ _LOG_LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
 _LOG_LEVELS.update(dict.fromkeys(("error", "critical", "alert", "emergency"), logging.ERROR))
 
 # On Windows, Ctrl-C does not interrupt a wait, so it is divided into short ones.
-_STEP_S = 0.2 if os.name == "nt" else None
+_STEP_S = 0.2 if os.name == "nt" else 3600.0
 
 
 class Progress(NamedTuple):
@@ -53,12 +62,9 @@ class Waiter:
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until `wake` is called, at most for these seconds."""
-        end = None if seconds is None else time.monotonic() + seconds
-        left = seconds
-        while not self._event.wait(left if _STEP_S is None else min(_STEP_S, _STEP_S if left is None else left)):
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                break
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._event.wait(min(_STEP_S, max(end - time.monotonic(), 0))) and time.monotonic() < end:
+            pass
         self._event.clear()
 
     async def run(self, function: Callable[[], Any]) -> Any:
@@ -158,7 +164,7 @@ class Session:
         finally:
             self._pending.pop(request_id, None)
         if not isinstance(result, dict):
-            raise MCPError(f"MCP server {self.name}: the result of {method} is no object", server=self.name)
+            raise failure(self.name, f"the result of {method} is no object")
         return result
 
     async def notify_and_wait(self, waiter: Any, method: str, timeout: Timeout) -> None:
@@ -215,7 +221,7 @@ class Session:
             if not isinstance(message.get("method"), str):
                 self._take_response(message, outgoing)
             elif type(message.get("id")) in (int, str):
-                start_thread(lambda message=message: self._answer(message))  # type: ignore[misc]
+                self._take_request(message)
             elif "id" not in message:
                 params = message.get("params")
                 self._take_notification(message["method"], params if isinstance(params, dict) else {})
@@ -230,7 +236,7 @@ class Session:
         if outgoing is None:  # It may have been cancelled meanwhile.
             log.debug("%s: a response to no request: %s", self.name, self.shown(str(message.get("error") or "")))
         elif isinstance(message.get("error"), dict):
-            error = error_of(self.name, message["error"])
+            error = reported_failure(self.name, message["error"])
             self._secrets.mask_error(error)
             outgoing.settle(error)
         else:
@@ -250,22 +256,29 @@ class Session:
         elif method == "notifications/tools/list_changed":
             self.tools_changed = True
 
-    def _answer(self, request: Json) -> None:
-        """Answer a request of the server, on a thread of its own."""
+    def _take_request(self, request: Json) -> None:
+        """Answer a request of the server; a function of the program runs on a thread of its own."""
+        method = request["method"]
+        if method in self._features.functions:
+            start_thread(lambda: self._respond(request, self._answer(request)))
+        elif method == "ping":
+            self._respond(request, {"result": {}})
+        else:
+            error = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
+            self._respond(request, {"error": error})
+
+    def _answer(self, request: Json) -> Json:
+        """The result or the error of a function of the program."""
         method, params = request["method"], request.get("params")
-        response: Json = {"jsonrpc": "2.0", "id": request["id"]}
         try:
-            if method == "ping":
-                response["result"] = {}
-            elif method in self._features.functions:
-                response["result"] = self._features.answer(method, params if isinstance(params, dict) else {})
-            else:
-                response["error"] = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
+            return {"result": self._features.answer(method, params if isinstance(params, dict) else {})}
         except Exception:
             log.warning("%s: the function for %s failed", self.name, method, exc_info=True)
-            response["error"] = {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}
+            return {"error": {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}}
+
+    def _respond(self, request: Json, outcome: Json) -> None:
         if self._end is None:
-            self._transport.send(Outgoing(response, {}))
+            self._transport.send(Outgoing({"jsonrpc": "2.0", "id": request["id"], **outcome}, {}))
 
     def fail(self, error: LocalChatError) -> None:
         """Let all requests that wait for a response fail with this error."""

@@ -178,20 +178,28 @@ def test_template_that_prints_texts_in_another_way_is_not_checked(source: str):
     assert template.render([user("U1"), assistant("A1"), user("abc")]) in ("ABC", "3")
 
 
+CONVERSATION = [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
+LOOK_1: dict[str, Any] = {"name": "look_1", "description": "T1"}
 BODIES = {
     "/v1/chat/completions": {
-        "messages": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
+        "messages": CONVERSATION,
+        "tools": [{"type": "function", "function": {**LOOK_1, "parameters": LOOK, "strict": False}}],
     },
     "/v1/messages": {
         "system": "S1",
         "messages": [user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")],
+        "tools": [{**LOOK_1, "input_schema": LOOK}],
         "max_tokens": 1,
     },
     "/v1/responses": {
         "instructions": "S1",
         "input": [user("U1"), assistant("A1"), developer("S2"), user("U2"), user("U3")],
+        "tools": [{"type": "function", **LOOK_1, "parameters": LOOK, "strict": True}],
     },
-    "/api/chat": {"messages": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]},
+    "/api/chat": {
+        "messages": CONVERSATION,
+        "tools": [{"type": "function", "function": {**LOOK_1, "parameters": LOOK}}],
+    },
 }
 
 
@@ -204,7 +212,7 @@ def test_all_interfaces_give_the_same_prompt(name: str):
             assert status == 200, response
             prompts.append(running.last_prompt)
     assert len(set(prompts)) == 1
-    assert all(text in prompts[0] for text in ("S1", "U1", "A1", "S2", "U2", "U3"))
+    assert all(text in prompts[0] for text in ("S1", "U1", "A1", "S2", "U2", "U3", "T1"))
 
 
 def test_work_grows_with_the_conversation_and_not_with_its_square():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
@@ -65,6 +65,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
             parser.feed(request.prefill[0].rstrip())
         return parser
 
+    # Raw output begins with the prefill as it is in the prompt, with the tags of reasoning.
     reasoning, text = ("", rendered.prefill) if request.reasoning_format == "none" else request.prefill
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
     outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]
@@ -106,7 +107,7 @@ def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
         template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
             request.messages[:-1] if continues_message else request.messages,
-            tools=tools,
+            tools=[_shown(tool) for tool in tools],
             add_generation_prompt=request.add_generation_prompt or continues_message,
             variables=request.chat_template_kwargs,
         )
@@ -115,6 +116,11 @@ def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
     if continues_reasoning or reasoning or text:
         prompt = template.prefilled(prompt, reasoning, None if continues_reasoning else text)
     return _RenderedPrompt(prompt, template, without_markers(prompt[n_rendered:]))
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool for the prompt. `strict` is for the server; programs send it through some interfaces and not others."""
+    return {**tool, "function": {name: value for name, value in tool["function"].items() if name != "strict"}}
 
 
 def _parts(rendered: _RenderedPrompt, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
