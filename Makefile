@@ -10,7 +10,10 @@ GET :=
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
-CLIENT_TESTS := live/test_packages_live serving/api/test_ollama serving/api/test_program_requests
+CLIENT_TESTS := live/test_packages_live serving/api/test_ollama serving/api/test_program_requests mcp/test_conformance
+# The conformance suite of MCP needs the node that is a package here, and servers of MCP are tested at these versions.
+MCP_PACKAGES := @modelcontextprotocol/conformance@0.2.0-alpha.12 node@22.23.3 \
+	@modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31
 INSTALL := $(CHECKED) -m tools.install $(VENV)
 
 .PHONY: run gpu test check lint types bench soak client-tests program-tests formats wheelhouse install-tests clean
@@ -42,8 +45,8 @@ bench: $(VENV)/server.stamp  ## measure the server; URL=... measures others too
 soak: $(VENV)/test.stamp  ## run the reliability programs, for some hours; ARGS="--n 1000" for less
 	$(BIN)/python -m tests.soak all $(ARGS)
 
-client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic, litellm and ollama in Python, and in Node where npm installs them
-	-test -d $(VENV)/node_modules || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk
+client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic, litellm and ollama in Python, and in Node where npm installs them; the client with MCP servers
+	-test -d $(VENV)/node_modules/node || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk $(MCP_PACKAGES)
 	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/%.py) $(ARGS)
 
 program-tests: $(VENV)/test.stamp  ## test the server with real programs from npm and PyPI; PROGRAMS="codex aider" for some

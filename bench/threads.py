@@ -71,10 +71,11 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Tokens per second of greedy decoding in one batch, without server, scheduler and detokenization."""
     from localchat.serving.core.params import SamplingParams
-    from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+    from localchat.serving.engine.batch import Batch, BatchChunk
     from localchat.serving.engine.llama import load_backend
+    from localchat.serving.engine.sequence import Sequence
     from localchat.serving.engine.tuning import has_matrix_instructions
-    from localchat.serving.engine.values import GenerationRequest, LoadOptions
+    from localchat.serving.engine.values import LoadOptions, SequenceRequest
 
     n_ctx = 1024
     options = LoadOptions(
@@ -84,7 +85,7 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
         use_extra_bufts=not has_matrix_instructions(),  # They crash on some machines.
     )
     backend = load_backend(path, options)
-    sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
+    sampler = backend.new_sampler(SequenceRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot

@@ -24,12 +24,12 @@ from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.runs.generation import GenerationRun, Output
 from localchat.serving.core.request import ChatRequest
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine_client import EngineClient
-from localchat.serving.engine.values import End, GenerationRequest, Prompts, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
 from localchat.serving.http.clients import Clients
 from localchat.serving.http.exchange import Exchange
 from localchat.serving.http.stream import CHAT, Stream, send_output
-from localchat.serving.loading.options import Options
 from localchat.serving.models.model_file import DEMO_PATH
 
 from .measure import Round, first_model, run_load
@@ -89,8 +89,8 @@ def alone(n_streams: int) -> float:
     to sockets that another process reads."""
     engine = RecordedEngine()
     with (
-        contextlib.ExitStack() as closing,
         contextlib.closing(Clients()) as clients,
+        contextlib.ExitStack() as closing,  # Before the clients, whose end waits for that of the reader.
         socket.create_server(("127.0.0.1", 0), backlog=n_streams) as listener,
     ):
         reader = os.fork()
@@ -105,7 +105,7 @@ def alone(n_streams: int) -> float:
         while engine.n_requests < n_streams:
             time.sleep(0.01)
         ids = range(n_streams)
-        engine.receive([("output", id, Prompts([1], [[]])) for id in ids])
+        engine.receive([("output", id, TokenizedPrompts([1], [[]])) for id in ids])
         spent = 0.0
         for token in range(N_TOKENS):
             message = pickle.dumps([("steps", [(id, 0, time.perf_counter(), [token], None, None, 0, 0) for id in ids])])
@@ -137,7 +137,7 @@ def read_all(address: Any, n_streams: int) -> NoReturn:
 def stream(engine: EngineClient, clients: Clients, sock: socket.socket) -> None:
     """Stream a response of the chat interface."""
     model: Any = SimpleNamespace(name="model", engine=engine)
-    output = Output(GenerationRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
+    output = Output(SequenceRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
     request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True)
     incoming: Any = SimpleNamespace(socket=sock)
     exchange = Exchange("POST", "/v1/chat/completions", "HTTP/1.1", Message(), incoming, Options())

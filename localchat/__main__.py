@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from .transport.timeouts import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+
+    from .terminal.toolset import Toolset
 
 _DESCRIPTION = """Send a prompt to a chat server and print the answer. Piped input and files are put before the text.
 Without text, on a terminal, start a chat; /help lists its commands."""
@@ -48,13 +51,21 @@ def _run(parser: ArgumentParser, arguments: Namespace) -> int:
         )
     except ValueError as error:
         parser.error(str(error))
-    with client:
+    toolset: Toolset | None = None
+    with client, contextlib.ExitStack() as stack:
         if arguments.models:
             with notice_of_waiting(client):
                 names = "\n".join(client.models())
             print(printable(names, sys.stdout))
             return OK
-        session = Session(client, arguments)
+        if arguments.mcp or arguments.mcp_config or arguments.tools:
+            from .terminal.toolset import Toolset
+
+            toolset = stack.enter_context(Toolset(arguments))
+            if arguments.tools:
+                print(toolset.description())
+                return OK
+        session = Session(client, arguments, toolset)
         text = prompt_text(arguments.text, arguments.file)
         if text.strip():
             return session.ask(text)
@@ -104,6 +115,14 @@ def make_parser() -> ArgumentParser:
     question.add_argument(
         "-o", "--option", action="append", default=[], type=_option, metavar="KEY=VALUE", help=option_help
     )
+
+    tools = parser.add_argument_group("tools")
+    mcp_help = "an MCP server whose tools the model may call: a command, or a URL. May be repeated"
+    config_help = 'a file of MCP servers, {"mcpServers": {...}}'
+    tools.add_argument("--mcp", action="append", default=[], metavar="COMMAND", help=mcp_help)
+    tools.add_argument("--mcp-config", metavar="FILE", help=config_help)
+    tools.add_argument("--tools", action="store_true", help="list the tools of the MCP servers and stop")
+    tools.add_argument("--yes", action="store_true", help="run all calls of tools without asking")
 
     output = parser.add_argument_group("output")
     for name, help in (

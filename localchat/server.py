@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 from . import __version__
 from .serving.core.errors import NO_MEMORY
+from .serving.core.server_options import GROUPS, Options
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
 from .serving.loading.load_log import StartLog
 from .serving.loading.loader import Loader
-from .serving.loading.logs import log_to_stderr, report_failure
-from .serving.loading.options import GROUPS, Options
 from .serving.loading.service import Service
+from .serving.loading.stderr_log import log_to_stderr, report_failure
 from .serving.models.adapters import adapter_problem, adapters_in, with_adapters
 from .serving.models.catalog import Catalog
 from .serving.models.memory import gigabytes

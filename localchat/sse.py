@@ -64,7 +64,8 @@ class SSEDecoder:
         # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
         self.was_damaged = False
         self._saw_sentinel = False
-        self._id = ""  # The last id of the stream.
+        self.last_id = ""  # The last id of the stream, also of an event without data.
+        self.reconnection_ms: int | None = None  # The last field `retry` of the stream; None if there is none.
         self._at_start = True  # Whether the next line is the first one, which may begin with a byte order mark.
         self._partial_line = bytearray()  # The beginning of a line whose end was not fed yet.
         self._after_cr = False  # Whether the last chunk ended with CR, so that an LF belongs to it.
@@ -135,13 +136,13 @@ class SSEDecoder:
         elif name == b"event":
             self._event = _text(value)
         elif name == b"id":
-            self._id = self._id if b"\0" in value else _text(value)
+            self.last_id = self.last_id if b"\0" in value else _text(value)
         elif name == b"retry":
             # bytes.isdigit accepts ASCII digits only; int() also accepts signs, blanks and underscores.
             if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
-                self._retry = int(value)
+                self._retry = self.reconnection_ms = int(value)
         elif name in self._fields_as_events:
-            self._ready.append(ServerSentEvent(_text(name), _text(value), self._id))
+            self._ready.append(ServerSentEvent(_text(name), _text(value), self.last_id))
 
     def _take_data(self, value: bytes) -> None:
         is_sentinel = self._sentinel is not None and value.strip() == self._sentinel
@@ -161,7 +162,7 @@ class SSEDecoder:
             if "\ufffd" in data and not self._saw_sentinel:
                 self.was_damaged = self.was_damaged or is_damaged(self._data, data)
             event = self._event or "message"
-            self._ready.append(ServerSentEvent(event, data, self._id, self._retry))
+            self._ready.append(ServerSentEvent(event, data, self.last_id, self._retry))
             self._data.clear()
         self._event = ""
         self._retry = None

@@ -19,11 +19,11 @@ from typing import Any
 
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.channels import ChannelDialect
-from localchat.serving.chat.dialects.parser import merged
+from localchat.serving.chat.dialects.parser import ParserEvent, merged
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from localchat.serving.models.gguf import read_header
 
 OWN = Path(__file__).parents[1] / "tests" / "data" / "templates"
@@ -256,7 +256,7 @@ def _parsed(format: Dialect, prompt: str, output: str) -> Message:
     )
 
 
-def _events(format: Dialect, prompt: str, pieces: Iterable[str]) -> list[Event]:
+def _events(format: Dialect, prompt: str, pieces: Iterable[str]) -> list[ParserEvent]:
     parser = format.parser(format, tools=TOOLS, prompt_end=format.prompt_end(prompt), new_id=lambda: "id")
     events = [event for piece in pieces for event in parser.feed(piece)]
     return merged([*events, *parser.finish()])

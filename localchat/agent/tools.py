@@ -11,7 +11,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Union
 
@@ -67,6 +67,24 @@ class Tool:
 AnyTool = Union[Callable[..., Any], Tool]
 
 
+@dataclass(frozen=True)
+class ToolOutput:
+    """What a tool returns in place of a value if it has parts of a message, such as images, or reports a failure."""
+
+    parts: Sequence[Mapping[str, Any]]  # As in the content of a message.
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of the parts."""
+        return "\n".join(part["text"] for part in self.parts if part["type"] == "text")
+
+    @property
+    def content(self) -> str | list[Mapping[str, Any]]:
+        """The content of the message: the text if there is nothing else, since not every server takes parts."""
+        return self.text if all(part["type"] == "text" for part in self.parts) else list(self.parts)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class ToolResult(Record):
     """The result of a call, or the reason why there is none. An event of a ToolRun."""
@@ -82,7 +100,8 @@ class ToolResult(Record):
     @property
     def message(self) -> dict[str, Any]:
         """The result as a message. A run adds `name` for local servers, since some chat templates use it."""
-        return {"role": "tool", "tool_call_id": self.call.id, "content": self.content}
+        content = self.value.content if isinstance(self.value, ToolOutput) else self.content
+        return {"role": "tool", "tool_call_id": self.call.id, "content": content}
 
 
 # The approval hook, of an AsyncClient also a coroutine function. Only True runs the call; a text is sent as the reason.
@@ -148,6 +167,8 @@ async def run_call(prepared: PreparedCall, raise_errors: bool, is_async: bool) -
         if is_async and isinstance(value, AsyncIterator):
             value = [item async for item in value]
         refuse_awaitable(value, f"run coroutine functions: {call.name}")
+        if isinstance(value, ToolOutput):
+            return ToolResult(call, value.text, value.text if value.is_error else None, value)
         return ToolResult(call, result_text(value), value=value)
     except Exception as error:
         if raise_errors:

@@ -59,16 +59,13 @@ class Accumulator:
         self._id: str | None = None
         self._model: str | None = None
         self._usage: Usage | None = None
-        # The fields of all payloads, each with its last value that is not null; what `choices` has beside objects; and
-        # the payload if it is the only one and a complete response.
-        self._fields: Json = {}
-        self._unread_choices: list[Any] = []
-        self._complete_response: Json | None = None
+        self._fields: Json = {}  # The fields of all payloads, each with its last value that is not null.
+        self._unread_choices: list[Any] = []  # What `choices` has beside objects.
+        self._complete_response: Json | None = None  # The payload, if it is the only one and a complete response.
         self._n_payloads = 0
-        # The events of the warnings by their texts, and how many of them were returned.
-        self._warnings: dict[str, StreamEvent] = {}
-        self._n_returned = 0
-        self.error: ErrorEvent | None = None
+        self._warnings: dict[str, StreamEvent] = {}  # The events of the warnings, by their texts.
+        self._n_returned = 0  # How many of the warnings were returned.
+        self.error: ErrorEvent | None = None  # The error that the server reported.
 
     @property
     def started(self) -> bool:
@@ -101,11 +98,11 @@ class Accumulator:
         events: list[StreamEvent] = []
         for position, choice in enumerate(choices):
             if isinstance(choice, dict):
-                state = self._choice(choice, position)
-                events += state.take(choice, payload)
-                reason = state.finish_reason
+                open_choice = self._choice(choice, position)
+                events += open_choice.take(choice, payload)
+                reason = open_choice.finish_reason
                 if choice.get("finish_reason") and reason.is_last and reason.name == "error":
-                    failed = state
+                    failed = open_choice
             else:
                 self._unread_choices.append(choice)
         usage = find_usage(payload)
@@ -206,6 +203,7 @@ class Accumulator:
         return raw
 
     def _choice(self, choice: Json, position: int) -> OpenChoice:
+        """The state of the choice that an element of `choices` at a position belongs to."""
         sent = as_integer(choice.get("index"))
         key = position if sent is None else sent
         if key not in self._choices:
@@ -217,6 +215,7 @@ class Accumulator:
         return self._choices[key]
 
     def _sorted(self) -> list[OpenChoice]:
+        """The choices in the order of the reply."""
         return sorted(self._choices.values(), key=attrgetter("index"))
 
     def _cut_message(self) -> str:

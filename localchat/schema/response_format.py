@@ -51,18 +51,18 @@ class ExpectedValue:
         self._is_object = schema.get("type") == "object" or "properties" in schema
         self._strict = None if isinstance(target, Mapping) else strict_schema(schema)
         self._types = without_constraints(schema)
-        absent = {
+        useless = {
             "strict": not can_be_strict(self._strict),
             "types": self._types == schema,
             "wrapped": self._is_object,
         }
-        modes = [mode for mode in _ALL_MODES if not absent.get(mode, False)]
+        modes = [mode for mode in _ALL_MODES if not useless.get(mode, False)]
         self._learned = {} if learned is None else learned
         self._key = json.dumps(schema, sort_keys=True)
         # A type and a schema of the same text may have learned different modes: only types can be strict.
         learned_mode = self._learned.get(self._key)
-        first = modes.index(learned_mode) if learned_mode in modes else 0
-        self._mode, self._weaker_modes = modes[first], modes[first + 1 :]
+        self._mode = learned_mode if learned_mode in modes else modes[0]
+        self._weaker_modes = modes[modes.index(self._mode) + 1 :]
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from threading import Timer
 from typing import Any
 
@@ -47,12 +48,20 @@ class Printer:
         self._start_s = self._end_s = time.monotonic()
         self._first_s: float | None = None
 
-    def show(self, stream: Any) -> Reply[Any]:
-        """Print the events of a stream, and return its reply. The last line is ended also after an error."""
+    def show(self, stream: Any, show_result: Callable[[Any], object] | None = None) -> Reply[Any]:
+        """Print the events of a stream, and return its reply. The last line is ended also after an error.
+
+        `show_result` gets the results of tools, and stands for a run, whose calls the approval hook shows.
+        """
         try:
             with stream:
                 for event in stream:
-                    self._add(event)
+                    if show_result is not None and event.type in ("tool_call", "tool_result"):
+                        self._end_line()
+                        if event.type == "tool_result":
+                            show_result(event)
+                    else:
+                        self._add(event)
             self._end_s = time.monotonic()
             reply: Reply[Any] = stream.reply
             self._end(reply)

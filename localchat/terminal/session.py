@@ -21,12 +21,15 @@ from .printer import Printer, finish_code, notice_of_waiting
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from .toolset import Toolset
+
 
 class Session:
     """A conversation whose responses are printed as the parsed command line says."""
 
-    def __init__(self, client: Client, arguments: Namespace) -> None:
+    def __init__(self, client: Client, arguments: Namespace, toolset: Toolset | None = None) -> None:
         self.client = client
+        self._toolset = toolset  # The tools that the model may call; None without them.
         self.model: str | None = arguments.model  # The name of the model; None: that of the client.
         self.messages: list[dict[str, Any]] = _load_last() if arguments.continues else []
         if arguments.system is not None:
@@ -94,8 +97,14 @@ class Session:
                 at_end=arguments.no_stream or arguments.schema is not None,
                 shows_reasoning=arguments.show_reasoning,
             )
-            reply = printer.show(self.client.stream([*before, *prompt], **options))
-        self.messages = [*before, *prompt, kept_message(reply)]
+            if self._toolset is None:
+                reply = printer.show(self.client.stream([*before, *prompt], **options))
+                self.messages = [*before, *prompt, kept_message(reply)]
+            else:
+                tools, approve = self._toolset.tools, self._toolset.approve
+                run = self.client.run_stream([*before, *prompt], tools, on_call=approve, **options)
+                reply = printer.show(run, self._toolset.show_result)
+                self.messages = run.messages
         self.unanswered = []
         self._images, self._sounds = [], []
         if self.saves:

@@ -208,7 +208,7 @@ class Call:
         try:
             exchange = await self._exchange_heads()
         except ConnectError:
-            if not is_reused or (self._exchange is not None and self._exchange.response.begun):
+            if not is_reused or (self._exchange is not None and self._exchange.response.has_begun):
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()

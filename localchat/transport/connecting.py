@@ -60,7 +60,7 @@ async def _open(settings: Settings, operations: Operations, proxy: Proxy | None)
 async def _open_tunnel(settings: Settings, operations: Operations, connection: Any, proxy: Proxy) -> None:
     """Ask a proxy to forward the bytes of a connection to the server."""
     authority = settings.address.authority
-    exchange = Exchange(operations, connection)
+    exchange = Exchange(operations, connection, has_body=False)
     await exchange.send(request_head(f"CONNECT {authority} HTTP/1.1", {"Host": authority, **proxy.headers}))
     status = exchange.response.status
     if status // 100 != 2:

@@ -11,9 +11,12 @@ from .operations import Operations
 
 
 class Exchange:
-    """Sends a request and receives the response to it. `response` has its status and headers after `send`."""
+    """Sends a request and receives the response to it. `response` has its status and headers after `send`.
 
-    def __init__(self, operations: Operations, connection: Any, has_body: bool = True) -> None:
+    `has_body` is False for methods whose responses have no body.
+    """
+
+    def __init__(self, operations: Operations, connection: Any, has_body: bool) -> None:
         self.response = ResponseReader(has_body)
         self._operations = operations
         self._connection = connection
@@ -28,7 +31,7 @@ class Exchange:
         while not response.status:
             data = await operations.run(operations.driver.read, self._connection)
             operations.end_read()
-            if not data and not response.begun:
+            if not data and not response.has_begun:
                 raise ConnectionResetError("the connection was closed")
             if not data:
                 response.feed_end()
@@ -37,7 +40,7 @@ class Exchange:
     async def read(self) -> bytes:
         """The next bytes of the body, perhaps none; `all_read` is set at the end."""
         data, self._early_body = self._early_body, b""
-        if data or self.response.ended:
+        if data or self.response.has_ended:
             return data
         if self.response.framing_error:
             raise ProtocolError(self.response.framing_error)
@@ -56,10 +59,10 @@ class Exchange:
     @property
     def all_read(self) -> bool:
         """Whether the body has been read to its end."""
-        return self.response.ended and not self._early_body
+        return self.response.has_ended and not self._early_body
 
     @property
     def leaves_connection(self) -> bool:
         """Whether another request can be sent on the connection."""
         response = self.response
-        return response.ended and response.keeps_alive and not response.surplus
+        return response.has_ended and response.keeps_alive and not response.surplus

@@ -43,7 +43,10 @@ def request_head(line: str, headers: Mapping[str, str]) -> bytes:
 
 
 class ResponseReader:
-    """The parser of one HTTP/1 response: bytes in, body out. The response to a HEAD request has no body."""
+    """The parser of one HTTP/1 response: bytes in, body out.
+
+    `has_body` is False if the request was HEAD or CONNECT, whose responses have none, whatever their headers say.
+    """
 
     def __init__(self, has_body: bool = True) -> None:
         self._has_body = has_body
@@ -51,8 +54,8 @@ class ResponseReader:
         self.headers: dict[str, str] = {}  # Names are in lower case; values of the same name are joined by commas.
         self.keeps_alive = False
         # Whether any byte was received, and whether the response is complete.
-        self.begun = False
-        self.ended = False
+        self.has_begun = False
+        self.has_ended = False
         self.surplus = b""  # The bytes after the response.
         # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
         self.framing_error = ""
@@ -64,8 +67,8 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return the part of the body in them."""
-        self.begun = self.begun or data != b""
-        if self.ended or self.framing_error:
+        self.has_begun = self.has_begun or data != b""
+        if self.has_ended or self.framing_error:
             self.surplus += data
             return b""
         data, self._incomplete = self._incomplete + data, b""
@@ -74,8 +77,8 @@ class ResponseReader:
     def feed_end(self) -> None:
         """Report the end of the connection."""
         if self._take is ResponseReader._take_until_close:
-            self.ended = True
-        if not self.ended:
+            self.has_ended = True
+        if not self.has_ended:
             missing = f"{self._n_missing} bytes" if self._n_missing else "at least one chunk"
             raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
 
@@ -112,7 +115,7 @@ class ResponseReader:
         lengths = set(self.values("content-length"))
         self.keeps_alive = "keep-alive" in connection if is_http_10 else "close" not in connection
         if self.status in (204, 304) or not self._has_body:
-            self.ended = True
+            self.has_ended = True
         elif "chunked" in self.values("transfer-encoding"):
             self._incomplete = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
             self._take = ResponseReader._take_chunks
@@ -121,7 +124,7 @@ class ResponseReader:
             if lengths or not length.isdecimal() or len(length) > 18:
                 raise ProtocolError(f"the response has a wrong Content-Length: {excerpt(length, 40)!r}")
             self._n_missing = int(length)
-            self.ended = self._n_missing == 0
+            self.has_ended = self._n_missing == 0
             self._take = ResponseReader._take_length
         else:
             self.keeps_alive = False
@@ -134,7 +137,7 @@ class ResponseReader:
     def _take_length(self, data: bytes) -> bytes:
         body, self.surplus = data[: self._n_missing], data[self._n_missing :]
         self._n_missing -= len(body)
-        self.ended = not self._n_missing
+        self.has_ended = not self._n_missing
         return body
 
     def _take_until_close(self, data: bytes) -> bytes:
@@ -172,7 +175,7 @@ class ResponseReader:
         if end is None:
             self._incomplete = data[-2:]
         else:
-            self.ended, self.surplus = True, data[end.end() :]
+            self.has_ended, self.surplus = True, data[end.end() :]
         return b""
 
 

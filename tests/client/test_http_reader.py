@@ -36,10 +36,10 @@ def test_response_at_every_cut_and_incomplete_before_its_end(raw, body, keeps_al
         assert b"".join(response.feed(part) for part in parts) == body
         if raw is UNTIL_CLOSE:
             response.feed_end()
-        assert (response.ended, response.keeps_alive, response.surplus) == (True, keeps_alive, b"")
+        assert (response.has_ended, response.keeps_alive, response.surplus) == (True, keeps_alive, b"")
         response = ResponseReader()
         response.feed(parts[0])
-        if not response.ended and not (raw is UNTIL_CLOSE and response.status):
+        if not response.has_ended and not (raw is UNTIL_CLOSE and response.status):
             with pytest.raises(IncompleteStream):
                 response.feed_end()
 
@@ -66,7 +66,7 @@ def test_a_head_may_have_the_limit_of_bytes():
     response = ResponseReader()
     response.feed((OK + b"X: ").ljust(_MAX_HEAD_BYTES, b"x"))
     response.feed(b"\r\nContent-Length: 0\r\n\r\n")
-    assert response.ended
+    assert response.has_ended
 
 
 WRONG_CHUNKS = {
@@ -88,7 +88,7 @@ def test_wrong_framing_is_reported_after_the_data_before_it(raw):
         assert body in (b"abc", b"abche")
         assert "not the size of a chunk" in response.framing_error
         assert response.feed(b"\r\n1\r\nx\r\n0\r\n\r\n") == b""
-        assert not response.ended
+        assert not response.has_ended
 
 
 def test_response_in_small_pieces_is_linear():

@@ -406,6 +406,16 @@ def test_call_of_a_reply_that_was_cut_is_never_run(finish, options, is_error, me
     assert all("tool_calls" not in message for message in conversation.messages)
 
 
+def test_only_a_long_text_of_an_exception_is_cut_for_the_model():
+    def fail_with(n: int) -> None:
+        raise ValueError("x" * n)
+
+    n = 500 - len("ValueError: ")
+    whole, cut = ran(calls(("fail_with", f'{{"n": {n}}}'), ("fail_with", f'{{"n": {n + 1}}}')), [fail_with])
+    assert whole == f"Error: ValueError: {'x' * n}"
+    assert cut == f"{whole}..."
+
+
 def test_missing_ids_are_generated_and_match():
     delta = {"function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
     with playing([chunk(tool_calls=[delta]), chunk("stop")], text('{"name": "Bonn"}')) as (client, script):

@@ -126,3 +126,8 @@ def test_constants_are_found_in_linear_time():
     start = time.process_time()
     assert build(List[large], list(range(5_000))) == list(large)  # type: ignore[valid-type]
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(("n", "shown"), [(78, '"' + "x" * 78 + '"'), (79, '"' + "x" * 79 + "...")])
+def test_only_a_long_value_is_cut_in_an_error(n: int, shown: str):
+    assert [error.text for error in validation_errors("x" * n, {"const": 1})] == [f"expected 1, got {shown}"]

@@ -282,6 +282,12 @@ def test_finish_reason_has_the_name_of_the_client(reason, words):
     assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
 
 
+def test_only_a_text_that_is_too_long_is_cut_in_messages():
+    """Of a body that is no error of a known form 200 characters are shown, on one line."""
+    assert parse_error(f"{'x' * 100}\n{'y' * 99}").message == f"{'x' * 100} {'y' * 99}"
+    assert parse_error("x" * 201).message == "x" * 200 + "..."
+
+
 USAGES = {
     "derived-total": ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, 3)),
     "aliases": ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2, 3)),

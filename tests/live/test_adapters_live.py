@@ -11,7 +11,7 @@ from localchat.serving.core.model_options import Adapter
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.llama import context
+from localchat.serving.engine.llama import context_size
 from localchat.serving.engine.values import Adapters, LoadOptions
 from tests.support.command import run_command
 from tests.support.demo_model import DEMO, chat
@@ -34,12 +34,12 @@ def adapters(tmp_path_factory: Any) -> tuple[Adapter, ...]:
     return (*found, Adapter("wide", write_adapter(folder / "wide.gguf", DEMO, 3, more=1)))
 
 
-@pytest.fixture(scope="module", params=[context.IDLE_STREAMS, 0], ids=["own cells", "shared cells"])
+@pytest.fixture(scope="module", params=[context_size.IDLE_STREAMS, 0], ids=["own cells", "shared cells"])
 def engine(adapters: tuple[Adapter, ...], request: Any) -> Iterator[Engine]:
     # llama.cpp rounds the sums of these adapters in another way in a step with drafts.
     options = LoadOptions(n_parallel=12, n_ctx=1024, adapters=adapters, n_threads=1, speculates=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(context, "IDLE_STREAMS", request.param)  # Without them, the sequences share the cells.
+        patch.setattr(context_size, "IDLE_STREAMS", request.param)  # Without them, the sequences share the cells.
         with load(DEMO, options) as engine:
             assert engine.backend.limits.is_unified == (request.param == 0)
             yield engine

@@ -10,11 +10,12 @@ import pytest
 
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
-from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+from localchat.serving.engine.batch import Batch, BatchChunk
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import backend, load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
-from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
+from localchat.serving.engine.sequence import Sequence
+from localchat.serving.engine.values import EngineError, LoadOptions, SequenceRequest
 from tests.support.demo_model import DEMO, GREEDY, assert_as_alone, assert_same_or_near_tie, chat, conversation, read
 from tests.support.engines import request_for, submit, tokens_of
 from tests.support.tiny_models import write_mamba, write_sliding
@@ -32,7 +33,7 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+def together(engine: Engine, requests: list[SequenceRequest]) -> list[list[int]]:
     """The tokens of each request, with as many at once as there are slots."""
     generations = [submit(engine, request) for request in requests]
     return [[token.id for token in tokens_of(generation)] for generation in generations]
@@ -146,7 +147,7 @@ def test_sequences_that_move_into_a_gap_change_no_text_and_no_idle_prefix(engine
     [(LoadOptions(n_parallel=2, n_ctx=512), False), (LoadOptions(n_parallel=200, n_ctx=4096), True)],
 )
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(options, is_unified, monkeypatch):
-    monkeypatch.setattr("localchat.serving.engine.llama.context.SMALL_CACHE_BYTES", 1 << 28)
+    monkeypatch.setattr("localchat.serving.engine.llama.context_size.SMALL_CACHE_BYTES", 1 << 28)
     with contextlib.closing(load_backend(DEMO, options)) as backend:
         assert (backend.limits.is_unified, backend.facts.n_ctx) == (is_unified, options.n_ctx)
 
@@ -210,7 +211,7 @@ def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
 
 
-def greedy_request(*tokens: int) -> GenerationRequest:
+def greedy_request(*tokens: int) -> SequenceRequest:
     return request_for(tokens, sampling=GREEDY, max_tokens=30, ignore_eos=True, top_logprobs=5)
 
 

@@ -15,7 +15,7 @@ from localchat.serving.core.media import AUDIO, IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.llama import context
+from localchat.serving.engine.llama import context_size
 from localchat.serving.engine.llama.library import L, mtmd
 from localchat.serving.engine.media.decoding import decode
 from localchat.serving.engine.values import EngineError, LoadOptions
@@ -71,9 +71,9 @@ def media_of(engine: Engine) -> list[MediaFile]:
 def test_image_is_refused_from_one_cell_more_than_a_pass_on(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     projector = engine.backend.projector  # type: ignore[attr-defined]
     [chunk] = [item for item in projector.count(A) if not isinstance(item, int)]
-    monkeypatch.setattr(projector, "n_pass", chunk.n_cells)
+    monkeypatch.setattr(projector, "_max_pass", chunk.n_cells)
     assert len(projector.count(A)) >= 1
-    monkeypatch.setattr(projector, "n_pass", chunk.n_cells - 1)
+    monkeypatch.setattr(projector, "_max_pass", chunk.n_cells - 1)
     if chunk.is_causal:
         assert len(projector.count(A)) >= 1
     else:
@@ -175,8 +175,8 @@ def test_prefix_is_found_by_content(engine: Engine):
 def test_preempted_requests_go_on(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     model, projector = files
     # The sequences share the cells, and these are fewer than all four take.
-    monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)
-    monkeypatch.setattr(context, "LIKELY_TOKENS", 128)
+    monkeypatch.setattr(context_size, "SMALL_CACHE_BYTES", 0)
+    monkeypatch.setattr(context_size, "LIKELY_TOKENS", 128)
     options = LoadOptions(n_parallel=4, n_ctx=512, mmproj=projector, n_threads=1)
     with load(model, options) as small:
         assert small.facts.n_cells == 512

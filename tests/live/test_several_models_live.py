@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from localchat import Client
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine import process
-from localchat.serving.http.model_pages import state_of
+from localchat.serving.http.model_endpoints import state_of
 from localchat.serving.loading.loader import Loader
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from localchat.serving.http.endpoints import chat_page
+from localchat.serving.http.status_endpoints import chat_page
 from tests.page.pages import (
     GATED,
     HAS_MODELS,

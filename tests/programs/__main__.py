@@ -33,12 +33,11 @@ def main() -> int:
         except InstallError as error:
             result = f"CANNOT BE INSTALLED: {error}"
         print(f"{program.name:15} {program.version:10} {time.monotonic() - start:5.0f} s  {result}", flush=True)
-    selected = ["-k", " or ".join(f"[{program.name}]" for program in chosen)]
     # Not in the folder of the project: coding agents would take it for theirs.
     folder = tempfile.mkdtemp(prefix="localchat-programs-")
     tests = [sys.executable, "-m", "pytest", str(Path(__file__).parent), f"--basetemp={folder}"]
-    environment = {**os.environ, "LOCALCHAT_PROGRAMS": "run"}
-    done = subprocess.run([*tests, *selected, *pytest_options], env=environment, check=False)
+    environment = {**os.environ, "LOCALCHAT_PROGRAMS": " ".join(program.name for program in chosen)}
+    done = subprocess.run([*tests, *pytest_options], env=environment, check=False)
     print(f"what the programs sent and wrote: {folder}")
     return done.returncode
 

@@ -1,5 +1,9 @@
 """The programs from npm."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from tests.programs.program import NpmProgram, Program
 
 CODEX = NpmProgram(
@@ -9,7 +13,7 @@ CODEX = NpmProgram(
     files={"codex.toml": ".codex/config.toml"},
     ask=("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "QUESTION"),
     ask_again=("codex", "exec", "resume", "--last", "--skip-git-repo-check", "QUESTION"),
-    call=("exec_command", {"cmd": "cat notes.txt"}),
+    call=("exec_command", {"cmd": "cat NAME"}),
     too_long="ran out of room",
 )
 OPENCODE = NpmProgram(
@@ -19,7 +23,7 @@ OPENCODE = NpmProgram(
     files={"opencode.json": ".config/opencode/opencode.json"},
     ask=("opencode", "run", "QUESTION"),
     ask_again=("opencode", "run", "--continue", "QUESTION"),
-    call=("read", {"filePath": "FOLDER/notes.txt"}),
+    call=("read", {"filePath": "FOLDER/NAME"}),
 )
 QWEN_CODE = NpmProgram(
     name="qwen-code",
@@ -28,7 +32,7 @@ QWEN_CODE = NpmProgram(
     script="qwen-code.sh",
     ask=("qwen", "--approval-mode", "yolo", "--prompt", "QUESTION"),
     ask_again=("qwen", "--approval-mode", "yolo", "--continue", "--prompt", "QUESTION"),
-    call=("read_file", {"file_path": "FOLDER/notes.txt"}),
+    call=("read_file", {"file_path": "FOLDER/NAME"}),
 )
 # It continues a conversation only on a terminal.
 CLINE = NpmProgram(
@@ -37,7 +41,7 @@ CLINE = NpmProgram(
     version="3.0.65",
     files={"cline.json": ".cline/data/settings/providers.json"},
     ask=("cline", "QUESTION"),
-    call=("read_files", {"path": "notes.txt"}),
+    call=("read_files", {"path": "NAME"}),
 )
 CONTINUE = NpmProgram(
     name="continue",
@@ -46,7 +50,25 @@ CONTINUE = NpmProgram(
     files={"continue.yaml": ".continue/config.yaml"},
     ask=("cn", "--print", "QUESTION"),
     ask_again=("cn", "--print", "--resume", "QUESTION"),
-    call=("Read", {"filepath": "notes.txt"}),
+    call=("Read", {"filepath": "NAME"}),
 )
 
-PROGRAMS: tuple[Program, ...] = (CODEX, OPENCODE, QWEN_CODE, CLINE, CONTINUE)
+
+def other(program: NpmProgram, interface: str, replaced: Mapping[str, str], **fields: Any) -> NpmProgram:
+    """The program with another interface of the server, for which texts in its configuration are replaced."""
+    return replace(program, name=f"{program.name}-{interface}", replaced=replaced, **fields)
+
+
+SDK, V1 = "@ai-sdk/openai-compatible", "http://127.0.0.1:8080/v1"
+MESSAGES = {"too_long": "prompt is too long"}
+PROGRAMS: tuple[Program, ...] = (
+    CODEX,
+    OPENCODE,
+    other(OPENCODE, "messages", {SDK: "@ai-sdk/anthropic"}, **MESSAGES),
+    other(OPENCODE, "responses", {SDK: "@ai-sdk/openai"}),
+    QWEN_CODE,
+    CLINE,
+    other(CLINE, "ollama", {"openai-compatible": "ollama", V1: V1.removesuffix("/v1")}),
+    CONTINUE,
+    other(CONTINUE, "messages", {"provider: openai": "provider: anthropic", V1: f"{V1}/"}, **MESSAGES),
+)

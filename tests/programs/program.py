@@ -19,8 +19,10 @@ from tests.support.interpreters import interpreter
 CONFIGURATION = ROOT / "examples" / "configuration"
 # The folder of the installed programs, one folder each. They are not in the environment of the project.
 INSTALLED = ROOT / ".programs"
+# uv installs the packages from PyPI in seconds, and their dependencies in the versions of a date.
+UV, UV_VERSION, DATE = INSTALLED / "uv" / "bin" / "uv", "0.13.8", "2026-11-28"
 # The time limits of an installation, of a run, and of the end of the processes that a run leaves.
-INSTALL_S, RUN_S, END_S = 600, 120, 10
+INSTALL_S, RUN_S, END_S = 600, 300, 10
 # The variables that a run takes from this process. All others, such as keys and proxies, stay away.
 VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 
@@ -33,7 +35,7 @@ class InstallError(Exception):
 class Program:
     """One version of a program of npm or PyPI, and the commands with which the tests use it."""
 
-    name: str  # Also of its folder.
+    name: str  # With the interface that it uses, if that is not its usual one.
     package: str
     version: str
     # The command that asks a question, and the one that asks it in the conversation of the last run; None: the program
@@ -42,23 +44,26 @@ class Program:
     ask_again: Sequence[str] | None = None
     # The files of examples/configuration that configure the program, with their paths below the home folder.
     files: Mapping[str, str] = field(default_factory=dict)
+    # What other texts these files have instead, such as for another interface of the server.
+    replaced: Mapping[str, str] = field(default_factory=dict)
     # The file of examples/configuration that sets its variables, which a shell reads before it starts the program.
     script: str | None = None
     # More variables, such as those that turn off the search for updates.
     variables: Mapping[str, str] = field(default_factory=dict)
-    # The call with which the model reads notes.txt in the working folder: a tool of the program, and its arguments, in
-    # which FOLDER is the working folder. None: the program has no tools.
+    # The call with which the model reads the file NAME of the working folder: a tool of the program, and its arguments,
+    # in which FOLDER is the working folder. None: the program has no tools.
     call: tuple[str, Mapping[str, Any]] | None = None
     # The beginnings of paths that the program requests to find out which server this is. A status of 404 is right.
     probes: tuple[str, ...] = ()
-    # What the program prints if the prompt is too long, and if the server has no such model: most of them the message
-    # of the server.
+    # What the program prints if the prompt is too long, if the server has no such model, and if the model crashes: most
+    # of them the message of the server.
     too_long: str = "maximum context length is 100 tokens"
     no_model: str = "there is no model 'local' here"
+    crash: str = "was killed by SIGKILL"
 
     @property
     def folder(self) -> Path:
-        return INSTALLED / self.name
+        return INSTALLED / self.package
 
     @property
     def _stamp(self) -> Path:
@@ -105,13 +110,21 @@ class PyPIProgram(Program):
     """A program or a library for Python, in an environment of its own. A library is used by a program of the tests."""
 
     python: Sequence[str] = ("3.12", "3.11")  # The versions of Python for which it is made, the best first.
+    excluded: Sequence[str] = ()  # Dependencies that the tests do not need and that are not installed.
 
     def install_commands(self) -> Iterator[list[str]]:
         python = next(filter(None, map(interpreter, self.python)), None)
         if python is None:
             raise InstallError(f"there is no Python {' or '.join(self.python)}")
-        yield [python, "-m", "venv", str(self.folder)]
-        yield [str(self.commands / "python"), "-m", "pip", "install", "--quiet", f"{self.package}=={self.version}"]
+        if not UV.exists():
+            environment = UV.parents[1]
+            yield [python, "-m", "venv", str(environment)]
+            yield [str(environment / "bin" / "pip"), "install", "--quiet", f"uv=={UV_VERSION}"]
+        excluded = self.folder / "excluded.txt"
+        excluded.write_text("\n".join(self.excluded), encoding="utf-8")
+        yield [str(UV), "venv", "--quiet", "--allow-existing", "--python", python, str(self.folder)]
+        options = ["--quiet", "--python", str(self.folder), "--exclude-newer", DATE, "--excludes", str(excluded)]
+        yield [str(UV), "pip", "install", *options, f"{self.package}=={self.version}"]
 
     @property
     def commands(self) -> Path:
@@ -139,10 +152,11 @@ class Workspace:
         for name, place in program.files.items():
             self._write(name, self.home / place, base_url)
 
-    @staticmethod
-    def _write(name: str | None, path: Path, base_url: str) -> None:
+    def _write(self, name: str | None, path: Path, base_url: str) -> None:
         """Write a file of examples/configuration with the address of the server."""
         text = (CONFIGURATION / name).read_text(encoding="utf-8") if name else ""
+        for old, new in self.program.replaced.items():
+            text = text.replace(old, new)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(with_address(text, base_url), encoding="utf-8")
 
@@ -159,7 +173,8 @@ class Workspace:
     def _run(self, parts: Sequence[str], question: str) -> Run:
         command = [question if part == "QUESTION" else self.filled(part) for part in parts]
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-        variables |= {"HOME": str(self.home), "TERM": "dumb", **self.program.variables}
+        # Programs break the lines of their output by COLUMNS.
+        variables |= {"HOME": str(self.home), "TERM": "dumb", "COLUMNS": "1000", **self.program.variables}
         variables["PATH"] = os.pathsep.join([str(self.program.commands), variables["PATH"]])
         shell = ["sh", "-euc", '. "$0" && exec "$@"', str(self._script)]
         try:

@@ -14,8 +14,8 @@ from localchat.request import options
 from localchat.serving.api import embeddings
 from localchat.serving.core.model_options import SETTINGS
 from localchat.serving.core.params import NUMBERS, UNSUPPORTED, SamplingParams
-from localchat.serving.http.endpoints import chat_page
-from localchat.serving.loading.options import GROUPS
+from localchat.serving.core.server_options import GROUPS
+from localchat.serving.http.status_endpoints import chat_page
 from tests.support.documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import ROOT, TIMEOUT_S, run_program, with_address
+from tests.support.mcp_server import command
 
 EXAMPLES = ROOT / "examples"
 
@@ -36,6 +37,7 @@ RUNS = {
     "agent, refused": ("agent.py", ["Read the file ../x."], "", ["gave Error: only files of this folder may be read"]),
     "extract": ("extract.py", [], "", TRIPS),
     "log_summary": ("log_summary.py", [], LOG, ERRORS),
+    "mcp_tools": ("mcp_tools.py", ["What is 17 + 25?", *command()], "y\n", ["Run add", 'gave {"sum": 42}', "42"]),
     "many": ("many.py", [], "What is your name?\nCount to 5.\n", ["name?\n  I am localchat", "5.\n  1, 2, 3, 4, 5\n"]),
     "parallel": ("parallel.py", [], "", ["What is your name?\n  I am localchat", "Count to 5.\n  1, 2, 3, 4, 5\n"]),
     "search": ("search.py", [".", "the broken lamp in the kitchen"], "", ["notes.md: The lamp in the kitchen"]),

@@ -17,8 +17,8 @@ from tests.support.exchanges import ask
 from tests.support.scripted_engine import CRASH, Rule
 from tests.support.scripted_server import scripted_server
 
-CALL = Rule("Look", ("look", {"at": "x"}))
-RULES = [Rule("crash", CRASH), Rule("seen", "It is red."), CALL, Rule("", "Hello!")]
+CALLS = Rule("Look", [("look", {"at": "x"}), ("look", {"at": "y"})])
+RULES = [Rule("crash", CRASH), Rule("seen", "It is red."), CALLS, Rule("", "Hello!")]
 USER, LOOK = {"role": "user", "content": "hi"}, {"role": "user", "content": "Look"}
 
 
@@ -36,9 +36,12 @@ def test_scripted_server_generates_texts_calls_and_errors_and_records_requests(t
         assert message(USER)["content"] == "Hello!"
         assert message(LOOK)["content"] == "Hello!", "a call needs its function"
         called = message(LOOK, tools=[TOOL])
-        (call,) = called["tool_calls"]
-        assert json.loads(call["function"]["arguments"]) == {"at": "x"}
-        history = [LOOK, called, {"role": "tool", "tool_call_id": call["id"], "content": "seen"}]
+        assert [json.loads(call["function"]["arguments"]) for call in called["tool_calls"]] == [
+            {"at": "x"},
+            {"at": "y"},
+        ]
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "seen"} for call in called["tool_calls"]]
+        history = [LOOK, called, *results]
         assert message(*history, tools=[TOOL])["content"] == "It is red."
         history += [{"role": "assistant", "content": "I see."}, USER]
         assert message(*history, tools=[TOOL])["content"] == "Hello!", "words before the last output have no effect"

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from . import clients, fuzz, outputs, protocol
+from . import clients, fuzz, mcp, outputs, protocol
 from .target import running_target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
@@ -23,6 +23,8 @@ PROGRAMS: dict[str, tuple[Callable[..., str], int, tuple[str, ...]]] = {
     "models": (fuzz.models, 1_000, ()),
     "media": (fuzz.media, 20_000, ()),
     "protocol": (protocol.protocol, 1_000, ()),
+    "mcp": (mcp.damaged_messages, 20_000, ()),
+    "mcp_processes": (mcp.starts, 1_000, ()),
     "outputs": (outputs.outputs, 100_000, ()),
 }
 

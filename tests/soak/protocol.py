@@ -13,7 +13,7 @@ from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import process
 from localchat.serving.engine.process import EngineProcess
-from localchat.serving.engine.values import GenerationRequest, LoadOptions
+from localchat.serving.engine.values import LoadOptions, SequenceRequest
 from localchat.serving.models.model_file import DEMO_PATH
 
 DEADLINE_S = 60.0
@@ -56,7 +56,7 @@ def protocol(n: int, seed: int) -> str:
 
 
 def drop_large_prompt(engine: EngineProcess, random_: random.Random) -> None:
-    request = engine.generate([GenerationRequest(((LARGE, True),))], Mailbox())
+    request = engine.generate([SequenceRequest(((LARGE, True),))], Mailbox())
     threading.Event().wait(random_.choice([0, 0.001, 0.01]))
     request.drop()
 
@@ -73,7 +73,7 @@ def large_vectors(engine: EngineProcess, random_: random.Random) -> None:
 
 def generate_some(engine: EngineProcess, random_: random.Random) -> None:
     params = GenerationParams(max_tokens=20, ignore_eos=True)
-    request = engine.generate([GenerationRequest((1, 2, 3), params)] * 2, Mailbox())
+    request = engine.generate([SequenceRequest((1, 2, 3), params)] * 2, Mailbox())
     (n_prompts, _), *steps = request.take(DEADLINE_S)
     if random_.random() < 0.5:
         request.drop()

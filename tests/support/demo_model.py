@@ -6,7 +6,7 @@ from typing import Any
 from localchat.serving.core.events import OutputToken
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import GenerationRequest
+from localchat.serving.engine.values import SequenceRequest
 from localchat.serving.models.model_file import DEMO_PATH
 from tests.support.engines import Finish, submit, text_of, tokens_of
 
@@ -39,7 +39,7 @@ def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
     return (*engine.backend.tokenize(greeting * n_turns), *chat(engine, "What is your name?"))
 
 
-def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:
+def read(engine: Engine, request: SequenceRequest) -> tuple[str, list[OutputToken], Finish]:
     with submit(engine, request) as generation:
         *items, finish = generation
     assert isinstance(finish, Finish)
@@ -68,7 +68,7 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
         assert went_on.logprob - max(top.logprob for top in went_on.top if not top.piece) < NEAR_TIE
 
 
-def assert_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
+def assert_as_alone(alone: Engine, together: Engine, requests: list[SequenceRequest]) -> None:
     """One engine generates the same tokens for each request alone as another one for all at once."""
     expected = [read(alone, request)[1] for request in requests]
     generations = [submit(together, request) for request in requests]

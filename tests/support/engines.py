@@ -22,20 +22,20 @@ from localchat.serving.engine.delivery import Delivery
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.engine_server import EngineServer
-from localchat.serving.engine.values import End, EngineDied, GenerationRequest, StepOutput, TokenTexts
+from localchat.serving.engine.values import End, EngineDied, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
 from tests.support.fakes import FakeBackend
 
 DEADLINE_S = 60
 _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
-def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
-    """A request with fields of GenerationRequest and of GenerationParams, by their names. It returns token ids."""
+def request_for(prompt: tuple[int, ...], **options: Any) -> SequenceRequest:
+    """A request with fields of SequenceRequest and of GenerationParams, by their names. It returns token ids."""
     params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
-    return GenerationRequest(prompt, GenerationParams(**params), **{"returns_ids": True, **options})
+    return SequenceRequest(prompt, GenerationParams(**params), **{"returns_ids": True, **options})
 
 
-def request(text: str = "hello", **options: Any) -> GenerationRequest:
+def request(text: str = "hello", **options: Any) -> SequenceRequest:
     return request_for(tuple(text.encode()), **options)
 
 
@@ -64,6 +64,10 @@ def events_of(output: Output, *tokens: int, end: str | None = None) -> list[Outp
 class ImmediateDelivery(Delivery):
     """Sends each output at once."""
 
+    def start(self, id: int, prompts: TokenizedPrompts) -> None:
+        super().start(id, prompts)
+        self.after_step(True)
+
     def add(self, id: int, output: StepOutput) -> None:
         super().add(id, output)
         self.after_step(True)
@@ -82,7 +86,11 @@ class LocalEngine(EngineClient):
         def run_on_thread(work: Callable[[], None]) -> None:
             threading.Thread(target=work).start()
 
-        run = (lambda work: work()) if engine._thread is None else run_on_thread
+        def run_at_once(work: Callable[[], None]) -> None:
+            work()
+            engine._run_commands()  # The test reads the first output before it steps.
+
+        run = run_at_once if engine._thread is None else run_on_thread
         self.engine = engine
         self.server = EngineServer(lambda messages: self.receive(copied(messages)), run, ImmediateDelivery)
         self.server.engine = engine
@@ -110,7 +118,7 @@ class LocalEngine(EngineClient):
 class DeadlineMailbox(Mailbox):
     """A mailbox in which something must arrive."""
 
-    def take(self, timeout_s: float | None = None) -> list[Any]:
+    def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
         messages = super().take(DEADLINE_S if timeout_s is None else timeout_s)
         assert messages or timeout_s is not None, "the deadline passed"
         return messages
@@ -129,7 +137,7 @@ def client_of(engine: Engine | EngineClient, **options: Any) -> EngineClient:
     return client
 
 
-def run_of(engine: Engine | EngineClient, requests: Sequence[GenerationRequest]) -> GenerationRun:
+def run_of(engine: Engine | EngineClient, requests: Sequence[SequenceRequest]) -> GenerationRun:
     """A run whose events have the tokens and, beside them, their text."""
     outputs = [Output(request, engine.texts, PlainText()) for request in requests]
     model = cast(Model, SimpleNamespace(name="m", engine=client_of(engine)))
@@ -181,7 +189,7 @@ class Generation:
         self.run.drop()
 
 
-def submit(engine: Engine | EngineClient, request: GenerationRequest) -> Generation:
+def submit(engine: Engine | EngineClient, request: SequenceRequest) -> Generation:
     return Generation(run_of(engine, [request]))
 
 

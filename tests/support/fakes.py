@@ -18,15 +18,16 @@ from typing import Any, NamedTuple
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.media import MediaFile
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, MediaChunk
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
 from localchat.serving.engine.kv_cache import KVCache
 from localchat.serving.engine.media.decoding import decode
 from localchat.serving.engine.protocols import CopyFailed, DecodeFailed, NoFreeCells
+from localchat.serving.engine.sequence import MediaChunk
 from localchat.serving.engine.values import (
     Adapters,
     EngineError,
-    GenerationRequest,
     ModelFacts,
+    SequenceRequest,
     TokenTexts,
     text_too_long,
 )
@@ -69,7 +70,7 @@ class FakeCells:
         self.slots: dict[int, list[Cell]] = {slot: [] for slot in range(limits.n_slots)}
         # The position of each cell, by its number. All cells of an image with M-RoPE have that of the first one.
         self.positions: dict[int, int] = {}
-        self.failing: set[str] = set()  # The names of operations that fail as if memory were short.
+        self.failing: set[str] = set()  # The names of operations that fail, such as for lack of memory.
         # What `clock` returns, and the seconds of a step: some in any case, some for each of its rows, and some if a
         # sequence has several rows.
         self.now = 0.0
@@ -117,12 +118,15 @@ class FakeCells:
             raise CopyFailed("there is no memory")
         self.slots[slot] = copies
 
-    def truncate(self, slot: int, position: int) -> None:
+    def truncate(self, slot: int, position: int) -> bool:
         self._operations.append(("truncate", slot, position))
         assert self.limits.can_truncate
         kept = self._before(slot, position)
         assert len(kept) < len(self.slots[slot])
+        if "truncate" in self.failing:
+            return False
         self.slots[slot] = kept
+        return True
 
     def _before(self, slot: int, position: int) -> list[Cell]:
         """The cells of a slot before a position, which must be one at which llama.cpp could cut."""
@@ -177,20 +181,20 @@ class FakeCells:
 
     def check(self, cache: KVCache) -> None:
         """Checks between two steps that what a KVCache knows of each slot is what the slot has."""
-        assert len(cache._prefixes) == len(self.slots)
-        for (slot, cells), prefix in zip(self.slots.items(), cache._prefixes):
+        assert len(cache._contents) == len(self.slots)
+        for (slot, cells), content in zip(self.slots.items(), cache._contents):
             tokens = [cell.token for cell in cells]
-            if prefix is None:
+            if content is None:
                 assert not tokens, f"slot {slot} is free and has cells"
                 continue
-            assert all(cell.adapters == prefix.adapters for cell in cells)
-            assert tokens == prefix.tokens[: prefix.n_tokens]
-            assert prefix.n_exact <= prefix.n_tokens
-            if prefix.sequence is None:
+            assert all(cell.adapters == content.adapters for cell in cells)
+            assert tokens == content.tokens[: content.n_tokens]
+            assert content.n_exact <= content.n_tokens
+            if content.sequence is None:
                 assert tokens, f"slot {slot} is idle without tokens"
             else:
-                assert (prefix.sequence.slot, prefix.sequence.adapters) == (slot, prefix.adapters)
-                assert not prefix.idle_tokens
+                assert (content.sequence.slot, content.sequence.adapters) == (slot, content.adapters)
+                assert not content.idle_tokens
         n_active, n_idle = cache.n_cells()
         assert n_active == min(sum(len(self.slots[slot]) for slot in cache.active), self.limits.n_cells)
         assert n_active + n_idle <= self.limits.n_cells
@@ -211,16 +215,16 @@ class FakeProjector:
         self.broken: set[str] = set()  # The names of what cannot be encoded.
         self.is_closed = False
 
-    def count(self, media: MediaFile) -> list[int | MediaChunk]:
-        name, n_cells, n_positions, is_causal, n_chunks = self._read(media)
+    def count(self, file: MediaFile) -> list[int | MediaChunk]:
+        name, n_cells, n_positions, is_causal, n_chunks = self._read(file)
         if name == "bad":
             raise BadRequest("it cannot be decoded")
         begin, end = self.around
         chunks = [MediaChunk(n_cells, n_positions, bool(is_causal)) for _ in range(n_chunks)]
         return [begin, *(item for chunk in chunks for item in (chunk, end))]
 
-    def encode(self, media: MediaFile) -> list[bytes]:
-        name, *_, n_chunks = self._read(media)
+    def encode(self, file: MediaFile) -> list[bytes]:
+        name, *_, n_chunks = self._read(file)
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         self.encoded.append(name)
@@ -232,11 +236,11 @@ class FakeProjector:
         self.is_closed = True
 
     @staticmethod
-    def _read(media: MediaFile) -> tuple[str, int, int, int, int]:
-        found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", media.data)
+    def _read(file: MediaFile) -> tuple[str, int, int, int, int]:
+        found = re.fullmatch(rb"(\w+) (\d+) (\d+) (\d) (\d)", file.data)
         if found is None:
-            decode(media, 16_000)
-            return hashlib.sha256(media.data).hexdigest(), 4, 4, 1, 1
+            decode(file, 16_000)
+            return hashlib.sha256(file.data).hexdigest(), 4, 4, 1, 1
         name, *numbers = found.groups()
         return (name.decode(), *map(int, numbers))  # type: ignore[return-value]
 
@@ -244,7 +248,7 @@ class FakeProjector:
 class FakeSampler:
     """Knows the length of the prompt of its request, which is an argument of the model."""
 
-    def __init__(self, request: GenerationRequest) -> None:
+    def __init__(self, request: SequenceRequest) -> None:
         self.n_prompt = len(request.prompt)
 
     def sample_forced(self) -> int | None:
@@ -291,7 +295,7 @@ class FakeBackend(FakeCells):
         self.texts = TokenTexts(texts, frozenset(), frozenset({END}))
         self.model, self.poison, self.gate = model, poison, gate
         # The sequences that were submitted, in order.
-        self.requests: list[GenerationRequest] = []
+        self.requests: list[SequenceRequest] = []
         # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
         self.is_closed = False
@@ -303,7 +307,7 @@ class FakeBackend(FakeCells):
             raise text_too_long(len(tokens), limit)
         return tokens
 
-    def new_sampler(self, request: GenerationRequest) -> Any:
+    def new_sampler(self, request: SequenceRequest) -> Any:
         self.requests.append(request)
         return FakeSampler(request)
 

@@ -13,7 +13,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from localchat.serving.http.endpoints import chat_page
+from localchat.serving.http.status_endpoints import chat_page
 
 # The texts of an answer, each sent as one chunk, to the messages of a request.
 Answer = Callable[[list[Any]], Iterable[str]]

@@ -127,7 +127,7 @@ def check_damaged(dialect: Dialect, dice: random.Random) -> None:
     for event in raw:
         if isinstance(event, ToolCallStart):
             between.append("")
-        elif isinstance(event, (ContentDelta, ReasoningDelta)):
+        elif isinstance(event, (ContentDelta, ReasoningDelta, FormatText)):
             between[-1] += event.text
     first, *others = between
     assert text.startswith(first), place

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ class Rule:
     # The words in the messages after the last output of the model, such as those of a question or of the result of a
     # tool. The empty text is in all.
     words: str
-    # A text, or a call: the name of a function and its arguments. A call needs a function of this name in the request,
-    # since programs send the user's question also in requests without tools, such as for a title.
-    output: str | tuple[str, dict[str, Any]]
+    # A text, or calls, each the name of a function and its arguments. Calls need their functions in the request, since
+    # programs send the user's question also in requests without tools, such as for a title.
+    output: str | Sequence[tuple[str, Mapping[str, Any]]]
 
     def text(self, prompt: str) -> str | None:
         """The text of the output after this prompt; None if the rule does not apply."""
@@ -51,10 +51,10 @@ class Rule:
             return None
         if isinstance(self.output, str):
             return self.output
-        name, arguments = self.output
-        if f'"name": {json.dumps(name)}' not in prompt:
+        if not all(f'"name": {json.dumps(name)}' in prompt for name, _ in self.output):
             return None
-        return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+        calls = (json.dumps({"name": name, "arguments": arguments}) for name, arguments in self.output)
+        return "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
 
 
 @dataclass(frozen=True)

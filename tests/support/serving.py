@@ -12,16 +12,17 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from localchat.serving.chat.model import Model
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.served_model import ServedModel
 from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
@@ -96,7 +97,7 @@ def serving(model=echo, *, max_queue=8, is_ready=True, is_gated=False, projector
         return Model("Fake", client_of(engine))
 
     service = Service(ModelFile(DEMO_PATH, "Fake"), settings, load=load)
-    options = {"max_queue": max_queue, "encoder": None if projector is None else MediaEncoder(projector)}
+    options = {"max_queue": max_queue, "new_encoder": None if projector is None else partial(MediaEncoder, projector)}
     with started(backend, **options) as engine, served(service, settings) as (server, thread):
         running = Serving(server, engine, backend, thread)
         if is_ready:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from localchat.serving.chat.model import Model
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine import Engine
 from localchat.serving.http.http_server import ChatServer
-from localchat.serving.http.model_pages import state_of
-from localchat.serving.loading.options import Options
+from localchat.serving.http.model_endpoints import state_of
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -73,6 +73,12 @@ class Running:
     http_server: ChatServer
     later: Callable[..., Future[Any]]  # Calls a function on a thread.
     skew_s: list[float]  # How far the clock of the service is ahead.
+
+    def pass_time(self, seconds: float) -> None:
+        """Advance the clock of the service. Threads that wait read it again."""
+        self.skew_s[0] += seconds
+        with self.service._changed:
+            self.service._changed.notify_all()
 
     def get(self, path: str) -> tuple[int, Any]:
         return ask(self.http_server.server_port, path)

@@ -1,4 +1,13 @@
 """Wire formats: for each API, parses request bodies, and encodes results as response bodies or stream chunks.
 
+    chat.py            /v1/chat/completions
+    completions.py     /v1/completions, and llama.cpp's /completion and /infill
+    messages.py        Anthropic's /v1/messages
+    responses.py       OpenAI's /v1/responses; response_store.py keeps what it stores
+    ollama.py          Ollama's /api/chat, /api/generate and /api/embed
+    embeddings.py      /v1/embeddings, /v1/rerank, /tokenize and /detokenize
+    parts.py           the parts of bodies that several of them have: content, tools, response formats
+    encoder.py         the base of their encoders
+
 Parsers raise BadRequest for an invalid field. This package is independent of HTTP, the engine, templates and models.
 """

@@ -106,6 +106,10 @@ class Encoder(Generic[R]):
     def finish(self) -> None:
         """Emit the last chunks of a stream. Called after the end of every output."""
 
+    def ping(self) -> None:
+        """Emit a chunk without news, if the format has one. Some clients close a stream that has no events for long,
+        and count no comments."""
+
     def failed(self, error: ApiError, body: Any) -> None:
         """Emit the last chunk of a request that fails during the stream. `body` is the body of an error response."""
         self.emit(body)
@@ -251,8 +255,11 @@ class ChoicesEncoder(Encoder[R]):
 def logprob_entry(
     token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
-    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position. With `as_ids`, tokens are
-    shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their logarithms."""
+    """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
+
+    With `as_ids`, tokens are shown as "token_id:N"; with `after_sampling`, there are probabilities instead of their
+    logarithms.
+    """
 
     def entry(shown: events.OutputToken) -> dict[str, Any]:
         text = f"token_id:{shown.id}" if as_ids else shown.piece.decode("utf-8", "replace")

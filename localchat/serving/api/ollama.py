@@ -1,4 +1,4 @@
-"""Ollama's interfaces: /api/chat, /api/generate and /api/embed. http/model_pages.py describes the models."""
+"""Ollama's interfaces: /api/chat, /api/generate and /api/embed. http/model_endpoints.py describes the models."""
 
 from __future__ import annotations
 

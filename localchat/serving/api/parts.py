@@ -2,8 +2,8 @@
 
 An image or audio becomes an attachment of the body, and a marker in the text of the message. No model reads files, so
 new messages with one are refused. In replayed messages (those of the assistant, and results of tools) a note replaces
-it unless the model takes it (chat/runs/start.py), and parts of unknown types are skipped, except their text: agents
-send their whole history with each request, so an error would end the conversation.
+it unless the model takes it (chat/runs/attachments.py), and parts of unknown types are skipped, except their text:
+agents send their whole history with each request, so an error would end the conversation.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
 
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
     """The functions in the format of chat completions, also those in the older field `functions`, and their paths.
-    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped."""
+
+    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
+    """
     body.check_size("tools")
     body.check_size("functions")
     tools = [tool.required_object("function") for tool in body.objects("tools") if is_of_type(tool, "function")]

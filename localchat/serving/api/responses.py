@@ -110,7 +110,9 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
 
 def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
     """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
-    Tools that run on OpenAI's servers, which agents also send, are skipped."""
+
+    Tools that run on OpenAI's servers, which agents also send, are skipped.
+    """
     holder.check_size("tools")
     for declared in holder.objects("tools"):
         kind = declared.given_text("type", '"function" or "custom"')
@@ -163,8 +165,11 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
 
 
 def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
-    """The chat messages of `instructions` and the items. Consecutive items of the assistant, such as reasoning and
-    calls, are joined, since chat templates expect one assistant message."""
+    """The chat messages of `instructions` and the items.
+
+    Consecutive items of the assistant, such as reasoning and calls, are joined, since chat templates expect one
+    assistant message.
+    """
     instructions = body.text("instructions")
     joined = [_JoinedMessage({"role": "developer", "content": instructions})] if instructions else []
     for item in items:
@@ -274,6 +279,13 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
     def started(self) -> None:
         for kind in ("response.created", "response.in_progress"):
             self._emit(kind, response=self._response("in_progress"))
+
+    def ping(self) -> None:
+        """Codex CLI closes a stream that has no events for five minutes."""
+        if self._is_started:
+            self._emit("response.in_progress", response=self._response("in_progress"))
+        else:
+            self._start()
 
     def opened(self, choice: Choice, block: Block) -> None:
         self._emit("response.output_item.added", output_index=block.index, item=self._item(block))

@@ -12,7 +12,7 @@ from typing import Any
 from ..core import errors
 from ..core.params import GenerationParams
 from ..engine.engine_client import EngineClient
-from ..engine.values import Adapters, GenerationRequest, Prompt, check_queue
+from ..engine.values import Adapters, Prompt, SequenceRequest, check_queue
 from .prompt.jinja import TemplateError
 from .prompt.template import CHATML, ChatTemplate
 
@@ -107,16 +107,18 @@ class Model:
         templates = dict.fromkeys((self._template, self._tool_template))
         return [template for template in templates if isinstance(template, ChatTemplate)]
 
-    def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> GenerationRequest:
-        """A sequence for the engine, with defaults for the values that the request does not set, and with `options` as
-        other fields. Raises BadRequest for token ids that are not in the vocabulary."""
+    def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> SequenceRequest:
+        """A sequence for the engine, with defaults for the values that the request does not set.
+
+        `options` are other fields of it. Raises BadRequest for token ids that are not in the vocabulary.
+        """
         n_vocab = self.engine.facts.n_vocab
         check_listed(params.stop_token_ids, n_vocab, "stop_token_ids")
         check_listed((key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, "logit_bias")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": params.logit_bias})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
         options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
-        return GenerationRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
+        return SequenceRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
     def _template_or_error(self, source: str) -> ChatTemplate | TemplateError:
         """The template with this source, or why it cannot be used."""

@@ -64,9 +64,12 @@ def show(value: object) -> str:
 
 
 class Fields:
-    """The fields of one JSON object, read by name and type. `path` is the name of the object in error messages, such as
-    "messages[2]"; empty for the body itself. A method that reads a field returns None (or an empty list or object) if
-    the field is absent, or refuses that if its name begins with `required_`."""
+    """The fields of one JSON object, read by name and type.
+
+    `path` is the name of the object in error messages, such as "messages[2]"; empty for the body itself. A method that
+    reads a field returns None (or an empty list or object) if the field is absent, or refuses that if its name begins
+    with `required_`.
+    """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "", parent: Fields | None = None) -> None:
         self.raw = raw

@@ -1,6 +1,6 @@
 """Options: the name, type, default, range and help text of each, declared once.
 
-`ModelOptions` are those of a model, `ServiceOptions` those of several; loading/options.py has the others. `server.py`
+`ModelOptions` are those of a model, `ServiceOptions` those of several; `server_options.py` has the others. `server.py`
 makes the command line from the declarations, `models/sources.py` reads those of mapping files. A declaration has one
 line or two, so the formatter leaves these classes as they are.
 """

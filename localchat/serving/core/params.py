@@ -254,8 +254,11 @@ def read_params(
     lengths: Sequence[str] = ("max_completion_tokens", "max_tokens", "n_predict"),
     stop: str = "stop",
 ) -> GenerationParams:
-    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself. With `least_tokens=0` requests may
-    only prefill the prompt. `lengths` are the names of the length limit, the first counts; `stop` that of the stops."""
+    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
+
+    With `least_tokens=0`, requests may only prefill the prompt. `lengths` are the names of the length limit, of which
+    the first one that is set counts. `stop` is the name of the stop texts.
+    """
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)

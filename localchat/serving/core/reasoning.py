@@ -1,7 +1,8 @@
 """Where reasoning begins and ends in an output that is still being generated.
 
-The parser of outputs, in the server's process, and the budget of reasoning, in the engine process, find it with the
-same class, so both have the same tokens for reasoning.
+The parser of outputs, in the server's process, and the budget of reasoning, in the engine process, read it with the
+same class. They differ in one point: the budget takes every marker of a call for the end of reasoning, since it cannot
+wait for the text behind it.
 """
 
 from __future__ import annotations

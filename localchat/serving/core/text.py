@@ -54,7 +54,9 @@ def json_bytes(value: Any) -> bytes:
 
 def decode_json(text: str) -> Any:
     """Decode a JSON text. Unlike Python's json, this refuses NaN, infinities, numbers beyond a double and huge texts.
-    Raises ValueError, or RecursionError if the text is nested too deeply."""
+
+    Raises ValueError, or RecursionError if the text is nested too deeply.
+    """
     # Brackets in strings count as well: a body of text has far fewer.
     n_containers = text.count("[") + text.count("{")
     if n_containers > MAX_CONTAINERS:
@@ -80,8 +82,10 @@ _DECODER = json.JSONDecoder(parse_constant=_parse_float, parse_float=_parse_floa
 
 def pattern_of(texts: Iterable[str]) -> str:
     """A regular expression that matches the longest of these texts at each position. Without texts, it never matches.
+
     Common prefixes are factored out. An alternation of whole texts would compare each text at each position: with 6,000
-    reserved tokens that begin with "<", searching 200,000 "<" would hold the GIL for 17 s."""
+    reserved tokens that begin with "<", searching 200,000 "<" would hold the GIL for 17 s.
+    """
     return _factored(sorted({*texts} - {""})) or "(?!)"
 
 

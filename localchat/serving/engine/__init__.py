@@ -9,18 +9,19 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from ..core.errors import out_of_resources
 from ..core.params import GenerationParams
 from .engine import Engine
 from .tuning import GPU
-from .values import EngineError, GenerationRequest, LoadOptions
+from .values import EngineError, LoadOptions, SequenceRequest
 
 log = logging.getLogger("localchat.engine")
 
-# The lengths of the prompts that warm up an engine. On a GPU, where each size of batch has its own kernels, one fills a
-# pass of llama.cpp. Then a step has two rows, and the last one has a single row.
-_WARM_UP_TOKENS = {True: (512, 1), False: (8, 1)}
+# The tokens of the longer prompt that warms up an engine. On a GPU, where each size of batch has its own kernels, the
+# prompt fills a pass of llama.cpp.
+_WARM_UP_TOKENS, _WARM_UP_TOKENS_GPU = 8, 512
 
 # How long to wait before the vocabulary is read for constraints: the model has been loaded for a request, which comes
 # within this time and goes first.
@@ -42,7 +43,7 @@ def load(
 
     # OpenMP keeps a team of threads for each thread that computes, and shortens its waits when all teams have more
     # threads than there are cores. So the thread that computes the first tokens computes all others, too.
-    def run() -> None:
+    def load_and_run() -> None:
         try:
             engine = _load(path, options, progress, after_step)
         except BaseException as error:
@@ -50,7 +51,7 @@ def load(
         else:
             engine.run(lambda: loaded.set_result(engine))
 
-    threading.Thread(target=run, name="localchat-engine").start()
+    threading.Thread(target=load_and_run, name="localchat-engine").start()
     engine = loaded.result()
     if not engine.facts.is_non_causal:
         threading.Thread(target=_prepare_constraints, args=(engine,), name="localchat-masks", daemon=True).start()
@@ -69,21 +70,26 @@ def _load(
         lacking = f"llama.cpp is built for {built_for()}; see docs/install.md, With a GPU"
         log.warning("--gpu-layers %d has no effect: %s", options.n_gpu_layers, lacking)
     backend = load_backend(path, options, progress)
-    facts, encoder = backend.facts, None
+    new_encoder = None
     if backend.projector is not None:
         from .media.encoder import MediaEncoder
 
-        encoder = MediaEncoder(backend.projector)
-    engine = Engine(backend, encoder=encoder, after_step=after_step)
-    if not facts.is_non_causal:
-        n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
-        engine.warm_up(
-            [
-                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2 + i, ignore_eos=True))
-                for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
-            ]
-        )
+        new_encoder = partial(MediaEncoder, backend.projector)
+    engine = Engine(backend, new_encoder=new_encoder, after_step=after_step)
+    if not backend.facts.is_non_causal:
+        engine.warm_up(_warm_up_requests(engine))
     return engine
+
+
+def _warm_up_requests(engine: Engine) -> list[SequenceRequest]:
+    """Two sequences with which the engine computes three sizes of batches: prompts, two rows, and a single row."""
+    facts = engine.facts
+    n_tokens = _WARM_UP_TOKENS_GPU if engine.backend.limits.tuning is GPU else _WARM_UP_TOKENS
+    n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
+    return [
+        SequenceRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2, ignore_eos=True)),
+        SequenceRequest((0,), GenerationParams(max_tokens=3, ignore_eos=True)),
+    ]
 
 
 def _prepare_constraints(engine: Engine) -> None:

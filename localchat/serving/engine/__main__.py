@@ -38,7 +38,7 @@ class EngineMain(EngineServer):
     """The engine of this process, and its connection to the server."""
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(self.send, self._run_on_thread)
+        super().__init__(self.send, self._start_work)
         self._connection = connection
         # Held while a message is sent, which waits while the server has a full buffer of others to read.
         self._sending = threading.Lock()
@@ -53,7 +53,7 @@ class EngineMain(EngineServer):
                 return
             self.receive(*message)
 
-    def _run_on_thread(self, work: Callable[[], None]) -> None:
+    def _start_work(self, work: Callable[[], None]) -> None:
         try:
             self._threads.submit(work)
         except RuntimeError:

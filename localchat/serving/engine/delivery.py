@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .values import StepOutput
+from .values import StepOutput, TokenizedPrompts
 
 # Each message wakes the server's process, which writes to all clients, and the clients, on the cores that compute the
 # next step. So a sequence gets its tokens at most this often, and all sequences together get at most so many events a
@@ -24,10 +24,16 @@ class Delivery:
         self._outputs: list[tuple[int, StepOutput]] = []
         # By request and sequence: the index in `_outputs` of the output that the next one is joined to.
         self._joinable: dict[tuple[int, int], int] = {}
+        self._starts: list[tuple[str, int, TokenizedPrompts]] = []
         self._ends: list[tuple[str, int, Exception | None]] = []
         self._is_urgent = False
         # When the last message was sent, and when the last step ended.
         self._sent_at = self._stepped_at = 0.0
+
+    def start(self, id: int, prompts: TokenizedPrompts) -> None:
+        """Take the first output of the request `id`."""
+        self._starts.append(("output", id, prompts))
+        self._is_urgent = True
 
     def add(self, id: int, output: StepOutput) -> None:
         """Take the output of a sequence of the request `id`."""
@@ -58,10 +64,11 @@ class Delivery:
         interval_s = max(_MIN_INTERVAL_S, len(self._joinable) / _MAX_EVENTS_PER_S)
         # The output also waits for the end of the next step, which takes as long as this one.
         is_time = at_once or self._is_urgent or now + step_s > self._sent_at + interval_s
-        if is_time and (self._outputs or self._ends):
+        if is_time and (self._starts or self._outputs or self._ends):
             # Plain tuples, since a class takes ten times as long to send.
             steps = ("steps", [(id, *output) for id, output in self._outputs])
-            self._send([steps, *self._ends])
+            self._send([*self._starts, steps, *self._ends])
+            self._starts.clear()
             self._outputs.clear()
             self._joinable.clear()
             self._ends.clear()

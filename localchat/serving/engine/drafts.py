@@ -6,8 +6,7 @@ costs time and never changes the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 # Shorter matches are by chance.
@@ -42,8 +41,10 @@ class Drafter:
         self._prediction = ""  # Of the tokens after `_text`.
 
     def predict(self, tokens: list[int], n_most: int) -> tuple[int, ...]:
-        """At most `n_most` tokens that may follow these; none if the text has no earlier match of its end. `tokens` are
-        those of the last call and further ones."""
+        """At most `n_most` tokens that may follow these; none if the text has no earlier match of its end.
+
+        `tokens` are those of the last call and further ones.
+        """
         new = "".join(_MEDIA if token < 0 else chr(token) for token in tokens[len(self._text) :])
         self._compare(new)
         self._text += new
@@ -66,7 +67,7 @@ class Prediction(NamedTuple):
     acceptance: float
 
 
-def paying_length(predictions: Many[Prediction], step_s: Callable[[int], float]) -> int:
+def paying_length(predictions: Sequence[Prediction], step_s: Callable[[int], float]) -> int:
     """The length of drafts with which the next step makes most tokens per second; 0 if none is worth its rows.
 
     Args:

@@ -12,19 +12,19 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from .batch import Batch, BatchChunk, Sequence
+from .batch import Batch, BatchChunk
 from .inputs import Inputs
 from .layouts import new_kv_cache
 from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
-from .token_sampler import TokenRun, TokenSampler
+from .sequence import Sequence
+from .token_sampler import SequenceSample, TokenSampler
 from .values import (
     End,
     EngineDied,
@@ -32,13 +32,17 @@ from .values import (
     EngineGone,
     EngineStats,
     EngineStopped,
-    GenerationRequest,
-    Prompts,
+    SequenceRequest,
     StepOutput,
+    TokenizedPrompts,
 )
 
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
+
+    NewEncoder = abc.Callable[
+        [abc.Callable[[PreparedMedia], bool], abc.Callable[[PreparedMedia, Exception | None], None]], MediaEncoder
+    ]
 
 log = logging.getLogger("localchat.engine")
 
@@ -50,7 +54,9 @@ _SHORT_STEP_ROWS = 16
 class Generation:
     """The sequences of one request. They are queued together, and if one of them fails, all end."""
 
-    def __init__(self, sequences: Many[Sequence], prompts: Prompts, end: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, sequences: abc.Sequence[Sequence], prompts: TokenizedPrompts, end: abc.Callable[[Exception | None], None]
+    ) -> None:
         self.prompts = prompts
         self.sequences = sequences  # By their indexes in the request.
         # The indexes of the sequences that have not ended. Only the engine thread changes it.
@@ -67,10 +73,12 @@ class Engine:
         self,
         backend: Backend,
         *,
-        encoder: MediaEncoder | None = None,
-        after_step: Callable[[bool], None] = lambda at_once: None,
+        new_encoder: NewEncoder | None = None,
+        after_step: abc.Callable[[bool], None] = lambda at_once: None,
     ):
-        """The engine owns the backend and the encoder of images and sounds, and closes them.
+        """The engine owns the backend, and closes it.
+
+        `new_encoder(is_needed, on_end)` makes the encoder of images and sounds; None: the model takes text alone.
 
         `after_step(at_once)` is called on the engine thread when the output of a step has been delivered, and the next
         step waits for it. It passes the output on. If `at_once` is False it may keep the output for a while. It is True
@@ -79,12 +87,13 @@ class Engine:
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self.inputs = Inputs(backend, encoder)
+        self._encoder = None if new_encoder is None else new_encoder(self._needs, self._has_encoded)
+        self.inputs = Inputs(backend, self._encoder)
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         self._after_step = after_step
         self._thread: threading.Thread | None = None
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._inbox: SimpleQueue[abc.Callable[[], None]] = SimpleQueue()
         self._is_closed = False
         # Guards what submitting threads and the engine thread share: the next three.
         self._lock = threading.Lock()
@@ -95,12 +104,8 @@ class Engine:
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
         self._cache = new_kv_cache(backend)
-        self._encoder = encoder
-        encode = () if encoder is None else (encoder.encode,)
+        encode = () if self._encoder is None else (self._encoder.encode,)
         self._scheduler = Scheduler(backend.limits, self._cache, *encode)
-        if encoder is not None:
-            encoder.wants = self._wants
-            encoder.on_end = lambda medium, error: self.post(partial(self._after_encoding, medium, error))
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
@@ -111,7 +116,7 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def run(self, started: Callable[[], None] = lambda: None) -> None:
+    def run(self, started: abc.Callable[[], None] = lambda: None) -> None:
         """Runs the steps on this thread until the engine is closed or fails."""
         self._thread = threading.current_thread()
         started()
@@ -119,7 +124,7 @@ class Engine:
         while self._stopped is None:
             was_busy = self.step(wait=not was_busy)
 
-    def warm_up(self, requests: Many[GenerationRequest]) -> None:
+    def warm_up(self, requests: abc.Sequence[SequenceRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels.
 
         They leave no prefixes and are not counted.
@@ -156,10 +161,10 @@ class Engine:
 
     def prepare(
         self,
-        requests: Many[GenerationRequest],
-        deliver: Callable[[StepOutput], None],
-        end: Callable[[Exception | None], None],
-        check: Callable[[], None] = lambda: None,
+        requests: abc.Sequence[SequenceRequest],
+        deliver: abc.Callable[[StepOutput], None],
+        end: abc.Callable[[Exception | None], None],
+        check: abc.Callable[[], None] = lambda: None,
     ) -> Generation:
         """Makes the sequences of one request: tokenizes the prompts and parses the grammars, on the calling thread.
 
@@ -172,8 +177,12 @@ class Engine:
         sequences, prompts = self.inputs.sequences_of(requests, deliver, check)
         return Generation(sequences, prompts, end)
 
-    def start(self, generation: Generation) -> None:
-        """Queues the sequences of a request. Raises EngineStopped if the engine is closed, EngineGone if it failed."""
+    def start(self, generation: Generation, started: abc.Callable[[], None] = lambda: None) -> None:
+        """Queues the sequences of a request.
+
+        `started` is called on the engine thread, before any output of the sequences. Raises EngineStopped if the engine
+        is closed, EngineGone if it has failed.
+        """
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
@@ -184,7 +193,7 @@ class Engine:
                 self._open[sequence.id] = generation
             generation.is_queued = True
             # One command, so that the choices of a request always start in the same step.
-            self.post(partial(self._scheduler.add, *generation.sequences))
+            self.post(partial(self._add, generation, started))
 
     def drop(self, generation: Generation, index: int | None = None) -> None:
         """Ends one sequence of a request, or all of them, before the next step. Their tokens stay cached.
@@ -213,7 +222,7 @@ class Engine:
         """Drops all cached prefixes before the next step."""
         self.post(self._cache.forget)
 
-    def post(self, command: Callable[[], None]) -> None:
+    def post(self, command: abc.Callable[[], None]) -> None:
         """Runs a command on the engine thread before its next step."""
         self._inbox.put(command)
 
@@ -237,9 +246,7 @@ class Engine:
     def _step(self, wait: bool) -> bool:
         if wait:
             self._inbox.get()()
-        with contextlib.suppress(Empty):
-            while True:
-                self._inbox.get_nowait()()
+        self._run_commands()
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
@@ -251,6 +258,11 @@ class Engine:
             self._after_step(True)
         self._compute(batch)
         return True
+
+    def _run_commands(self) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                self._inbox.get_nowait()()
 
     def _compute(self, batch: Batch) -> None:
         """Decodes a batch and delivers what is sampled from it.
@@ -271,7 +283,7 @@ class Engine:
             self._sample_and_deliver(batch)
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
-        """Decodes each sequence of a failed batch alone, and ends those that fail again, or that failed alone."""
+        """Decodes each sequence of a failed batch alone, and ends those that fail again."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
             if chunk.sequence.slot is None:  # Another sequence of its request has failed, so it has ended.
@@ -290,16 +302,16 @@ class Engine:
 
     def _sample_and_deliver(self, batch: Batch) -> None:
         """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
-        outputs = list(batch.outputs())
-        runs = self._token_sampler.sample(outputs)
-        tokens = [run.tokens() for run in runs]
+        chunks = list(batch.outputs())
+        samples = self._token_sampler.sample(chunks)
+        tokens = [sample.tokens() for sample in samples]
         self._scheduler.update(batch, tokens)
         self._stats.n_computed += batch.n_tokens
-        for chunk, run, run_tokens in zip(outputs, runs, tokens):
-            self._deliver_run(chunk, run, chunk.n_accepted(run_tokens))
+        for chunk, sample, sampled in zip(chunks, samples, tokens):
+            self._deliver(chunk, sample, chunk.n_accepted(sampled))
 
-    def _deliver_run(self, chunk: BatchChunk, run: TokenRun, n_accepted: int) -> None:
-        sequence, stats, tokens = chunk.sequence, self._stats, run.items
+    def _deliver(self, chunk: BatchChunk, sample: SequenceSample, n_accepted: int) -> None:
+        sequence, stats, tokens = chunk.sequence, self._stats, sample.items
         stats.n_sampled += len(tokens)
         stats.n_drafted += len(chunk.draft)
         stats.n_draft_accepted += n_accepted
@@ -310,17 +322,17 @@ class Engine:
             stats.first_token_s.add(sequence.first_at - sequence.submitted_at)
             progress = sequence.progress
         last = None
-        if run.reason == "stop":
+        if sample.reason == "stop":
             *tokens, last = tokens
-        elif run.reason == "length" and sequence.request.params.max_tokens == 0:
+        elif sample.reason == "length" and sequence.request.params.max_tokens == 0:
             tokens = []  # One token was sampled to compute the prompt.
         output = {"tokens": tokens, "progress": progress, "n_drafted": len(chunk.draft), "n_draft_accepted": n_accepted}
-        if run.reason is not None:
-            self._finish(sequence, End(run.reason, last), **output)
+        if sample.reason is not None:
+            self._finish(sequence, End(sample.reason, last), **output)
             return
         sequence.deliver(**output)
-        if run.error is not None:
-            self._fail(sequence, run.error)
+        if sample.error is not None:
+            self._fail(sequence, sample.error)
 
     def _finish(self, sequence: Sequence, end: End, **output: Any) -> None:
         """Ends a sequence with a finish reason, unless it has ended. `output` has the rest of its last StepOutput."""
@@ -333,15 +345,21 @@ class Engine:
             generation.end(None)
 
     def _fail(self, sequence: Sequence, error: Exception, *, keep: bool = True) -> None:
-        """Ends a sequence and the others of its request with an error. With `keep` the tokens of the sequence stay
-        cached for other requests."""
+        """Ends a sequence and the others of its request with an error.
+
+        With `keep` their tokens stay cached for other requests. Without, the failed batch may have damaged their cells.
+        """
         generation = self._open.get(sequence.id)
         if generation is None:
             return
         self._remove(generation, sequence, keep=keep)
         for index in list(generation.open):
-            self._remove(generation, generation.sequences[index], keep=True)
+            self._remove(generation, generation.sequences[index], keep=keep)
         generation.end(error)
+
+    def _add(self, generation: Generation, started: abc.Callable[[], None]) -> None:
+        started()
+        self._scheduler.add(*generation.sequences)
 
     def _drop(self, generation: Generation, index: int | None) -> None:
         indexes = [i for i in generation.open if index in (i, None)]
@@ -356,12 +374,16 @@ class Engine:
         with self._lock:
             del self._open[sequence.id]
 
-    def _wants(self, medium: PreparedMedia) -> bool:
+    def _needs(self, medium: PreparedMedia) -> bool:
         """Whether an open sequence has this image or sound. Any thread may call this."""
         with self._lock:
             generations = set(self._open.values())
         sequences = (generation.sequences[index] for generation in generations for index in list(generation.open))
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
+
+    def _has_encoded(self, medium: PreparedMedia, error: Exception | None) -> None:
+        """Takes the result of an encoding. Any thread may call this. The command also wakes the engine thread."""
+        self.post(partial(self._after_encoding, medium, error))
 
     def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
         """Ends the sequences that wait for an image or a sound that could not be encoded."""

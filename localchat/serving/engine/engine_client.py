@@ -38,9 +38,9 @@ from .values import (
     EngineSilent,
     EngineStats,
     EngineStopped,
-    GenerationRequest,
     ModelFacts,
     PromptPart,
+    SequenceRequest,
     StepOutput,
     TokenTexts,
     check_queue,
@@ -77,9 +77,9 @@ class EngineRequest:
         outputs: list[Any] = []
         while not (outputs or self._has_ended):
             messages = self.mailbox.take(timeout_s)
-            for request, item in messages:
-                if request is not self:
-                    continue  # An earlier request of this thread, which it dropped.
+            for sender, item in messages:
+                if sender is not self:
+                    continue  # Such as an earlier request of this thread, which it dropped.
                 if isinstance(item, _Ended):
                     self._has_ended, self._error = True, item.error
                 else:
@@ -154,8 +154,10 @@ class EngineClient(abc.ABC):
 
     # --- requests ---
 
-    def generate(self, requests: Sequence[GenerationRequest], mailbox: Mailbox) -> EngineRequest:
-        """Start the sequences of one request, all or none. The first output is a `Prompts`, then come StepOutputs.
+    def generate(self, requests: Sequence[SequenceRequest], mailbox: Mailbox) -> EngineRequest:
+        """Start the sequences of one request, all or none.
+
+        The first output has the TokenizedPrompts, and comes when the sequences are queued. Then come StepOutputs.
 
         Raises QueueFull. The request ends with ContextLengthExceeded for a prompt that leaves no space for one token of
         output; BadRequest for an empty prompt, a token id that the vocabulary does not have, or an invalid grammar;
@@ -194,8 +196,10 @@ class EngineClient(abc.ABC):
         return vectors
 
     def stats(self, timeout_s: float = _STATS_S) -> EngineStats:
-        """The state of the engine; that of one without requests if it has ended. Raises EngineSilent if a living one
-        does not respond in time."""
+        """The state of the engine; that of one without requests if it has ended.
+
+        Raises EngineSilent if a living one does not respond in time.
+        """
         try:
             stats: EngineStats = self._start("stats", (), Mailbox()).result(timeout_s)
             return stats
@@ -244,7 +248,7 @@ class EngineClient(abc.ABC):
                         output = StepOutput(*fields)
                         if output.end is not None:
                             request.open.discard(output.sequence)
-                        request.mailbox.put((request, output))
+                        request.mailbox.put(request, output)
             elif kind == "log":
                 logging.getLogger(values[0].name).handle(values[0])
             else:
@@ -257,14 +261,14 @@ class EngineClient(abc.ABC):
         if kind == "accepted":
             request.is_accepted = True
         elif kind == "output":
-            request.mailbox.put((request, value))
+            request.mailbox.put(request, value)
         else:
             self._end(request, value)
 
     def _end(self, request: EngineRequest, error: Exception | None) -> None:
         with self._lock:
             self._requests.pop(request.id, None)
-        request.mailbox.put((request, _Ended(error)))
+        request.mailbox.put(request, _Ended(error))
 
     def end(self, death: EngineDied | EngineStopped) -> None:
         """The engine has ended: end all of its requests."""

@@ -12,7 +12,7 @@ from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from ..core.media import MediaFile
 from .delivery import Delivery
 from .engine import Engine, Generation
-from .values import EngineError, EngineStats, GenerationRequest, PromptPart, StepOutput
+from .values import EngineError, EngineStats, PromptPart, SequenceRequest, StepOutput
 
 log = logging.getLogger("localchat.engine")
 
@@ -44,13 +44,15 @@ class EngineServer:
     def __init__(
         self,
         send: Callable[[Sequence[Message]], None],
-        run: Callable[[Callable[[], None]], None],
+        run_on_thread: Callable[[Callable[[], None]], None],
         delivery: type[Delivery] = Delivery,
     ) -> None:
-        """`send` sends messages; any thread calls it, except the one that calls `receive`. `run` runs a function on
-        another thread, some time later."""
+        """`send` sends messages; any thread calls it, except the one that calls `receive`.
+
+        `run_on_thread` runs a function on another thread, some time later.
+        """
         self._send = send
-        self._run = run
+        self._run_on_thread = run_on_thread
         self._requests: dict[int, ServedRequest] = {}
         self.delivery = delivery(send)
 
@@ -63,7 +65,7 @@ class EngineServer:
         if engine is not None and engine.failure is not None:
             return  # The process is about to end. The request is not accepted, so another process runs it.
         request = self._requests[id] = ServedRequest(id)
-        self._run(partial(self._serve, request, *values))
+        self._run_on_thread(partial(self._serve, request, *values))
 
     def _drop(self, id: int, index: int | None) -> None:
         request = self._requests.get(id)
@@ -103,7 +105,7 @@ class EngineServer:
 
     # --- the methods of requests ---
 
-    def generate(self, request: ServedRequest, sequences: Sequence[GenerationRequest]) -> None:
+    def generate(self, request: ServedRequest, sequences: Sequence[SequenceRequest]) -> None:
         def deliver(output: StepOutput) -> None:
             self.delivery.add(request.id, output)
 
@@ -112,9 +114,9 @@ class EngineServer:
             self.delivery.end(request.id, error)
 
         generation = self.engine.prepare(sequences, deliver, end, request.check)
-        self._output(request, generation.prompts)
         request.generation = generation
-        self.engine.start(generation)
+        # The first output comes with the start. An engine that has failed before can pass the request to another one.
+        self.engine.start(generation, partial(self.delivery.start, request.id, generation.prompts))
         if request.is_dropped:  # Perhaps before `start`, when it had no sequences that could be dropped.
             self.engine.drop(generation)
 

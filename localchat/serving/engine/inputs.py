@@ -6,17 +6,16 @@ The methods run on any thread: tokenizing a long text would delay the engine thr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Many
+from collections import abc
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, item_path
+from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, field_error, item_path
 from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
-from .batch import MediaChunk, Sequence
 from .protocols import Backend
-from .values import GenerationRequest, PromptPart, Prompts, StepOutput, check_tokens
+from .sequence import MediaChunk, Sequence
+from .values import PromptPart, SequenceRequest, StepOutput, TokenizedPrompts, check_tokens
 
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
@@ -35,15 +34,17 @@ class Inputs:
         self._backend = backend
         self._encoder = encoder
 
-    def tokenize_prompt(self, parts: Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
+    def tokenize_prompt(self, parts: abc.Iterable[PromptPart], *, add_bos: bool = False) -> list[int]:
         """The tokens of a prompt that is given as token ids, texts and media."""
         return self._tokenized(parts, add_bos)[0]
 
     def _tokenized(
-        self, parts: Iterable[PromptPart], add_bos: bool, limit: int | None = None
+        self, parts: abc.Iterable[PromptPart], add_bos: bool, limit: int | None = None
     ) -> tuple[list[int], list[MediaChunk]]:
-        """The tokens of a prompt, and the chunks of its images and sounds. Raises ContextLengthExceeded if the texts
-        have more than `limit` tokens; the rest is not counted."""
+        """The tokens of a prompt, and the chunks of its images and sounds.
+
+        Raises ContextLengthExceeded if the texts have more than `limit` tokens; the rest is not counted.
+        """
         tokens: list[int] = []
         chunks: list[MediaChunk] = []
         for part in parts:
@@ -63,7 +64,7 @@ class Inputs:
                 add_bos = False
         return tokens, chunks
 
-    def media_errors(self, media: Iterable[MediaFile]) -> list[ApiError | None]:
+    def media_errors(self, media: abc.Iterable[MediaFile]) -> list[ApiError | None]:
         """Why each image or sound cannot be used; None for those that can. A request finds these prepared."""
         errors: list[ApiError | None] = []
         for file in media:
@@ -81,10 +82,10 @@ class Inputs:
 
     def sequences_of(
         self,
-        requests: Many[GenerationRequest],
-        deliver: Callable[[StepOutput], None],
-        check: Callable[[], None] = lambda: None,
-    ) -> tuple[list[Sequence], Prompts]:
+        requests: abc.Sequence[SequenceRequest],
+        deliver: abc.Callable[[StepOutput], None],
+        check: abc.Callable[[], None] = lambda: None,
+    ) -> tuple[list[Sequence], TokenizedPrompts]:
         """The sequences of one request, and their tokenized prompts; see `Engine.prepare`."""
         # Sequences with the same prompt share the same tuple, and those of one request the same biases.
         prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
@@ -102,22 +103,34 @@ class Inputs:
             with_tokens = replace(request, prompt=tuple(tokens), sampling=sampling)
             # On this thread, since parsing a large grammar would delay the engine thread.
             sampler = self._backend.new_sampler(with_tokens)
-            options: dict[str, Any] = {"chunks": chunks, "sampler": sampler, "index": index, "deliver": deliver}
-            sequences.append(Sequence(0, tokens[:], self._max_length(request, len(tokens)), with_tokens, **options))
+            sequences.append(
+                Sequence(
+                    id=0,  # It gets one when it is queued.
+                    prompt=tokens[:],
+                    max_length=self._max_length(request, len(tokens)),
+                    request=with_tokens,
+                    chunks=chunks,
+                    sampler=sampler,
+                    index=index,
+                    deliver=deliver,
+                )
+            )
         tokenized = [prompts[id(request.prompt)][0] for request in requests]
         # Media have no token ids.
         shown = [[max(token, -1) for token in ts] if r.returns_ids else () for r, ts in zip(requests, tokenized)]
-        return sequences, Prompts(list(map(len, tokenized)), shown)
+        return sequences, TokenizedPrompts(list(map(len, tokenized)), shown)
 
-    def _max_length(self, request: GenerationRequest, n_prompt: int) -> int:
+    def _max_length(self, request: SequenceRequest, n_prompt: int) -> int:
         """The limit of prompt and output together."""
         max_tokens, n_ctx = request.params.max_tokens, self._backend.facts.n_ctx
         # Even with a limit of 0 one token is sampled, so that the prompt is computed.
         return n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
 
-    def prompt_of(self, request: GenerationRequest) -> tuple[list[int], list[MediaChunk]]:
-        """The tokens of the prompt of a request, which fit into the context, and its images and sounds. Raises what
-        `Engine.prepare` raises for them."""
+    def prompt_of(self, request: SequenceRequest) -> tuple[list[int], list[MediaChunk]]:
+        """The tokens of the prompt of a request, which fit into the context, and its images and sounds.
+
+        Raises what `Engine.prepare` raises for them.
+        """
         facts, n_kept = self._backend.facts, request.params.truncate_prompt_tokens
         if facts.is_non_causal:
             message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
@@ -140,25 +153,30 @@ class Inputs:
             raise
         return tokens, chunks
 
-    def biases_of(self, logit_bias: Iterable[Bias]) -> tuple[tuple[int, float], ...]:
+    def biases_of(self, logit_bias: abc.Iterable[Bias]) -> tuple[tuple[int, float], ...]:
         """The biases by token ids. The bias of a text applies to each token of the text. Raises BadRequest."""
         biases: dict[int, float] = {}
+        n_left = MAX_LISTED_TOKENS
         for key, bias in logit_bias:
-            for token in self._backend.tokenize(key) if isinstance(key, str) else [key]:
+            try:
+                tokens = self._backend.tokenize(key, limit=n_left) if isinstance(key, str) else [key]
+            except ContextLengthExceeded as error:
+                n_tokens = MAX_LISTED_TOKENS - n_left + error.n_tokens
+                message = f"has texts of at least {n_tokens} tokens, the limit is {MAX_LISTED_TOKENS}"
+                raise field_error("logit_bias", message) from error
+            n_left -= len(tokens)
+            for token in tokens:
                 biases[token] = biases.get(token, 0.0) + bias
-        if len(biases) > MAX_LISTED_TOKENS:
-            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_LISTED_TOKENS}"
-            raise BadRequest(message, "logit_bias")
         return tuple(biases.items())
 
     def embed(
         self,
-        inputs: Many[str | Many[int]],
+        inputs: abc.Sequence[str | abc.Sequence[int]],
         *,
         field: str,
         query: str | None = None,
         truncates: bool = False,
-        check: Callable[[], None] = lambda: None,
+        check: abc.Callable[[], None] = lambda: None,
     ) -> tuple[list[array[float]], int]:
         """The vector of each input, not normalised, and the number of their tokens.
 
@@ -169,7 +187,9 @@ class Inputs:
         """
         if query is None:
             # All inputs are checked before the first one is computed.
-            tokenized: Iterable[Many[int]] = [self._input(inputs, i, field) for i in range(len(inputs))]
+            tokenized: abc.Iterable[abc.Sequence[int]] = [
+                self._input(inputs, i, field, truncates=truncates) for i in range(len(inputs))
+            ]
         else:
             # Pairs are made when they are computed: together they may be as large as the query times the documents.
             tokenized = self._pairs(query, inputs, field)
@@ -192,19 +212,24 @@ class Inputs:
             n_tokens += sum(map(len, cut))
         return vectors, n_tokens
 
-    def _input(self, inputs: Many[str | Many[int]], i: int, field: str) -> Many[int]:
+    def _input(
+        self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str, *, truncates: bool
+    ) -> abc.Sequence[int]:
         """The tokens of one input."""
         text = inputs[i]
         try:
             if isinstance(text, str):
-                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=self._max_input)
+                limit = None if truncates else self._max_input
+                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=limit)
             check_tokens(text, self._backend.facts.n_vocab)
             return text
         except BadRequest as error:
             error.param = error.param or item_path(field, inputs, i)
             raise
 
-    def _pairs(self, query: str, documents: Many[str | Many[int]], field: str) -> Iterator[Many[int]]:
+    def _pairs(
+        self, query: str, documents: abc.Sequence[str | abc.Sequence[int]], field: str
+    ) -> abc.Iterator[abc.Sequence[int]]:
         """The tokens of the query with each document."""
         try:
             pair = self._backend.pair_tokenizer(query, self._max_input)
@@ -224,7 +249,7 @@ class Inputs:
         """The limit of tokens of an input. The context for embeddings, which the first request makes, is not larger."""
         return max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
 
-    def _cut(self, tokens: Many[int], n: int) -> Many[int]:
+    def _cut(self, tokens: abc.Sequence[int], n: int) -> abc.Sequence[int]:
         """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
         ends = self._backend.tokenize("", add_bos=True)
         if len(tokens) <= n or tokens[-1] not in ends[-1:]:
@@ -232,9 +257,9 @@ class Inputs:
         return [*tokens[: n - 1], tokens[-1]]
 
 
-def _groups(inputs: Iterable[Many[int]]) -> Iterator[list[Many[int]]]:
+def _groups(inputs: abc.Iterable[abc.Sequence[int]]) -> abc.Iterator[list[abc.Sequence[int]]]:
     """The inputs in groups of about `_GROUP_TOKENS` tokens, in their order."""
-    group: list[Many[int]] = []
+    group: list[abc.Sequence[int]] = []
     n_tokens = 0
     for tokens in inputs:
         group.append(tokens)

@@ -15,27 +15,31 @@ The methods run on the engine thread and apply their operations to the backend a
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .batch import Batch, BatchChunk, Sequence, n_common_of
+from .batch import Batch, BatchChunk
 from .pace import Pace
 from .protocols import CacheBackend, NoFreeCells
+from .sequence import Sequence
 from .values import Adapters
+
+log = logging.getLogger("localchat.engine")
 
 
 @dataclass(eq=False)
-class Prefix:
+class SlotContent:
     """The tokens whose cells a slot has: those that a running sequence has computed, or an idle prefix."""
 
     adapters: Adapters  # The set of adapters with which the cells were computed.
     sequence: Sequence | None = None  # The running sequence; None: the prefix is idle.
     idle_tokens: list[int] = field(default_factory=list)  # The tokens of an idle prefix.
     last_use: int = 0  # Grows with each use of an idle prefix.
-    # The number of first cells that have the values that the prompt has when it is computed alone (own_cells.py).
+    # How many of the first cells have the values that the prompt has when it is computed alone (own_cells.py).
     n_exact: int = 0
 
     @property
@@ -54,17 +58,17 @@ class Candidate(NamedTuple):
     """A slot that has the first `n_common` tokens of a prompt, perhaps followed by others."""
 
     slot: int
-    prefix: Prefix
+    content: SlotContent
     n_common: int
 
     @property
     def is_active(self) -> bool:
-        return self.prefix.sequence is not None
+        return self.content.sequence is not None
 
     @property
     def is_whole(self) -> bool:
         """Whether the slot has no other tokens."""
-        return self.prefix.n_tokens == self.n_common
+        return self.content.n_tokens == self.n_common
 
 
 class Match(NamedTuple):
@@ -73,7 +77,7 @@ class Match(NamedTuple):
     slot: int
     length: int
     n_shared: int = 0  # How many of these cells stay in use by another running sequence.
-    n_exact: int = 0  # How many of them are exact for the prompt (see `Prefix`).
+    n_exact: int = 0  # How many of them are exact for the prompt (see `SlotContent`).
 
 
 class KVCache(ABC):
@@ -82,7 +86,7 @@ class KVCache(ABC):
     def __init__(self, backend: CacheBackend, clock: Callable[[], float] = time.perf_counter):
         self._backend, self._limits = backend, backend.limits
         # By slot: what its cells are of; None: the slot is free.
-        self._prefixes: list[Prefix | None] = [None] * self._limits.n_slots
+        self._contents: list[SlotContent | None] = [None] * self._limits.n_slots
         self._uses = itertools.count(1)
         self._pace = Pace(clock)
 
@@ -90,44 +94,53 @@ class KVCache(ABC):
 
     @abstractmethod
     def find(self, sequence: Sequence) -> Match | None:
-        """The prefix that a sequence reuses; None if there is none. The last token is always computed, since its logits
-        are needed."""
+        """The prefix that a sequence reuses; None if there is none.
+
+        The last token is always computed, since its logits are needed.
+        """
 
     @abstractmethod
-    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         """How many tokens `sequence` can reuse when a running one has computed its prompt."""
 
     @abstractmethod
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
-        """What the next step computes of the running sequences of one set of adapters, the oldest first. `others_wait`:
-        whether sequences of another set wait for the end of the step."""
+        """What the next step computes of the running sequences of one set of adapters, the oldest first.
+
+        `others_wait`: whether sequences of another set wait for the end of the step.
+        """
 
     @abstractmethod
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
-        """A slot that has the tokens of `match` and no others, none of which is active; None if an error costs the
-        prefix. If the slot was free, `_prefixes` has its prefix."""
+        """A slot that is not active and has the tokens of `match` alone; None if an error costs the prefix.
+
+        If the slot was free, `_contents` has its content.
+        """
 
     # What they have in common.
 
     @property
     def active(self) -> dict[int, Sequence]:
         """The running sequences by slot."""
-        return {slot: prefix.sequence for slot, prefix in self._taken() if prefix.sequence is not None}
+        return {slot: content.sequence for slot, content in self._occupied() if content.sequence is not None}
 
-    def _taken(self) -> Iterator[tuple[int, Prefix]]:
-        return ((slot, prefix) for slot, prefix in enumerate(self._prefixes) if prefix is not None)
+    def _occupied(self) -> Iterator[tuple[int, SlotContent]]:
+        """The slots that are not free, and their contents."""
+        return ((slot, content) for slot, content in enumerate(self._contents) if content is not None)
 
-    def _idle(self) -> list[tuple[int, Prefix]]:
+    def _idle(self) -> list[tuple[int, SlotContent]]:
         """The slots with idle prefixes, the least recently used one first."""
-        idle = [(slot, prefix) for slot, prefix in self._taken() if prefix.sequence is None]
+        idle = [(slot, content) for slot, content in self._occupied() if content.sequence is None]
         return sorted(idle, key=lambda item: item[1].last_use)
 
     def n_cells(self) -> tuple[int, int]:
-        """How many cells running sequences use, and how many idle prefixes. Any thread may call this. A cell that
-        several share is counted for each of them, but both numbers together are at most the capacity."""
-        prefixes = [prefix for prefix in list(self._prefixes) if prefix is not None]
-        n_active = sum(prefix.n_tokens for prefix in prefixes if prefix.sequence is not None)
-        n_idle = sum(len(prefix.idle_tokens) for prefix in prefixes)
+        """How many cells running sequences use, and how many idle prefixes. Any thread may call this.
+
+        A cell that several share is counted for each of them, but both numbers together are at most the capacity.
+        """
+        contents = [content for content in list(self._contents) if content is not None]
+        n_active = sum(content.n_tokens for content in contents if content.sequence is not None)
+        n_idle = sum(len(content.idle_tokens) for content in contents)
         n_active = min(n_active, self._limits.n_cells)
         return n_active, min(n_idle, self._limits.n_cells - n_active)
 
@@ -136,16 +149,18 @@ class KVCache(ABC):
         slot = None if match is None else self._slot_with(sequence, match)
         if match is None or slot is None:
             slot, sequence.n_computed, sequence.n_shared = self._free_slot(), 0, 0
-            prefix = Prefix(sequence.adapters)
+            content = SlotContent(sequence.adapters)
         else:
             sequence.n_computed, sequence.n_shared = match.length, match.n_shared
-            prefix = self._prefix(slot)
-        prefix.sequence, prefix.idle_tokens = sequence, []
-        sequence.slot, self._prefixes[slot] = slot, prefix
+            content = self._content(slot)
+        content.sequence, content.idle_tokens = sequence, []
+        sequence.slot, self._contents[slot] = slot, content
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
-        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed."""
+
+        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed.
+        """
         while True:
             started = self._pace.clock()
             try:
@@ -157,26 +172,28 @@ class KVCache(ABC):
         self._pace.add(batch, self._pace.clock() - started)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
-        """Counts the first `n_kept` tokens of a decoded chunk as computed, and frees the cells of the others, which are
-        rejected draft tokens."""
+        """Counts the first `n_kept` tokens of a decoded chunk as computed.
+
+        The others are rejected draft tokens, whose cells are freed.
+        """
         sequence = chunk.sequence
         sequence.n_computed += n_kept
-        if n_kept < chunk.n_tokens:
-            self._backend.truncate(chunk.slot, sequence.position_of(sequence.n_computed))
+        if n_kept < chunk.n_tokens and not self._truncate(chunk.slot, sequence, sequence.n_computed):
+            sequence.n_computed = sequence.n_shared = 0  # All of its tokens are computed again.
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
         """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
         assert sequence.slot is not None
         slot, tokens = sequence.slot, sequence.tokens[: sequence.n_computed]
-        prefix = self._prefix(slot)
-        prefix.sequence = None
+        content = self._content(slot)
+        content.sequence = None
         sequence.slot, sequence.n_computed = None, 0
         twins = [twin for twin in self._candidates(tokens, sequence.adapters) if twin.n_common == len(tokens)]
         for twin in twins:
-            self._use(twin.prefix)
+            self._use(twin.content)
         if keep and tokens and not twins:
-            prefix.idle_tokens = tokens
-            self._use(prefix)
+            content.idle_tokens = tokens
+            self._use(content)
         else:
             self._clear(slot)
 
@@ -195,25 +212,34 @@ class KVCache(ABC):
 
     def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
         """The slots that have the first of these tokens, by the cells of a set of adapters."""
-        prefixes = [(slot, prefix) for slot, prefix in self._taken() if prefix.adapters == adapters]
-        numbers = (min(n_common_of(prefix.tokens, tokens), prefix.n_tokens) for _, prefix in prefixes)
-        return [Candidate(slot, prefix, n) for (slot, prefix), n in zip(prefixes, numbers) if n]
+        contents = [(slot, content) for slot, content in self._occupied() if content.adapters == adapters]
+        numbers = (min(n_common_tokens(content.tokens, tokens), content.n_tokens) for _, content in contents)
+        return [Candidate(slot, content, n) for (slot, content), n in zip(contents, numbers) if n]
 
-    def _prefix(self, slot: int) -> Prefix:
-        prefix = self._prefixes[slot]
-        assert prefix is not None, f"slot {slot} is free"
-        return prefix
+    def _content(self, slot: int) -> SlotContent:
+        content = self._contents[slot]
+        assert content is not None, f"slot {slot} is free"
+        return content
 
-    def _use(self, prefix: Prefix) -> None:
+    def _use(self, content: SlotContent) -> None:
         """Lets the other idle prefixes be evicted before this one."""
-        prefix.last_use = next(self._uses)
+        content.last_use = next(self._uses)
+
+    def _truncate(self, slot: int, sequence: Sequence, n_tokens: int) -> bool:
+        """Frees the cells of a slot behind the first tokens of a sequence. If the backend cannot, frees all: False."""
+        if self._backend.truncate(slot, sequence.position_of(n_tokens)):
+            return True
+        log.warning("the cells of slot %d cannot be truncated to %d tokens, which are computed again", slot, n_tokens)
+        self._backend.clear(slot)
+        self._content(slot).n_exact = 0
+        return False
 
     def _free_slot(self) -> int:
         """The free slot nearest to an active one. If none is free, evicts an idle prefix first.
 
         llama.cpp computes sequences that have their own cells in one pass if their slots are consecutive.
         """
-        free = [slot for slot, prefix in enumerate(self._prefixes) if prefix is None]
+        free = [slot for slot, content in enumerate(self._contents) if content is None]
         if not free:
             self.evict()
             return self._free_slot()
@@ -222,4 +248,20 @@ class KVCache(ABC):
 
     def _clear(self, slot: int) -> None:
         self._backend.clear(slot)
-        self._prefixes[slot] = None
+        self._contents[slot] = None
+
+
+def n_common_tokens(first: list[int], second: list[int]) -> int:
+    """How many tokens two lists have in common at their start: an exponential search by slices."""
+    low, high, most = 0, 0, min(len(first), len(second))
+    while low == high < most:
+        high = min(2 * high + 32, most)
+        if first[low:high] == second[low:high]:
+            low = high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,12 +1,16 @@
 """The layout in which each sequence has its own cells: llama.cpp's streams.
 
-A prefix is copied to another slot. llama.cpp computes several sequences in one pass only if their slots are consecutive
-and they have equally many rows.
+A prefix is copied to another slot. llama.cpp computes several sequences of a step in one pass through the layers only
+if their slots are consecutive and they have equally many rows.
 
-llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. So
-prompts are computed in passes of their own, of TILE_ROWS rows or more unless the prompt is shorter: then a text does
-not depend on what runs beside it. A request with a `seed` reuses only cells with the values that its prompt has when it
-is computed alone.
+A text does not depend on what runs beside it. For this, a step computes either newest tokens or prompts, since
+llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. A step
+of prompts has TILE_ROWS rows or more of each, or all of a shorter one.
+
+The text of a request with a `seed` does not depend on what is cached, either. It reuses only *exact* cells, which have
+the values that its prompt has when it is computed alone. These were computed in tiles from the first token on, and are
+a multiple of TILE_ROWS, so that the rest is computed in tiles, too. Of a prompt with 150 tokens, the first 130 of which
+are cached, it reuses 64 and computes 86.
 """
 
 from __future__ import annotations
@@ -17,16 +21,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .batch import TILE_ROWS, Batch, BatchChunk, Sequence, n_common_of
-from .kv_cache import Candidate, KVCache, Match, Prefix
-from .planning import Work, batch_of, drafts_of, have_waited, prompt_rows, work_of
+from .batch import TILE_ROWS, Batch, BatchChunk
+from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
+from .planning import Pending, batch_of, drafts_of, have_waited, pending_of, prompt_rows
 from .protocols import CacheBackend, CopyFailed
+from .sequence import Sequence
 
 log = logging.getLogger("localchat.engine")
 
 # A prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
-# To move as many tokens to another slot takes as long as another pass of a step.
+# With a gap between the active slots, a step takes one pass more. To move as many tokens to another slot takes as long.
 _MOVED_PER_STEP = 1000
 
 
@@ -35,41 +40,44 @@ class OwnCells(KVCache):
 
     def __init__(self, backend: CacheBackend, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(backend, clock)
-        assert backend.limits.n_batch >= 2 * TILE_ROWS - 1, "a step must hold the last pass of a prompt"
+        assert backend.limits.n_batch >= 2 * TILE_ROWS - 1, "a step must hold the last rows of a prompt"
         # How the next prompts are chosen, by turns. So neither short prompts nor long ones nor images wait for all
         # others.
         self._order = deque((_image, _shortest, _image, _oldest))
         # How many steps had gaps between the active slots since a sequence was moved.
-        self._n_with_gaps = 0
+        self._n_gap_steps = 0
 
     def find(self, sequence: Sequence) -> Match | None:
-        """The longest cached prefix. Of equally long ones, an idle one without further tokens, then the one in the slot
-        with the fewest tokens, all of which are copied."""
+        """The longest cached prefix.
+
+        Of equally long ones, an idle one without further tokens, then the one in the slot with the fewest tokens, all
+        of which are copied.
+        """
         if not sequence.reuses_prefixes:
             return None
 
         def rank(candidate: Candidate) -> tuple[int, bool, int]:
-            length = _n_reusable(sequence, candidate.n_common, candidate.prefix.n_exact)
-            return length, candidate.is_whole and not candidate.is_active, -candidate.prefix.n_tokens
+            length = _n_reusable(sequence, candidate.n_common, candidate.content.n_exact)
+            return length, candidate.is_whole and not candidate.is_active, -candidate.content.n_tokens
 
         best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
-        n_exact = min(_n_exact(sequence, best.n_common, best.prefix.n_exact), length)
+        n_exact = min(_n_exact(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
-    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
-        n_common = n_common_of(running.tokens, sequence.tokens[:-1])
-        n_exact = self._prefix(running.slot or 0).n_exact
+        n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
+        n_exact = self._content(running.slot or 0).n_exact
         return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
-        prefix = self._prefix(chunk.slot)
-        if prefix.n_exact == chunk.sequence.n_computed and _is_exact(chunk):
-            prefix.n_exact += chunk.n_tokens
+        content = self._content(chunk.slot)
+        if content.n_exact == chunk.sequence.n_computed and _is_exact(chunk):
+            content.n_exact += chunk.n_tokens
         super().advance(chunk, n_kept)
 
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
@@ -79,35 +87,38 @@ class OwnCells(KVCache):
         tokens, there is one of a prompt at least.
         """
         self._close_gaps()
-        work = work_of(running)
-        n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
-        prompt = self._next_prompt(work, n_rows)
+        pending = pending_of(running)
+        n_rows = prompt_rows(pending, self._limits, self._pace, others_wait=others_wait)
+        prompt = self._next_prompt(pending, n_rows)
         if prompt is None:
-            return self._token_step(work, others_wait)
+            return self._token_step(pending, others_wait)
         if prompt.is_indivisible:
             return batch_of({prompt: prompt.n_missing_in_part}, {})
-        return batch_of(_pass_of(prompt, work, max(n_rows, TILE_ROWS)), {})
+        return batch_of(_prompt_step(prompt, pending, max(n_rows, TILE_ROWS)), {})
 
-    def _next_prompt(self, work: Work, n_rows: int) -> Sequence | None:
+    def _next_prompt(self, pending: Pending, n_rows: int) -> Sequence | None:
         """The sequence whose prompt has the next step; None if it is one of newest tokens."""
-        if not work.has_prompts:
+        if not pending.has_prompts:
             return None
-        while (prompt := self._order[0](work)) is None:
+        while (prompt := self._order[0](pending)) is None:
             self._order.rotate(-1)
         n_least = prompt.n_missing_in_part if prompt.is_indivisible else TILE_ROWS
-        if n_rows < n_least and have_waited(work):
+        if n_rows < n_least and have_waited(pending):
             return None
         self._order.rotate(-1)
         return prompt
 
-    def _token_step(self, work: Work, others_wait: bool) -> Batch:
+    def _token_step(self, pending: Pending, others_wait: bool) -> Batch:
         # llama.cpp computes unequal numbers of rows in several passes.
-        drafts = {} if others_wait else drafts_of(work, self._limits, self._pace, of_one_length=True)
-        return batch_of(self._newest_tokens(work.decoding), drafts)
+        drafts = {} if others_wait else drafts_of(pending, self._limits, self._pace, of_one_length=True)
+        return batch_of(self._newest_tokens(pending.decoding), drafts)
 
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
-        """A row for the newest token of each sequence, and rows for forced tokens. Forced tokens that not all of the
-        sequences have take another pass, for which all wait: there must be more of them than sequences."""
+        """A row for the newest token of each sequence, and rows for forced tokens.
+
+        Forced tokens that not all of the sequences have take another pass, for which all wait: there must be more of
+        them than sequences.
+        """
         n_forced = [sequence.n_missing - 1 for sequence in decoding]
         fewest, most = min(n_forced, default=0), max(n_forced, default=0)
         n_uneven = sum(n_forced) - fewest * len(n_forced)
@@ -123,22 +134,25 @@ class OwnCells(KVCache):
     # Copies of cells. An error costs the copy alone: what it would have had is computed.
 
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
-        """The slot of the match, if it is idle and loses at most as many tokens as it keeps; otherwise a free slot with
-        a copy."""
-        prefix, position = self._prefix(match.slot), sequence.position_of(match.length)
-        n_lost = prefix.n_tokens - match.length
+        """See `KVCache`: the slot of the match, or another one with a copy of it.
+
+        The slot itself is used if it is idle and loses at most as many tokens as it keeps.
+        """
+        content = self._content(match.slot)
+        n_lost = content.n_tokens - match.length
         slot = match.slot
-        if prefix.sequence is None and n_lost <= match.length:
-            prefix.n_exact = match.n_exact
+        if content.sequence is None and n_lost <= match.length:
+            content.n_exact = match.n_exact
         else:
-            self._use(prefix)
+            self._use(content)
             state = self._state(match.slot)
             slot = self._free_slot()
             if state is None or not self._restore(slot, state):
                 return None
-            self._prefixes[slot] = Prefix(sequence.adapters, n_exact=match.n_exact)
-        if n_lost:
-            self._backend.truncate(slot, position)
+            self._contents[slot] = SlotContent(sequence.adapters, n_exact=match.n_exact)
+        if n_lost and not self._truncate(slot, sequence, match.length):
+            self._contents[slot] = None
+            return None
         return slot
 
     def _close_gaps(self) -> None:
@@ -146,23 +160,25 @@ class OwnCells(KVCache):
         active = self.active
         n, slots = len(active), sorted(active)
         if not n or slots[-1] - slots[0] < n:
-            self._n_with_gaps = 0
+            self._n_gap_steps = 0
             return
-        self._n_with_gaps += 1
+        self._n_gap_steps += 1
         starts = range(self._limits.n_slots - n + 1)
         start = max(starts, key=lambda start: sum(start <= slot < start + n for slot in slots))
         slot = next(slot for slot in slots if not start <= slot < start + n)
         gap = next(slot for slot in range(start, start + n) if slot not in active)
-        idle = self._prefixes[gap]
+        idle = self._contents[gap]
         n_moved = active[slot].n_computed + (0 if idle is None else idle.n_tokens)
-        if active[slot].n_computed and n_moved <= _MOVED_PER_STEP * self._n_with_gaps:
-            self._n_with_gaps = 0
+        if active[slot].n_computed and n_moved <= _MOVED_PER_STEP * self._n_gap_steps:
+            self._n_gap_steps = 0
             self._exchange(slot, gap)
 
     def _exchange(self, slot: int, gap: int) -> None:
-        """Moves a running sequence to a slot that is not active, and the idle prefix there to the slot of the
-        sequence."""
-        moved, idle = self._prefix(slot), self._prefixes[gap]
+        """Moves a running sequence to a slot that is not active.
+
+        The idle prefix there moves to the slot of the sequence.
+        """
+        moved, idle = self._content(slot), self._contents[gap]
         state, idle_state = self._state(slot), None if idle is None else self._state(gap)
         if state is None:
             return
@@ -170,11 +186,11 @@ class OwnCells(KVCache):
         if not self._restore(gap, state):
             return
         self._clear(slot)
-        self._prefixes[gap] = moved
+        self._contents[gap] = moved
         assert moved.sequence is not None
         moved.sequence.slot = gap
         if idle_state is not None and self._restore(slot, idle_state):
-            self._prefixes[slot] = idle
+            self._contents[slot] = idle
 
     def _state(self, slot: int) -> Any:
         """A copy of the cells of a slot; None if there is not enough memory for it."""
@@ -195,13 +211,15 @@ class OwnCells(KVCache):
         return True
 
 
-def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
-    """What a pass of at most about `n_rows` rows computes: rows of a prompt, and those of other prompts that can share
-    its pass, which have as many rows, or less than TILE_ROWS as this one has."""
-    n_tokens = {prompt: pass_rows(prompt.n_missing_in_part, n_rows)}
+def _prompt_step(prompt: Sequence, pending: Pending, n_rows: int) -> dict[Sequence, int]:
+    """What a step of at most about `n_rows` rows computes: rows of a prompt, and of others that can share its pass.
+
+    Those have as many rows, or less than TILE_ROWS if this one has less, too.
+    """
+    n_tokens = {prompt: step_rows(prompt.n_missing_in_part, n_rows)}
     n_left = n_rows - n_tokens[prompt]
-    for sequence in work.prefilling if prompt.span is None else ():
-        n = pass_rows(sequence.n_missing_in_part, n_rows)
+    for sequence in pending.prefilling if prompt.span is None else ():
+        n = step_rows(sequence.n_missing_in_part, n_rows)
         can_share = n == n_tokens[prompt] or max(n, n_tokens[prompt]) < TILE_ROWS
         if sequence is not prompt and can_share and n <= n_left:
             n_tokens[sequence] = n
@@ -209,9 +227,11 @@ def _pass_of(prompt: Sequence, work: Work, n_rows: int) -> dict[Sequence, int]:
     return n_tokens
 
 
-def pass_rows(n_missing: int, n_most: int) -> int:
-    """How many of the missing rows of a prompt the next pass computes: about `n_most`, and never less than TILE_ROWS,
-    nor so many that less than TILE_ROWS are left for the last pass."""
+def step_rows(n_missing: int, n_most: int) -> int:
+    """How many of the missing rows of a prompt the next step computes: about `n_most`, and at least TILE_ROWS.
+
+    At least TILE_ROWS are left for the last step, or none.
+    """
     if n_missing <= max(n_most, 2 * TILE_ROWS - 1):
         return n_missing
     n_rows = min(n_most, n_missing - TILE_ROWS)
@@ -219,10 +239,10 @@ def pass_rows(n_missing: int, n_most: int) -> int:
 
 
 def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
-    """How many of the common tokens with a slot a sequence can reuse, if the first `n_exact` cells of it are exact."""
+    """How many tokens a sequence can reuse of a slot with `n_common` of its tokens and `n_exact` exact cells."""
     if sequence.request.sampling.seed is None:
         return sequence.n_reusable(n_common)
-    # A pass of less than a tile would compute what is left of the text in another way.
+    # Fewer rows than a tile would be added up in another order.
     return _n_exact(sequence, n_common, n_exact, n_left=TILE_ROWS)
 
 
@@ -233,7 +253,8 @@ def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -
     texts between them, and then whole tiles of the next text, of which at least `n_left` tokens are left.
     """
     n_most = sequence.n_reusable(min(n_common, n_exact))
-    # Where the common tokens end at an image of this prompt alone, the other text may go on.
+    # A text whose end the slot does not have is no whole text there: of the prompts "ab<image>" and "abcd" the text
+    # "ab" is common, but the slot computed it together with "cd".
     starts = {span.start for span in sequence.spans}
     edges = (edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
     start = max(edges, default=0)
@@ -254,13 +275,13 @@ def _is_exact(chunk: BatchChunk) -> bool:
 # The ways to choose the next prompt; None if there is no image, or no text.
 
 
-def _image(work: Work) -> Sequence | None:
-    return work.media[0] if work.media else None
+def _image(pending: Pending) -> Sequence | None:
+    return pending.media[0] if pending.media else None
 
 
-def _shortest(work: Work) -> Sequence | None:
-    return min(work.prefilling, key=lambda sequence: sequence.n_prompt_uncached, default=None)
+def _shortest(pending: Pending) -> Sequence | None:
+    return min(pending.prefilling, key=lambda sequence: sequence.n_prompt_uncached, default=None)
 
 
-def _oldest(work: Work) -> Sequence | None:
-    return work.prefilling[0] if work.prefilling else None
+def _oldest(pending: Pending) -> Sequence | None:
+    return pending.prefilling[0] if pending.prefilling else None

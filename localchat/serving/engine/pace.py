@@ -8,11 +8,11 @@ on a GPU, half a step and more on a CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
+from collections import abc
 
-from .batch import Batch, Sequence
+from .batch import Batch
 from .drafts import Prediction, paying_length
+from .sequence import Sequence
 
 # Sequences that generate wait for prompts at most this long, unless the smallest pass of a prompt takes longer.
 MAX_WAIT_S = 0.5
@@ -33,7 +33,7 @@ _TRIED_TIMES = 4
 class Pace:
     """The seconds that steps and their rows take."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: abc.Callable[[], float]) -> None:
         self.clock = clock
         # Of a row of a prompt, as an average in which each step counts as much as all before it.
         self._row_s: float | None = None
@@ -55,7 +55,7 @@ class Pace:
             before = self._step_s.get((len(batch.chunks), n_drafted), seconds)
             self._step_s[len(batch.chunks), n_drafted] = _average(before, seconds, 2 * before)
 
-    def paying_length(self, predictions: Many[Prediction]) -> int:
+    def paying_length(self, predictions: abc.Sequence[Prediction]) -> int:
         """The length of drafts that pays in a step of these sequences."""
         n_sequences = len(predictions)
         if (n_sequences, 0) not in self._step_s or not any(prediction.n_tokens for prediction in predictions):
@@ -85,13 +85,15 @@ class Pace:
             return _UNMEASURED_ROWS
         return int(max(seconds, 0) / max(self._row_s, 1e-9))
 
-    def waited_s(self, sequences: Iterable[Sequence]) -> float:
+    def waited_s(self, sequences: abc.Iterable[Sequence]) -> float:
         """How long the longest wait of these sequences is, since their last step."""
         now = self.clock()
         return max((now - sequence.computed_at for sequence in sequences), default=0.0)
 
 
 def _average(before: float, newest: float, most: float) -> float:
-    """The average with a further time. One step that takes much longer tells of other processes, so it counts as
-    `most`."""
+    """The average with a further time.
+
+    One step that takes much longer tells of other processes, so it counts as `most`.
+    """
     return before + _NEWEST * (min(newest, most) - before)

@@ -1,20 +1,25 @@
-"""What the plans of both layouts of the KV cache have in common: the kinds of work, and the batch of a step."""
+"""What the plans of both layouts of the KV cache have in common: what is pending, and the batch of a step.
+
+The plan of a step has rows of tokens that are pending: the newest token of each sequence that decodes, and tokens of
+prompts, whose number is bounded by the time that they take.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .batch import Batch, BatchChunk, CacheLimits, Sequence
+from .batch import Batch, BatchChunk, CacheLimits
 from .drafts import Prediction
 from .pace import MAX_WAIT_S, Pace
+from .sequence import Sequence
 
 # With more sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4
 
 
-class Work(NamedTuple):
-    """The running sequences by what they compute next, each in order of arrival."""
+class Pending(NamedTuple):
+    """The running sequences by what is to be computed next of them, each list in order of arrival."""
 
     decoding: list[Sequence]  # Their newest token, perhaps with forced tokens.
     prefilling: list[Sequence]  # Text of their prompt.
@@ -25,45 +30,47 @@ class Work(NamedTuple):
         return bool(self.prefilling or self.media)
 
 
-def work_of(running: list[Sequence]) -> Work:
-    work = Work([], [], [])
+def pending_of(running: list[Sequence]) -> Pending:
+    pending = Pending([], [], [])
     for sequence in running:
         if sequence.spans and sequence.span:
-            work.media.append(sequence)
+            pending.media.append(sequence)
         elif sequence.is_prefilling:
-            work.prefilling.append(sequence)
+            pending.prefilling.append(sequence)
         else:
-            work.decoding.append(sequence)
-    return work
+            pending.decoding.append(sequence)
+    return pending
 
 
-def prompt_rows(work: Work, limits: CacheLimits, pace: Pace, *, others_wait: bool) -> int:
+def prompt_rows(pending: Pending, limits: CacheLimits, pace: Pace, *, others_wait: bool) -> int:
     """How many rows of prompts the next step may have, so that no sequence waits longer than MAX_WAIT_S for them."""
     n_most = min(limits.tuning.n_prompt_alone, limits.n_batch)
-    if not work.decoding and not others_wait:
+    if not pending.decoding and not others_wait:
         return n_most
-    return min(pace.n_rows_within(MAX_WAIT_S - pace.waited_s(work.decoding)), n_most)
+    return min(pace.n_rows_within(MAX_WAIT_S - pace.waited_s(pending.decoding)), n_most)
 
 
-def have_waited(work: Work) -> bool:
+def have_waited(pending: Pending) -> bool:
     """Whether a step since the last one of the sequences that decode had none of their tokens."""
-    computed_at = [sequence.computed_at for sequences in work for sequence in sequences]
-    return bool(work.decoding) and min(sequence.computed_at for sequence in work.decoding) < max(computed_at)
+    computed_at = [sequence.computed_at for sequences in pending for sequence in sequences]
+    return bool(pending.decoding) and min(sequence.computed_at for sequence in pending.decoding) < max(computed_at)
 
 
 def drafts_of(
-    work: Work, limits: CacheLimits, pace: Pace, *, of_one_length: bool = False
+    pending: Pending, limits: CacheLimits, pace: Pace, *, of_one_length: bool = False
 ) -> dict[Sequence, tuple[int, ...]]:
-    """The drafts of the sequences that decode, as long as they pay: none if many decode, or beside prompts, which they
-    would delay."""
-    has_forced = any(sequence.n_missing > 1 for sequence in work.decoding)
-    if not 1 <= len(work.decoding) <= _MAX_DRAFTING or work.has_prompts or has_forced:
+    """The drafts of the sequences that decode, as long as they pay.
+
+    There are none if many sequences decode, or beside prompts, which they would delay.
+    """
+    has_forced = any(sequence.n_missing > 1 for sequence in pending.decoding)
+    if not 1 <= len(pending.decoding) <= _MAX_DRAFTING or pending.has_prompts or has_forced:
         return {}
-    n_each = limits.max_drafted // len(work.decoding)
+    n_each = limits.max_drafted // len(pending.decoding)
     if not n_each:
         return {}
     predicted = {}
-    for sequence in work.decoding:
+    for sequence in pending.decoding:
         # One token is sampled after the last one of the draft.
         n_left = sequence.max_length - len(sequence.tokens) - 1
         predicted[sequence] = sequence.drafter.predict(sequence.tokens, min(n_each, n_left))

@@ -64,10 +64,9 @@ class EngineProcess(EngineClient):
         self._is_loaded = False
         self._connection, theirs = Pipe()
         # The receiving thread starts last, since it waits for the end of the others, which must have been started.
-        self._threads = [
-            threading.Thread(target=run, name=f"localchat-engine-{name}", daemon=True)
-            for name, run in (("output", self._read_output), ("send", self._send_all), ("receive", self._receive_all))
-        ]
+        self._output_thread = _new_thread("output", self._read_output)
+        self._send_thread = _new_thread("send", self._send_all)
+        self._threads = self._output_thread, self._send_thread, _new_thread("receive", self._receive_all)
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
         with theirs:
             self._process = _started(theirs)
@@ -160,7 +159,7 @@ class EngineProcess(EngineClient):
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 status = self._process.wait()
-            self._threads[0].join(_DEATH_S)
+            self._output_thread.join(_DEATH_S)
             death = EngineStopped() if self._is_closing else self._died(status)
         finally:
             if self._is_loaded and isinstance(death, EngineDied):
@@ -169,7 +168,7 @@ class EngineProcess(EngineClient):
                     log.info("it wrote: %s", line)
             self.end(death)
             self._outgoing.put(None)
-            self._threads[1].join()
+            self._send_thread.join()
             self._connection.close()
 
     def _died(self, status: int) -> EngineDied:
@@ -185,6 +184,10 @@ class EngineProcess(EngineClient):
         elif name is None and cause is None and self._last_lines:
             cause = self._last_lines[-1]
         return EngineDied(f"the engine process {text}{f' ({cause})' if cause else ''}", name)
+
+
+def _new_thread(name: str, function: Callable[[], None]) -> threading.Thread:
+    return threading.Thread(target=function, name=f"localchat-engine-{name}", daemon=True)
 
 
 def signal_name(status: int) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .batch import Batch, CacheLimits
-from .values import GenerationRequest, ModelFacts, TokenTexts
+from .values import ModelFacts, SequenceRequest, TokenTexts
 
 
 class NoFreeCells(Exception):
@@ -45,8 +45,8 @@ class CacheBackend(Protocol):
     def set_state(self, slot: int, state: Any) -> None:
         """Gives an empty slot the cells of a copy. Called only if slots have their own cells. Raises CopyFailed."""
 
-    def truncate(self, slot: int, position: int) -> None:
-        """Frees the cells of a slot from a position on. Called only if `limits.can_truncate`."""
+    def truncate(self, slot: int, position: int) -> bool:
+        """Frees the cells of a slot from a position on. False: it cannot. Called only if `limits.can_truncate`."""
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch, and returns when it is computed. Raises NoFreeCells or DecodeFailed."""
@@ -66,7 +66,7 @@ class Backend(CacheBackend, Protocol):
     def prepare_constraints(self) -> None:
         """Reads the vocabulary for constraints before the first request needs it; any thread."""
 
-    def new_sampler(self, request: GenerationRequest) -> Any:
+    def new_sampler(self, request: SequenceRequest) -> Any:
         """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed.
 
         It has the methods `sample_forced` and `sampled_logprobs` of llama/sampler.py.
@@ -82,7 +82,7 @@ class Backend(CacheBackend, Protocol):
         """The pooled vector of each input, not normalised; any thread. One call runs at a time.
 
         Raises ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
-        that is empty, or has a token that the vocabulary does not have.
+        that is empty, or has a token that the vocabulary does not have; EngineStopped after `close`.
         """
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:
@@ -91,4 +91,5 @@ class Backend(CacheBackend, Protocol):
         Raises ContextLengthExceeded for a query of more than `limit` tokens.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Frees the context. Waits for a call of `embed`."""

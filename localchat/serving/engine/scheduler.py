@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .batch import Batch, CacheLimits, Sequence
+from .batch import Batch, CacheLimits
 from .kv_cache import KVCache, Match
+from .sequence import Sequence
 from .values import Adapters
 
 # A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
@@ -48,10 +49,10 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
         self._is_full = False
-        # The sets of adapters of running sequences: first the one whose turn it is, then the others as long as they
-        # wait.
-        self._sets: list[Adapters] = []
-        # How many steps are left of the turn.
+        # The set of adapters whose turn it is, the other sets of running sequences, the one first that has waited for
+        # longest, and how many steps are left of the turn.
+        self._set: Adapters | None = None
+        self._waiting_sets: list[Adapters] = []
         self._n_turn_left = 0
 
     def add(self, *sequences: Sequence) -> None:
@@ -70,19 +71,22 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Plans the next step; its batch has no chunks if nothing can run."""
         self._admit()
+        self._wait_for_media()
         running = self._in_turn()
-        batch = self._cache.plan(running, others_wait=len(self._sets) > 1)
+        batch = self._cache.plan(running, others_wait=bool(self._waiting_sets))
         self._n_turn_left -= 1 + (batch.n_tokens - len(batch.chunks)) // _ROWS_PER_STEP
         return batch
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Updates the sequences and the KV cache after a decoded batch. `sampled` has the tokens for each of
-        `batch.outputs()`."""
-        runs = iter(sampled)
+        """Updates the sequences and the KV cache after a decoded batch.
+
+        `sampled` has the tokens for each of `batch.outputs()`.
+        """
+        sampled_of_outputs = iter(sampled)
         for chunk in batch.chunks:
-            run = next(runs) if chunk.wants_output else []
-            self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run))
-            chunk.sequence.tokens.extend(run)
+            tokens = next(sampled_of_outputs) if chunk.wants_output else []
+            self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(tokens))
+            chunk.sequence.tokens.extend(tokens)
 
     def preempt_newest(self) -> Sequence | None:
         """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left.
@@ -92,18 +96,35 @@ class Scheduler:
         newest = self.running[-1]
         if len(self.running) == 1:
             return newest
-        self.running.remove(newest)
-        self._cache.release(newest, keep=True)
-        self.waiting = sorted([*self.waiting, newest], key=lambda sequence: sequence.id)
+        self._preempt(newest)
         self._is_full = True
         return None
 
+    def _preempt(self, sequence: Sequence) -> None:
+        """Lets a running sequence wait again. Its tokens stay as an idle prefix."""
+        self.running.remove(sequence)
+        self._cache.release(sequence, keep=True)
+        self.waiting = sorted([*self.waiting, sequence], key=lambda sequence: sequence.id)
+
+    def _wait_for_media(self) -> None:
+        """Preempts the sequences that have lost the cells of an image or a sound that is not encoded any more.
+
+        They lose them if cells cannot be copied or truncated.
+        """
+        for sequence in [sequence for sequence in self.running if sequence.spans]:
+            missing = sequence.missing_media(sequence.n_computed)
+            if missing:
+                self._preempt(sequence)
+                self._encode(missing)
+
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit, except those whose prefix is being computed, or whose
-        media are encoded."""
+        """Starts waiting sequences in order while they fit.
+
+        Those whose prefix is being computed, or whose media are encoded, are left waiting.
+        """
         n_encoding = 0
         for sequence in list(self.waiting):
-            if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
+            if len(self.running) == self._limits.n_parallel or self._is_full:
                 return
             match = self._cache.find(sequence)
             if self._is_being_computed(sequence, match):
@@ -119,8 +140,10 @@ class Scheduler:
                 return
 
     def _fits(self, sequence: Sequence, match: Match | None) -> bool:
-        """Whether the cells hold the known tokens of a sequence beside those of the running ones. Each needs a cell for
-        its next token, too, or one of them would be preempted in the next step."""
+        """Whether the cells hold the known tokens of a sequence beside those of the running ones.
+
+        Each needs a cell for its next token, too, or one of them would be preempted in the next step.
+        """
         n_running = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
         n_new = len(sequence.tokens) - (match.n_shared if match else 0) + 1
         return not self.running or n_running + n_new <= self._limits.n_cells
@@ -138,17 +161,19 @@ class Scheduler:
         return any(
             other.n_missing > 1
             and other.id < sequence.id
-            and self._cache.n_to_share(other, sequence) > max(n_known, other.n_computed, _MIN_AWAITED)
+            and self._cache.n_reusable_from(other, sequence) > max(n_known, _MIN_AWAITED)
             for other in self.running
         )
 
     def _in_turn(self) -> list[Sequence]:
         """The running sequences of the set of adapters whose turn it is."""
-        present = list(dict.fromkeys(sequence.adapters for sequence in self.running))
-        current, waiting = self._sets[:1], self._sets[1:]
-        waiting += [adapters for adapters in present if adapters not in self._sets]
-        order = [*waiting, *current] if self._n_turn_left <= 0 else [*current, *waiting]
-        self._sets = [adapters for adapters in order if adapters in present]
-        if self._sets[:1] != current or self._n_turn_left <= 0:
+        present = dict.fromkeys(sequence.adapters for sequence in self.running)
+        waiting = self._waiting_sets
+        waiting += (adapters for adapters in present if adapters != self._set and adapters not in waiting)
+        if self._set not in present or self._n_turn_left <= 0:
+            if self._set is not None:
+                waiting.append(self._set)
+            self._set = next((adapters for adapters in waiting if adapters in present), None)
             self._n_turn_left = _TURN_STEPS
-        return [sequence for sequence in self.running if sequence.adapters == self._sets[0]]
+        self._waiting_sets = [adapters for adapters in waiting if adapters in present and adapters != self._set]
+        return [sequence for sequence in self.running if sequence.adapters == self._set]

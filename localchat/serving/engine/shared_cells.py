@@ -12,10 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .batch import Batch, BatchChunk, Sequence, n_common_of
-from .kv_cache import Candidate, KVCache, Match, Prefix
-from .planning import Work, batch_of, drafts_of, prompt_rows, work_of
+from .batch import Batch, BatchChunk
+from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
+from .planning import Pending, batch_of, drafts_of, pending_of, prompt_rows
 from .protocols import CacheBackend
+from .sequence import Sequence
 from .values import Adapters
 
 # If slots cannot be truncated, a copy is kept of at least this many prompt tokens, since it takes a step of its own.
@@ -46,10 +47,10 @@ class SharedCells(KVCache):
             return None
         return Match(best.slot, length, n_shared=length if best.is_active else 0)
 
-    def n_to_share(self, running: Sequence, sequence: Sequence) -> int:
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
-        n_common = n_common_of(running.tokens, sequence.tokens[:-1])
+        n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
         if self._limits.can_truncate:
             return sequence.n_reusable(n_common)
         n_saved = running.n_prompt - 1
@@ -66,21 +67,22 @@ class SharedCells(KVCache):
 
         llama.cpp computes no mixture. The two kinds alternate.
         """
-        work = work_of(running)
-        n_rows = prompt_rows(work, self._limits, self._pace, others_wait=others_wait)
-        if work.decoding or others_wait:
+        pending = pending_of(running)
+        n_rows = prompt_rows(pending, self._limits, self._pace, others_wait=others_wait)
+        if pending.decoding or others_wait:
             # More rows are no faster for each, and the tokens beside them would come later.
             n_rows = max(min(n_rows, self._limits.tuning.n_prompt_beside), _MIN_ROWS_BESIDE)
-        has_text = bool(work.decoding or work.prefilling)
-        self._had_media = bool(work.media) and not (has_text and self._had_media)
-        if self._had_media:
-            oldest = work.media[0]
+        has_text = bool(pending.decoding or pending.prefilling)
+        takes_media = bool(pending.media) and not (has_text and self._had_media)
+        self._had_media = takes_media
+        if takes_media:
+            oldest = pending.media[0]
             n_missing = oldest.n_missing_in_part
             return batch_of({oldest: n_missing if oldest.is_indivisible else min(n_missing, n_rows)}, {})
-        n_tokens = self._newest_tokens(work)
+        n_tokens = self._newest_tokens(pending)
         n_left = self._limits.n_batch - sum(n_tokens.values())
-        n_tokens.update(self._prompt_tokens(work.prefilling, min(n_rows, n_left)))
-        return batch_of(n_tokens, {} if others_wait else drafts_of(work, self._limits, self._pace))
+        n_tokens.update(self._prompt_tokens(pending.prefilling, min(n_rows, n_left)))
+        return batch_of(n_tokens, {} if others_wait else drafts_of(pending, self._limits, self._pace))
 
     def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
         candidates = super()._candidates(tokens, adapters)
@@ -88,20 +90,24 @@ class SharedCells(KVCache):
             return candidates
         return [candidate for candidate in candidates if candidate.is_whole and not candidate.is_active]
 
-    def _slot_with(self, sequence: Sequence, match: Match) -> int:
-        """The slot of the match, if it is idle and loses few tokens; otherwise a free slot that shares its cells."""
-        prefix, position = self._prefix(match.slot), sequence.position_of(match.length)
-        n_lost = prefix.n_tokens - match.length
+    def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
+        """See `KVCache`: the slot of the match, or a free one that shares its cells.
+
+        The slot itself is used if it is idle and loses few tokens.
+        """
+        content = self._content(match.slot)
+        n_lost = content.n_tokens - match.length
         # The alternative to the loss is the eviction of another prefix.
-        is_cheap = not n_lost or (n_lost <= match.length and None not in self._prefixes)
-        if prefix.sequence is None and is_cheap and self._limits.can_truncate:
-            if n_lost:
-                self._backend.truncate(match.slot, position)
+        is_cheap = not n_lost or (n_lost <= match.length and None not in self._contents)
+        if content.sequence is None and is_cheap and self._limits.can_truncate:
+            if n_lost and not self._truncate(match.slot, sequence, match.length):
+                self._contents[match.slot] = None
+                return None
             return match.slot
-        self._use(prefix)
+        self._use(content)
         slot = self._free_slot()
-        self._backend.share(match.slot, slot, position)
-        self._prefixes[slot] = Prefix(sequence.adapters)
+        self._backend.share(match.slot, slot, sequence.position_of(match.length))
+        self._contents[slot] = SlotContent(sequence.adapters)
         return slot
 
     def _keep_copy(self, sequence: Sequence) -> None:
@@ -112,14 +118,14 @@ class SharedCells(KVCache):
         if not any(candidate.n_common == len(tokens) for candidate in candidates):
             slot = self._free_slot()
             self._backend.share(sequence.slot, slot, sequence.position_of(len(tokens)))
-            self._prefixes[slot] = prefix = Prefix(sequence.adapters, idle_tokens=tokens)
-            self._use(prefix)
+            self._contents[slot] = content = SlotContent(sequence.adapters, idle_tokens=tokens)
+            self._use(content)
 
-    def _newest_tokens(self, work: Work) -> dict[Sequence, int]:
+    def _newest_tokens(self, pending: Pending) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for its forced tokens as far as the batch allows."""
-        n_left = self._limits.n_batch - len(work.decoding)
+        n_left = self._limits.n_batch - len(pending.decoding)
         n_tokens: dict[Sequence, int] = {}
-        for sequence in work.decoding:
+        for sequence in pending.decoding:
             n_forced = min(sequence.n_missing - 1, n_left)
             n_tokens[sequence] = 1 + n_forced
             n_left -= n_forced

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ..core.errors import ApiError
-from .batch import MAX_FORCED, BatchChunk
+from .batch import BatchChunk
 from .protocols import Backend
+from .sequence import MAX_FORCED
 from .values import EngineError, Sampled, TokenTexts
 
 log = logging.getLogger("localchat.engine")
@@ -22,7 +23,7 @@ _MAX_THREADS = 8
 _MIN_PARALLEL_VOCAB = 16_384
 
 
-class TokenRun(NamedTuple):
+class SequenceSample(NamedTuple):
     """The tokens sampled for one sequence in a step."""
 
     items: list[Sampled]
@@ -56,20 +57,20 @@ class TokenSampler:
     def close(self) -> None:
         self._helpers.shutdown()
 
-    def sample(self, chunks: list[BatchChunk]) -> list[TokenRun]:
+    def sample(self, chunks: list[BatchChunk]) -> list[SequenceSample]:
         """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
         n_shares = max(min(self._n_shares, len(chunks)), 1)
         shares = [chunks[i::n_shares] for i in range(n_shares)]
         others = self._helpers.map(self._sample_share, shares[1:])  # They start now.
-        runs = [TokenRun([])] * len(chunks)
+        samples = [SequenceSample([])] * len(chunks)
         for i, share in enumerate((self._sample_share(shares[0]), *others)):
-            runs[i::n_shares] = share
-        return runs
+            samples[i::n_shares] = share
+        return samples
 
-    def _sample_share(self, share: list[BatchChunk]) -> list[TokenRun]:
-        return [self._sample_run(chunk) for chunk in share]
+    def _sample_share(self, share: list[BatchChunk]) -> list[SequenceSample]:
+        return [self._sample_sequence(chunk) for chunk in share]
 
-    def _sample_run(self, chunk: BatchChunk) -> TokenRun:
+    def _sample_sequence(self, chunk: BatchChunk) -> SequenceSample:
         """The next tokens, up to the end of the sequence."""
         items: list[Sampled] = []
         try:
@@ -78,13 +79,13 @@ class TokenSampler:
                 items.append(item)
                 reason = chunk.sequence.end_at(_token_of(item), len(items), self._texts)
                 if reason is not None:
-                    return TokenRun(items, reason)
+                    return SequenceSample(items, reason)
         except ApiError as error:
-            return TokenRun(items, error=error)
+            return SequenceSample(items, error=error)
         except Exception as error:
             log.exception("sampling a token failed")
-            return TokenRun(items, error=EngineError(f"sampling a token failed: {error}"))
-        return TokenRun(items)
+            return SequenceSample(items, error=EngineError(f"sampling a token failed: {error}"))
+        return SequenceSample(items)
 
     def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:
         """Samples the next token, further ones while they are equal to the draft, and then forced tokens.

@@ -56,7 +56,7 @@ class ReasoningBudget:
 
 
 @dataclass(frozen=True)
-class GenerationRequest:
+class SequenceRequest:
     """What the engine needs to generate one sequence."""
 
     prompt: Prompt  # One token at least.
@@ -69,11 +69,11 @@ class GenerationRequest:
     adapters: Adapters = ()  # The adapters with which all of its tokens are computed.
     add_bos: bool = False  # Whether the first text begins with the tokens that the tokenizer adds, such as BOS.
     prompt_field: str = "prompt"  # The field of the request that has the prompt, for errors.
-    returns_ids: bool = False  # Whether the response has token ids, and `Prompts` those of the prompt.
+    returns_ids: bool = False  # Whether the response has token ids, and `TokenizedPrompts` those of the prompt.
     reports_progress: bool = False  # Whether the reader of the output gets the progress while the prompt is computed.
 
 
-class Prompts(NamedTuple):
+class TokenizedPrompts(NamedTuple):
     """The tokenized prompts of a request, by its sequences."""
 
     n_tokens: Sequence[int]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..core import errors
 
 if TYPE_CHECKING:
-    from ..loading.options import Options
+    from ..core.server_options import Options
     from .exchange import Exchange
 
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"  # The methods of all endpoints.

@@ -120,10 +120,6 @@ class ClientWatch:
                     notify()
 
 
-# The message of ClientWatch.
-_CHANGED = object()
-
-
 class ClientMailbox(Mailbox):
     """The mailbox of the thread of a request. While it waits, it sends pings, and notices that the client has left."""
 
@@ -135,7 +131,7 @@ class ClientMailbox(Mailbox):
         # When to find out whether the client, which has shut down its side, still reads.
         self._probe_at = math.inf
 
-    def take(self, timeout_s: float | None = None) -> list[Any]:
+    def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
         """See `Mailbox.take`. Raises ClientGoneError if the client has disconnected."""
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -143,25 +139,20 @@ class ClientMailbox(Mailbox):
             wakes_at = min(ends_at, next_ping_at, self._probe_at)
             pause_s = None if wakes_at == math.inf else max(wakes_at - time.monotonic(), 0)
             messages = super().take(pause_s)
-            if _CHANGED in messages:
+            if any(sender is self for sender, _ in messages):
                 self._check_client()
-                messages = [message for message in messages if message is not _CHANGED]
-            if messages:
-                return messages
+                messages = [message for message in messages if message[0] is not self]
             now = time.monotonic()
             if now >= self._probe_at:
                 self._probe()
             elif now >= next_ping_at and self._stream is not None:
                 self._stream.ping()
-            if now >= ends_at:
-                return []
-
-    def check(self) -> None:
-        """What `take` does beside waiting for messages. Call it while no request to the engine is open."""
-        self.take(0)
+            if messages or now >= ends_at:
+                return messages
 
     def put_change(self) -> None:
-        self.put(_CHANGED)
+        """Have the waiting thread look at the connection. Any thread may call this."""
+        self.put(self, None)
 
     def _check_client(self) -> None:
         """Raise ClientGoneError if the client has left; plan a probe if it has shut down its side."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..loading.options import Options
+from ..core.server_options import Options
 
 # The number of connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
@@ -92,7 +92,7 @@ class Connections:
             return list(self._states.values()).count(state)
 
     def add(self, sock: socket.socket) -> bool:
-        """Count a new connection. False: it must be closed without a response, which would need one more thread."""
+        """Count a new connection. True: it gets a thread, if only to be refused. False: it must be closed at once."""
         with self._changed:
             if len(self._states) >= 2 * self.limit:
                 return False
@@ -136,7 +136,10 @@ class Connections:
 
 
 def _shut_down(sock: socket.socket, how: int) -> None:
-    """Shut down a connection, from any thread: with `socket.shutdown` for TLS too, since `SSLSocket.shutdown` would end
-    the encryption, and the thread that uses the connection would continue without it."""
+    """Shut down a connection, from any thread.
+
+    This is `socket.shutdown` for TLS, too: `SSLSocket.shutdown` would end the encryption, and the thread that uses the
+    connection would continue without it.
+    """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, how)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import functools
-import hashlib
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from ... import __version__
 from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
@@ -30,15 +25,16 @@ from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
 from ..core.mailbox import Mailbox
 from ..core.request import CompletionRequest, TextRequest
+from ..core.server_options import Options
 from ..core.text import printable
 from ..engine.values import EngineGone
-from ..loading.options import Options
 from ..loading.service import Service
 from .access import METHODS, Access
 from .clients import ClientMailbox, Clients
 from .exchange import MAX_LOGGED_CHARS, Exchange
-from .metrics import TYPE, Metrics
-from .model_pages import ModelEndpoints
+from .metrics import Metrics
+from .model_endpoints import ModelEndpoints
+from .status_endpoints import StatusEndpoints
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_output
 
 log = logging.getLogger("localchat.server")
@@ -49,17 +45,10 @@ MAX_LOGGED_FIELDS = 100
 # A request tries this many engine processes of its model at most, if each ends before it accepts the request.
 _MAX_PROCESSES = 3
 
-_HOME = """localchat: {}
-
-Base URL for clients: this address with the path /v1. GET /v1 lists the endpoints.
-Documentation: README.md (start), docs/server.md (options), docs/client.md, docs/tools.md, docs/clients.md (editors)
-"""
-
 Handler = Callable[[Exchange], None]
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
-_PROBES = ("/health", "/metrics", "/slots")
-_PAGE = Path(__file__).with_name("page.html")
+_POLLED = ("/health", "/metrics", "/slots")
 
 
 class Endpoints:
@@ -82,7 +71,7 @@ class Endpoints:
         """The handler for each path and method."""
         # The handlers of text, of vectors and of other values, each for a parser and what makes the response.
         text, vectors, value = self._text, self._vectors, self._value
-        models = ModelEndpoints(service, options)
+        models, status = ModelEndpoints(service, options), StatusEndpoints(service, options, self._metrics)
         parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )
@@ -93,13 +82,13 @@ class Endpoints:
         )
         rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
         return {
-            "/": {"GET": self._home},
+            "/": {"GET": status.home},
             "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
-            "/health": {"GET": self._health},
-            "/props": {"GET": self._props},
-            "/slots": {"GET": self._slots},
-            "/lora-adapters": {"GET": self._adapters},
-            "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
+            "/health": {"GET": status.health},
+            "/props": {"GET": status.props},
+            "/slots": {"GET": status.slots},
+            "/lora-adapters": {"GET": status.adapters},
+            "/metrics": {"GET": status.metrics},
             "/models": {"GET": models.list},
             "/models/load": {"POST": partial(models.change, service.load)},
             "/models/unload": {"POST": partial(models.change, service.unload)},
@@ -137,38 +126,34 @@ class Endpoints:
         path = re.sub("/+", "/", unquote(exchange.path)).rstrip("/") or "/"
         if path.startswith("/v1/"):
             path = path[len("/v1") :]
-        row = path if path in self._table else path[: path.find("/", 1) + 1]
-        exchange.route = row if row in self._table else "other"
+        route = self._route_of(path)
+        exchange.route = route or "other"
         # Errors may occur before the endpoint is called.
-        if path.startswith("/api/"):
-            exchange.error_body = ollama.error_body
-        elif path == "/messages" or path.startswith("/messages/"):
-            exchange.error_body = messages.error_body
+        exchange.error_body = _error_body_of(path)
         if path != "/health":
             self._access.check(exchange)
-        is_options = exchange.method == "OPTIONS"
-        if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
+        if exchange.method == "OPTIONS" and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
             exchange.send_head(204, {"Allow": METHODS})
             return
-        if row not in self._table:
+        if route is None:
             message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
             raise errors.HttpError(404, "unknown_path", message)
-        methods = self._table[row]
+        exchange.path_end = path[len(route) :]
+        methods = self._table[route]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
-        allow = {"Allow": ", ".join(allowed)}
-        if is_options:
-            exchange.send_head(204, allow)
+        if exchange.method == "OPTIONS":
+            exchange.send_head(204, {"Allow": ", ".join(allowed)})
             return
-        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if endpoint is None:
-            takes = f"{exchange.path} takes {' and '.join(allowed)}"
-            if "websocket" in exchange.headers.get("Upgrade", "").lower():  # Clients then use HTTP instead.
-                message = f"{takes} over HTTP/1.1, not a WebSocket"
-                raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
-            raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
-        exchange.path_end = path[len(row) :]
+        handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if handler is None:
+            raise _wrong_method(exchange, allowed)
         with self._in_flight():
-            endpoint(exchange)
+            handler(exchange)
+
+    def _route_of(self, path: str) -> str | None:
+        """The path of the endpoint for a path: the same, or one for all paths below it; None: there is none."""
+        above = path[: path.find("/", 1) + 1]
+        return next((route for route in (path, above) if route in self._table), None)
 
     @contextlib.contextmanager
     def _in_flight(self) -> Iterator[None]:
@@ -185,14 +170,14 @@ class Endpoints:
 
     def ended(self, exchange: Exchange) -> None:
         """Log and count a request that has ended."""
-        if exchange.route not in _PROBES or exchange.status not in (200, errors.ModelLoading.status):
+        if exchange.route not in _POLLED or exchange.status not in (200, errors.ModelLoading.status):
             exchange.log()
         self._metrics.count(exchange.route, exchange.status, exchange.seconds)
 
     def _served(self) -> list[str]:
         """The method and path of each endpoint, except those for browsers."""
-        rows = ((path, methods) for path, methods in self._table.items() if path not in ("/", "/v1"))
-        return [f"{method} /v1{path}" for path, methods in rows for method in methods]
+        paths = [path for path in self._table if path not in ("/", "/v1")]
+        return [f"{method} /v1{path}" for path in paths for method in self._table[path]]
 
     def _text(
         self, parse: Callable[[Fields], TextRequest], encoder_type: type[Encoder[Any]], format: StreamFormat = CHAT
@@ -209,7 +194,7 @@ class Endpoints:
                     return
                 start: Any = start_text if isinstance(request, CompletionRequest) else start_chat
                 start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, mailbox=mailbox)
-                run: GenerationRun = self._run_on_model(exchange, request, start_for, mailbox)
+                run: GenerationRun = self._call_with_model(exchange, request, start_for, mailbox)
                 exchange.response_id = run.head.id
                 try:
                     with run:
@@ -220,27 +205,28 @@ class Endpoints:
 
         return handle
 
-    def _run_on_model(
-        self, exchange: Exchange, request: Any, run: Callable[[Model], Any], mailbox: ClientMailbox
+    def _call_with_model(
+        self, exchange: Exchange, request: Any, function: Callable[[Model], Any], mailbox: ClientMailbox
     ) -> Any:
-        """What `run` returns for the model that a request names. The model stays loaded until the end of the exchange.
+        """What a function returns for the model that a request names.
 
-        If the engine process of the model ends before it accepts what `run` sends, the model is loaded again, and `run`
-        is called again.
+        The model stays loaded until the end of the exchange. If its engine process ends before it accepts what the
+        function sends, the model is loaded again, and the function is called again.
         """
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive", None)
         for n_left in reversed(range(_MAX_PROCESSES)):
             with contextlib.ExitStack() as stack:
-                model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox.check))
+                model = stack.enter_context(self._service.using(served, keep_alive_s, mailbox))
                 try:
-                    result = run(model.named(request.model))
+                    result = function(model.named(request.model))
                 except EngineGone:
                     if not n_left or not model.engine.has_died:
                         raise
                     continue
+                # The model stays in use until the end of the exchange.
                 exchange.closing.push(stack.pop_all())
                 return result
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("the last call returns or raises")
 
     def _load_or_unload(
         self,
@@ -255,7 +241,7 @@ class Endpoints:
         if request.keep_alive == 0:
             self._service.unload(served)
         else:
-            self._run_on_model(exchange, request, lambda model: model, mailbox)
+            self._call_with_model(exchange, request, lambda model: model, mailbox)
         encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)
         if stream is None:
             exchange.send_json(200, encoder.body())
@@ -287,7 +273,9 @@ class Endpoints:
         def handle(exchange: Exchange) -> None:
             request = self._read_request(exchange, parse)
             with self._clients.mailbox(exchange) as mailbox:
-                value = self._run_on_model(exchange, request, lambda model: compute(model, request, mailbox), mailbox)
+                value = self._call_with_model(
+                    exchange, request, lambda model: compute(model, request, mailbox), mailbox
+                )
             exchange.send_json(200, value)
 
         return handle
@@ -314,64 +302,23 @@ class Endpoints:
         self._store.delete(exchange.path_end)
         exchange.send_json(200, {"id": exchange.path_end, "object": "response", "deleted": True})
 
-    def _home(self, exchange: Exchange) -> None:
-        if self._options.has_page and exchange.wants_page:
-            page, headers = chat_page()
-            exchange.send("text/html; charset=utf-8", page.encode(), headers)
-            return
-        try:
-            model = self._service.model()
-            facts = model.engine.facts
-            state = f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens)."
-        except errors.ApiError as error:
-            state = error.message
-        exchange.send("text/plain; charset=utf-8", _HOME.format(state).encode(), {"Cache-Control": "no-store"})
 
-    def _health(self, exchange: Exchange) -> None:
-        self._service.check()
-        exchange.send_json(200, {"status": "ok"})
+def _error_body_of(path: str) -> Callable[[errors.ApiError], Any]:
+    """Makes the body of an error in the format of the interface at a path."""
+    if path.startswith("/api/"):
+        return ollama.error_body
+    if path == "/messages" or path.startswith("/messages/"):
+        return messages.error_body
+    return errors.ApiError.body
 
-    def _props(self, exchange: Exchange) -> None:
-        """The settings, with llama.cpp's field names. The path of the model file is left out."""
-        model = self._service.model(exchange.query.get("model", ""))
-        facts = model.engine.facts
-        sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
-        body = {
-            "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
-            "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
-            "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
-            "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],
-            "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True,
-            "chat_template": model.template_source, "bos_token": facts.bos, "eos_token": facts.eos,
-        }  # fmt: skip
-        exchange.send_json(200, body)
 
-    def _adapters(self, exchange: Exchange) -> None:
-        """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
-        adapters = self._service.model(exchange.query.get("model", "")).engine.facts.adapters
-        exchange.send_json(
-            200,
-            [
-                {"id": id, "name": adapter.name, "path": Path(adapter.path).name, "scale": adapter.scale}
-                for id, adapter in enumerate(adapters)
-            ],
-        )
-
-    def _slots(self, exchange: Exchange) -> None:
-        """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""
-        engine = self._service.model(exchange.query.get("model", "")).engine
-        n_slots = engine.facts.n_parallel
-        slots: list[dict[str, Any]] = []
-        for sequence in engine.stats().running[:n_slots]:
-            n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
-            slots.append({
-                "is_processing": True, "id_task": sequence.id, "n_prompt_tokens": sequence.n_prompt,
-                "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
-                "n_prompt_tokens_cache": sequence.n_cached,
-                "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
-            })  # fmt: skip
-        slots += [{"is_processing": False}] * (n_slots - len(slots))
-        exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
+def _wrong_method(exchange: Exchange, allowed: Sequence[str]) -> errors.HttpError:
+    takes = f"{exchange.path} takes {' and '.join(allowed)}"
+    if "websocket" in exchange.headers.get("Upgrade", "").lower():  # Clients then use HTTP instead.
+        message = f"{takes} over HTTP/1.1, not a WebSocket"
+        return errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
+    headers = {"Allow": ", ".join(allowed)}
+    return errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", headers)
 
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
@@ -385,22 +332,6 @@ def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:
     check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
-
-
-@functools.lru_cache(maxsize=1)
-def chat_page() -> tuple[str, dict[str, str]]:
-    """The chat page and the headers of its response. The browser runs only the scripts whose hashes are in them."""
-    text = _PAGE.read_text(encoding="utf-8")
-    hashes: dict[str, list[str]] = {"script": [], "style": []}
-    for kind, content in re.findall(r"(?s)<(script|style)\b[^>]*>(.*?)</\1>", text):
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        hashes[kind].append(f"'sha256-{digest}'")
-    policy = (
-        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"frame-ancestors 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}"
-    )
-    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
-    return text, {**headers, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))  # Events with names, and an event as ping.

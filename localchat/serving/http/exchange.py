@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from ..core import errors
+from ..core.server_options import Options
 from ..core.text import json_bytes, printable
-from ..loading.options import Options
 from .incoming import Incoming, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
@@ -68,7 +68,7 @@ class Exchange:
         # For the log.
         self.response_id = "-"
         self.summary = ""  # The number of tokens and the speeds, or the error.
-        self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
+        self.closing = contextlib.ExitStack()  # Closed at the end of the exchange, such as the use of a model.
         # Makes the body of an error response, in the format of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..core import errors
-from ..loading.options import Options
+from ..core.server_options import Options
 from ..loading.service import Service
 from .clients import Clients
 from .connections import Connections, ConnectionState

@@ -45,8 +45,11 @@ LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8",
 
 
 class Stream:
-    """A streamed response. Its head is sent with the first output or ping. An error before that has its own HTTP
-    status; a later one is the last chunk."""
+    """A streamed response.
+
+    Its head is sent with the first output or ping. An error before that has its own HTTP status; a later one is the
+    last chunk.
+    """
 
     def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float) -> None:
         """`ping_s` is the time without output after which a ping is sent; 0: never."""
@@ -75,10 +78,14 @@ class Stream:
         chunks = self.encoder.take()
         if chunks or is_last or (has_events and self._exchange.status is None):
             self._send(chunks, is_last=is_last)
-        elif time.monotonic() >= self.next_ping_at:
-            self.ping()
 
     def ping(self) -> None:
+        """Send an event without news, if the interface has one and the output has begun; otherwise ignored bytes."""
+        if self.encoder is not None:
+            self.encoder.ping()
+            if chunks := self.encoder.take():
+                self._send(chunks, is_last=False)
+                return
         if self._format.ping:
             self._write(self._format.ping)
 

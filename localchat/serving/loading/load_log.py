@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import InferenceError
+from ..core.server_options import Options
 from ..engine.values import ModelFacts
 from ..models.memory import gigabytes
 from ..models.model_file import DEMO_PATH, ModelFile, printable_name
 from .loader import load_options
-from .logs import report, report_failure
-from .options import Options
+from .stderr_log import report, report_failure
 
 if TYPE_CHECKING:
     from ..chat.model import Model

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import OutOfResources, out_of_resources
 from ..core.model_options import SETTINGS, ModelOptions
+from ..core.server_options import Options
 from ..engine.process import EngineProcess
 from ..engine.tuning import has_matrix_instructions
 from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels
 from ..models.model_file import ModelFile, projector_of
-from .options import Options
 
 if TYPE_CHECKING:
     from ..chat.model import Model

@@ -20,6 +20,7 @@ from ..engine.values import EngineStopped
 from ..models.memory import NotEnoughMemory, OtherModels
 from ..models.model_file import ModelFile, summary_of
 from . import unloading
+from .changes import Changes
 from .load_log import LoadLog
 from .served_model import ServedModel, State
 
@@ -31,7 +32,7 @@ log = logging.getLogger("localchat.server")
 # Loads a model beside others, and reports the loaded share, from 0 to 1.
 LoadModel = Callable[[ModelFile, OtherModels, Callable[[float], None]], "Model"]
 
-POLL_S = 0.25  # How often a wait checks what nobody notifies of: a client that has left, the passing of time.
+_PAUSE_S = 0.25  # The pause after an unexpected error, before the next model.
 CLOSE_S = 10.0  # How long the thread may take to end.
 # How long another model may not take the place of a loaded one, so that the requests that waited for it begin.
 FIRST_USE_S = 5.0
@@ -42,14 +43,14 @@ class ModelThread:
 
     def __init__(
         self,
-        changed: threading.Condition,
+        changed: Changes,
         loaded: Callable[[], list[ServedModel]],
         load: LoadModel,
         options: ServiceOptions,
         load_log: LoadLog,
         clock: Callable[[], float],
     ) -> None:
-        """`changed` guards all models, and is notified of each change; `loaded` returns the loaded ones."""
+        """`loaded` returns the loaded models."""
         self.is_stopped = False
         self._changed = changed
         self._loaded = loaded
@@ -92,13 +93,14 @@ class ModelThread:
             except BaseException:  # Requests wait for this thread.
                 log.exception("loading or unloading a model failed")
                 with self._changed:
-                    self._changed.wait(POLL_S)
+                    self._changed.wait(_PAUSE_S)
 
     def _step(self) -> None:
         """Unload a model that has expired, or load the next one of the queue; wait while there is neither."""
         with self._changed:
-            expiring = unloading.next_to_expire(self._loaded())
-            left_s = math.inf if expiring is None else unloading.expires_at(expiring) - self._clock()
+            now = self._clock()
+            expiring = unloading.next_to_expire(self._loaded(), now)
+            left_s = math.inf if expiring is None else unloading.time_left_s(expiring, now)
             if expiring is not None and left_s <= 0:
                 expiring.drain()
                 work = partial(self._unload, expiring, "no request uses it")
@@ -169,7 +171,7 @@ class ModelThread:
             except NotEnoughMemory as error:
                 if not unloading.may_fit_alone(self._loaded(), error):
                     raise
-                self._make_room(served, only_idle=error.n_missing == 0)
+                self._make_room(served, only_idle=error.would_fit)
         return None
 
     def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
@@ -184,7 +186,9 @@ class ModelThread:
     def _drain_for(self, new: ServedModel, *, only_idle: bool) -> ServedModel | None:
         """Drain a loaded model that no request uses, and return it. Waits for one unless `only_idle`.
 
-        Returns None if the new model is not needed any more, or if a loaded one has crashed, which makes room, too.
+        Returns None if nothing is to be unloaded: the new model is not needed any more, a loaded one has crashed, which
+        makes room, too, or all are in use, with `only_idle`. If all have been in use for long, one of them is drained,
+        so that no further request uses it.
         """
         began_at, n_loaded = self._clock(), len(self._loaded())
         with self._changed:
@@ -199,10 +203,10 @@ class ModelThread:
                     return idle
                 if only_idle:
                     return None
-                busy = unloading.next_to_drain(loaded, self._clock() - began_at)
-                if busy is not None:
-                    busy.drain()
-                self._changed.wait(POLL_S)
+                left_s = unloading.grace_left_s(loaded, self._clock() - began_at)
+                if left_s <= 0:
+                    unloading.next_to_drain(loaded).drain()
+                self._changed.wait(left_s if 0 < left_s < math.inf else None)
         return None
 
     def _resume_drained(self) -> None:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..core import errors
+from ..core.mailbox import Mailbox
 from ..core.model_options import ServiceOptions
 from ..models.catalog import Catalog
 from ..models.model_file import ModelFile, ModelFileError
+from .changes import Changes
 from .load_log import LoadLog
-from .model_thread import POLL_S, LoadModel, ModelThread
+from .model_thread import LoadModel, ModelThread
 from .served_model import ServedModel, State
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Service:
         self.clock = clock
         self._options = options
         self._catalog = catalog
-        # Guards the models and the queue of the thread, and is notified of each change.
-        self._changed = threading.Condition()
+        # The lock of the models and of the queue of the thread, which also tells those that wait of changes.
+        self._changed = Changes()
         # By the name, the file and the settings, so that a name may mean another file later. The default is under None.
         self._models: dict[object, ServedModel] = {None: self.default}
         self._model_thread = ModelThread(self._changed, self.loaded, load, options, load_log or LoadLog(), clock)
@@ -146,10 +146,10 @@ class Service:
 
     # --- requests ---
 
-    def check(self) -> None:
+    def check_default(self) -> None:
         """Raise ModelLoading until the default model has been loaded once, InferenceError if a later load failed."""
         with self._changed:
-            self._check_failure(self.default, math.inf)
+            self._check_failure(self.default)
             if not self.default.was_loaded:
                 raise self._not_loaded(self.default)
 
@@ -158,24 +158,24 @@ class Service:
         if self.loaded():
             return True
         try:
-            self.check()
+            self.check_default()
         except errors.ApiError:
             return False
         return self.waits or not self.default.is_loading
 
     @contextlib.contextmanager
     def using(
-        self, served: ServedModel, keep_alive_s: float | None = None, while_waiting: Callable[[], None] = lambda: None
+        self, served: ServedModel, keep_alive_s: float | None = None, mailbox: Mailbox | None = None
     ) -> Iterator[Model]:
         """Lend a model to a request for the `with` block, once it is loaded.
 
         It is not unloaded within the block, and stays loaded for `keep_alive_s` after it; None: for `--idle-unload`.
-        While the request waits, `while_waiting` is called several times a second, and may raise an error.
+        The calling thread waits in its mailbox.
 
         Raises ModelLoading if requests do not wait (`--no-wait`); InferenceError if the model cannot be loaded;
-        ShuttingDown.
+        ShuttingDown; and what the mailbox raises.
         """
-        model = self._wait_until_ready(served, while_waiting)
+        model = self._wait_until_ready(served, mailbox or Mailbox())
         try:
             yield model
         finally:
@@ -184,23 +184,23 @@ class Service:
                 served.keep_for(self.clock(), self._options.idle_unload if keep_alive_s is None else keep_alive_s)
                 self._changed.notify_all()
 
-    def _wait_until_ready(self, served: ServedModel, while_waiting: Callable[[], None]) -> Model:
+    def _wait_until_ready(self, served: ServedModel, mailbox: Mailbox) -> Model:
         """Wait until the model is READY, and count one more user of it."""
         with self._changed:
             served.n_waiting += 1
         try:
             began_at = self.clock()
-            while True:
-                with self._changed:
-                    self._queue_unless_ready(served, began_at, is_wanted=not self.waits)
-                    if served.state is State.READY:
-                        assert served.model is not None
-                        served.n_users += 1
-                        return served.model
-                    if not self.waits:
-                        raise self._not_loaded(served)
-                    self._changed.wait(POLL_S)
-                while_waiting()
+            with self._changed.announced_to(mailbox):
+                while True:
+                    with self._changed:
+                        self._queue_unless_ready(served, loads_unasked=not self.waits, waits_since=began_at)
+                        if served.state is State.READY:
+                            assert served.model is not None
+                            served.n_users += 1
+                            return served.model
+                        if not self.waits:
+                            raise self._not_loaded(served)
+                    mailbox.take()
         finally:
             with self._changed:
                 served.n_waiting -= 1
@@ -212,7 +212,7 @@ class Service:
         Raises InferenceError if a recent try has failed.
         """
         with self._changed:
-            self._queue_unless_ready(served, math.inf, is_wanted=True)
+            self._queue_unless_ready(served, loads_unasked=True)
             served.unload_requested = False
 
     def unload(self, served: ServedModel) -> None:
@@ -221,12 +221,13 @@ class Service:
             served.unload_requested = True
             self._changed.notify_all()
 
-    def _queue_unless_ready(self, served: ServedModel, since: float, *, is_wanted: bool) -> None:
+    def _queue_unless_ready(
+        self, served: ServedModel, *, loads_unasked: bool, waits_since: float | None = None
+    ) -> None:
         """Queue a model that is UNLOADED or FAILED. Called under the lock.
 
-        With `is_wanted` it is loaded even if no request waits for it. A model that is DRAINING is queued by the thread
-        once it is unloaded. Raises the error of a load that has failed since the time `since`, or that is not to be
-        tried again yet.
+        With `loads_unasked` it is loaded even if no request waits for it. A model that is DRAINING is queued by the
+        thread once it is unloaded. Raises what `_check_failure` raises.
         """
         if self.is_stopped:
             raise errors.ShuttingDown
@@ -234,17 +235,21 @@ class Service:
             served.crash()
         if served.state is State.READY:
             return
-        self._check_failure(served, since)
-        served.is_wanted = served.is_wanted or is_wanted
+        self._check_failure(served, waits_since)
+        served.loads_unasked = served.loads_unasked or loads_unasked
         if served.state in (State.UNLOADED, State.FAILED):
             self._model_thread.enqueue(served)
 
-    def _check_failure(self, served: ServedModel, since: float) -> None:
-        """Raise the error of the last load, if it has failed since this time or is not to be tried again yet."""
+    def _check_failure(self, served: ServedModel, waits_since: float | None = None) -> None:
+        """Raise the error of the last load, if that is not to be tried again yet.
+
+        A request that waits since some time also gets the error of a load that has failed meanwhile.
+        """
         failure = served.failure
         if failure is None or failure.file_stamp != served.file.stamp:
             return
-        if self.clock() < failure.retry_at or failure.failed_at >= since:
+        has_waited_for_it = waits_since is not None and failure.failed_at >= waits_since
+        if has_waited_for_it or self.clock() < failure.retry_at:
             text = f"the model {served.file.name!r} cannot be loaded: {failure.error}"
             raise type(failure.error)(text)
 

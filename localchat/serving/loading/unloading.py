@@ -19,15 +19,15 @@ GRACE_S = 5.0
 _PROCESS_BYTES = 1 << 30
 
 
-def expires_at(served: ServedModel) -> float:
-    """When a loaded model is unloaded unless a request uses it before; infinity: never, minus infinity: at once."""
+def time_left_s(served: ServedModel, now: float) -> float:
+    """How long a loaded model stays loaded unless a request uses it; infinity: for ever, 0: it is unloaded at once."""
     if served.n_users:
         return math.inf
-    return -math.inf if served.unload_requested else served.expires_at
+    return 0.0 if served.unload_requested else max(served.expires_at - now, 0.0)
 
 
-def next_to_expire(loaded: Sequence[ServedModel]) -> ServedModel | None:
-    return min(loaded, key=expires_at, default=None)
+def next_to_expire(loaded: Sequence[ServedModel], now: float) -> ServedModel | None:
+    return min(loaded, key=lambda served: time_left_s(served, now), default=None)
 
 
 def has_place(loaded: Sequence[ServedModel], max_models: int) -> bool:
@@ -52,12 +52,17 @@ def least_recent_idle(loaded: Sequence[ServedModel]) -> ServedModel | None:
     return min(idle, key=lambda served: served.used_at, default=None)
 
 
-def next_to_drain(loaded: Sequence[ServedModel], waited_s: float) -> ServedModel | None:
-    """The model to drain next, if all are in use and another one has waited for `waited_s`; None: none yet.
+def grace_left_s(loaded: Sequence[ServedModel], waited_s: float) -> float:
+    """When a model must be drained if all are in use, and another one has waited for `waited_s`.
 
-    The first that becomes idle makes room, but all could stay in use for ever. So the least recently used one is
-    drained after a while, or at once if there is only one.
+    The first that becomes idle makes room, but all could stay in use for ever. So one is drained after a while, or at
+    once if there is only one. Infinity: one is drained already.
     """
-    if any(served.state is State.DRAINING for served in loaded) or (len(loaded) > 1 and waited_s < GRACE_S):
-        return None
-    return min(loaded, key=lambda served: served.used_at, default=None)
+    if not loaded or any(served.state is State.DRAINING for served in loaded):
+        return math.inf
+    return GRACE_S - waited_s if len(loaded) > 1 else 0.0
+
+
+def next_to_drain(loaded: Sequence[ServedModel]) -> ServedModel:
+    """The model to drain if all are in use: the least recently used one."""
+    return min(loaded, key=lambda served: served.used_at)

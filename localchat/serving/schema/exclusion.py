@@ -25,8 +25,11 @@ def exclude_each_other(schemas: Sequence[Any], *, are_closed: bool) -> bool:
 
 
 def _excludes(first: dict[str, Any], second: dict[str, Any], are_closed: bool) -> bool:
-    """Whether no value of the first schema matches the second one: by the type, or by a property that both require, or
-    that the second one requires and the first one does not have."""
+    """Whether it is plain that no value of the first schema matches the second one.
+
+    It is if their types differ, if both require a property with other texts, or if the second one requires a property
+    that the first one does not have.
+    """
     if not possible_types(first) & possible_types(second):
         return True
     if possible_types(first) != {"object"}:

@@ -7,7 +7,7 @@ import pytest
 
 from localchat.serving.api.completions import CompletionEncoder, parse_completion
 from localchat.serving.core.events import OutputToken, ResponseHead, Usage
-from localchat.serving.loading.options import Options
+from localchat.serving.core.server_options import Options
 from tests.support.chat_requests import read
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend, endless

@@ -20,6 +20,8 @@ from tests.support.fakes import FakeBackend
 from tests.support.serving import DEADLINE_S, serving, wait_for
 
 LONG = "a cat " * 500
+# More than the tokens up to which a text that does not fit is counted.
+VERY_LONG = "a cat " * 40_000
 
 
 def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPatch):
@@ -54,6 +56,8 @@ def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPat
     [
         ("/api/embed", {"input": LONG}, 200),
         ("/api/embed", {"input": [LONG, "a"], "truncate": True}, 200),
+        ("/api/embed", {"input": VERY_LONG, "truncate": True}, 200),
+        ("/api/embed", {"input": VERY_LONG, "truncate": False}, 400),
         ("/api/embed", {"input": LONG, "truncate": False}, 400),
         ("/api/embeddings", {"prompt": LONG}, 200),
         ("/v1/embeddings", {"input": LONG}, 400),

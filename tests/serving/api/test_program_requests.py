@@ -94,6 +94,11 @@ PATCH = {"type": "custom", "name": "apply_patch"}
 OUTPUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat, call": ("cline-native-tools", {"tool_choice": "required"}, '"tool_calls"'),
     "chat, cut": ("aider", {"max_tokens": 1}, '"length"'),
+    **{
+        f"chat, call of {name}": (name, {"tool_choice": "required", "max_tokens": 300}, '"tool_calls"')
+        for name in ("opencode", "cline-cli", "continue-cli")
+    },
+    "responses, call of codex-exec": ("codex-exec", {"tool_choice": "required", "max_output_tokens": 300}, '"name"'),
     "responses, call": ("codex", {"tool_choice": "required", "max_output_tokens": 200}, '"arguments"'),
     "responses, custom call": ("codex", {"tool_choice": PATCH, "max_output_tokens": 200}, '"custom_tool_call"'),
     "responses, cut": ("codex", {"max_output_tokens": 1}, '"incomplete"'),

@@ -1,6 +1,7 @@
 """Every format of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
 
 import itertools
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -48,6 +49,7 @@ DATE, LIST, NULL = (
         ("glm", {"type": "string"}, ["", "a\n\nb", "3", '{"a": </b>'], []),
         ("glm", {"type": ["string", "null"]}, ["", "null", "a < b"], []),
         ("glm", {}, ["", "x", "[1]"], []),
+        ("glm", True, ["", "x", "[1]"], []),
         ("glm", {"type": "string", "maxLength": 2}, ["", "ab", "</"], ["abc"]),
         ("glm", {"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
         ("glm", {"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
@@ -97,6 +99,25 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
     in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
     as_object = '<tool_call>f{"a": "b", "x": "c"}\n</tool_call>'
     assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
+
+
+# Schemas of an argument that bare text cannot enforce, a value that matches, and others that do not.
+NOT_EXACT = {
+    "reference beside a keyword": ({"$ref": "#/$defs/q", "maxLength": 1}, "b", ["bc", 1]),
+    "reference to all arguments": ({"type": "array", "items": {"$ref": "#"}}, [{"a": []}], [["x"], [{}]]),
+    "listed texts beside a keyword": ({"enum": ["b", "bc"], "maxLength": 1}, "b", ["bc", "c"]),
+    "listed objects": ({"enum": [{"x": 1}, "b"]}, {"x": 1}, [{"x": 2}, "c"]),
+}
+
+
+@pytest.mark.parametrize("case", NOT_EXACT.values(), ids=NOT_EXACT)
+def test_argument_that_bare_text_cannot_enforce_is_a_field_of_an_object(case: Any):
+    schema, right, wrong = case
+    tools = (tool("f", {"a": schema, "b": {"type": "integer"}}, "a", **{"$defs": {"q": {"type": "string"}}}),)
+    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
+    in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
+    as_object = [f'<tool_call>f{{"a": {json.dumps(value)}}}\n</tool_call>' for value in (right, *wrong)]
+    check_fits(constraint, as_object[:1], [in_tags, *as_object[1:]])
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)

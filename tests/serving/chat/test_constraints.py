@@ -53,6 +53,8 @@ IN_PART = {
     "to": {"type": "string", "pattern": "^(?!x)"}, "id": {"const": 2**60}, "n": {"type": "integer"},
     "near": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
 }  # fmt: skip
+IN_BRANCHES = {"properties": {"a": {"type": "integer"}}, "oneOf": [{"required": ["b"]}, {"required": ["c"]}]}
+IN_NOT = {"properties": {"a": {"type": "integer"}}, "not": {"properties": {"b": {"const": 1}}, "required": ["b"]}}
 IN_TAGS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
 CODER = "{{ tools }}<tool_call><function=<parameter=<think></think>"
 CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
@@ -99,6 +101,12 @@ OUTPUTS = {
         auto(tools=tools_with({"properties": IN_PART})), PLAIN, [CALL_F % '"to": "x", "id": 3, "n": 1, "near": 0'],
         [CALL_F % text for text in ('"to": 1', '"n": ""', '"near": ""', '"b": 1')],
     ),
+    # Names in the branches of `oneOf`, and in `not`, are allowed beside declared ones.
+    "auto-branches": (
+        auto(tools=tools_with(IN_BRANCHES)), PLAIN, [CALL_F % text for text in ('"a": 1, "b": 2', '"c": 1')],
+        [CALL_F % '"a": ""'],
+    ),
+    "auto-not": (auto(tools=tools_with(IN_NOT)), PLAIN, [CALL_F % '"a": 1, "b": 2'], [CALL_F % '"a": 1, "c": 2']),
     # Calls end reasoning, so they are constrained there too.
     "auto-open": (auto(), OPEN, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
     "auto-bare": (auto(), LLAMA, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),

@@ -61,6 +61,10 @@ STRANGE = {
     ),
 }
 
+# Templates with the roles of tools are tried with adjacent messages of one role, too.
+FIRST = STRANGE["a system message must be the first"]
+STRANGE["a system message must be the first, beside tools"] = "{{ tools | tojson if tools }}" + FIRST
+
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
@@ -149,6 +153,16 @@ def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_
     assert caught.value.param == "messages[0]"
 
 
+@pytest.mark.parametrize("n_shown", range(1, 5))
+def test_error_names_the_missing_one_of_equal_messages(n_shown: int):
+    """The template prints only some of the messages, which have equal texts."""
+    template = ChatTemplate(f"{{% for message in messages[:{n_shown}] %}}[{{{{ message.content }}}}]{{% endfor %}}")
+    messages = [user("same"), assistant("same"), user("same"), assistant("same"), user("same")]
+    with pytest.raises(TemplateError, match="leaves out") as caught:
+        template.render(messages)
+    assert caught.value.param == f"messages[{n_shown}]"
+
+
 @pytest.mark.parametrize("expression", ["content.replace('/no_think', '')", 'content | replace("/no_think", "")'])
 def test_word_that_the_template_takes_for_a_switch_is_not_missing(expression: str):
     content = "{% set content = message.content %}{{ '[off]' if '/no_think' in content }}"
@@ -164,20 +178,28 @@ def test_template_that_prints_texts_in_another_way_is_not_checked(source: str):
     assert template.render([user("U1"), assistant("A1"), user("abc")]) in ("ABC", "3")
 
 
+CONVERSATION = [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
+LOOK_1: dict[str, Any] = {"name": "look_1", "description": "T1"}
 BODIES = {
     "/v1/chat/completions": {
-        "messages": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
+        "messages": CONVERSATION,
+        "tools": [{"type": "function", "function": {**LOOK_1, "parameters": LOOK, "strict": False}}],
     },
     "/v1/messages": {
         "system": "S1",
         "messages": [user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")],
+        "tools": [{**LOOK_1, "input_schema": LOOK}],
         "max_tokens": 1,
     },
     "/v1/responses": {
         "instructions": "S1",
         "input": [user("U1"), assistant("A1"), developer("S2"), user("U2"), user("U3")],
+        "tools": [{"type": "function", **LOOK_1, "parameters": LOOK, "strict": True}],
     },
-    "/api/chat": {"messages": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]},
+    "/api/chat": {
+        "messages": CONVERSATION,
+        "tools": [{"type": "function", "function": {**LOOK_1, "parameters": LOOK}}],
+    },
 }
 
 
@@ -190,7 +212,7 @@ def test_all_interfaces_give_the_same_prompt(name: str):
             assert status == 200, response
             prompts.append(running.last_prompt)
     assert len(set(prompts)) == 1
-    assert all(text in prompts[0] for text in ("S1", "U1", "A1", "S2", "U2", "U3"))
+    assert all(text in prompts[0] for text in ("S1", "U1", "A1", "S2", "U2", "U3", "T1"))
 
 
 def test_work_grows_with_the_conversation_and_not_with_its_square():

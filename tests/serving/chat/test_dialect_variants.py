@@ -1,5 +1,7 @@
 """Outputs of each family in the variants that models generate, and text that looks like a call or a tag."""
 
+import warnings
+
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
@@ -168,6 +170,14 @@ def test_output_that_is_nothing_but_an_object_with_a_name_and_arguments_is_a_cal
         assert parse([SOLE_CALLS[1]], dialect, **{"tools": TOOLS, **options}) == [ContentDelta(SOLE_CALLS[1])]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("granite-3", "<response>{}</response>"), ("solar", "<|content|>{}<|end|>")]
+)
+def test_markers_around_an_object_that_is_a_call_are_dropped(name, text):
+    events = parse_every_way(text.format(SOLE_CALL), DIALECTS[name])
+    assert (calls_of(events), text_of(events, ContentDelta)) == ([("now", {"a": {"b": "}"}})], "")
+
+
 @pytest.mark.parametrize("name", ["hermes", "harmony"])
 def test_other_objects_and_text_around_an_object_are_content(name):
     for text in NO_SOLE_CALLS:
@@ -244,6 +254,8 @@ VALUES = [
     ({"type": "array"}, "[1, 2", '"[1, 2"'),
     ({"type": "array"}, "[b'x']", "\"[b'x']\""),
     ({"type": "number"}, "NaN", '"NaN"'),
+    ({"type": "integer"}, "-0x1f", "-31"),
+    *(({"type": "integer"}, f"10{word}", f'"10{word}"') for word in ("in", "or more", " inches")),
     ({"type": "array"}, "[" * 5000, '"' + "[" * 5000 + '"'),
 ]
 
@@ -253,7 +265,10 @@ def test_text_between_tags_gets_the_type_of_its_schema(schema, text, expected):
     parameters = {"type": "object", "properties": {"a": schema}, "$defs": {"x": {"enum": [1, "one"]}}}
     tools = [{"function": {"name": "f", "parameters": parameters}}]
     output = f"<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>"
-    assert parse([output], DIALECTS["glm"], tools=tools)[1].text == f'{{"a": {expected}}}'
+    with warnings.catch_warnings(record=True) as written:  # Python would write them to the log.
+        warnings.simplefilter("always")
+        assert parse([output], DIALECTS["glm"], tools=tools)[1].text == f'{{"a": {expected}}}'
+    assert not written
 
 
 PYTHON_CALLS = [
@@ -346,12 +361,16 @@ NESTED = {
         pytest.param("P<at>P<n>5P</n>P</at>P<none>P</none>", {"at": {"n": 5}, "none": []}, id="reference, empty list"),
         pytest.param("P<at>\nP</at>", {"at": {}}, id="empty object"),
         pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON inside"),
+        pytest.param("P<x>P<b>x", {"x": {"b": "x"}}, id="elements that end with the call"),
+        pytest.param("P<x>\n  P<b>xP</b>\n  P<c>2P</c>\nP</x>", {"x": {"b": "x", "c": 2}}, id="indented elements"),
         pytest.param("P<any>" + "P<a>" * 2000, None, id="nested too deeply"),
     ],
 )
 def test_nested_elements(body, expected):
     tools = [{"function": {"name": "f", "parameters": NESTED}}]
-    text = markers_of(f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>')
+    text = markers_of(f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>Hi')
     events = parse([text], DIALECTS["minimax-m3"], tools=tools)
-    assert expected is None or calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)) == [("f", expected)]
     assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["f"]
+    if expected is not None:
+        events = parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)
+        assert (calls_of(events), text_of(events, ContentDelta)) == ([("f", expected)], "Hi")

@@ -4,6 +4,7 @@ import json
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from tests.support.engines import (
     stepped,
 )
 from tests.support.fakes import FakeBackend, echo, endless
-from tests.support.serving import BIG, TOOLS, generating, serving
+from tests.support.serving import BIG, TOOLS, generating, serving, wait_for
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 
@@ -153,6 +154,15 @@ def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
     output = output_of([b"a", b"b!c", b"d"], stop=("!",))
     assert text_of(events_of(output, 0, 1, 2), ContentDelta) == "ab"
     assert (output.finish_reason, output.usage().n_completion) == ("stop", 2)
+
+
+def test_tokens_after_a_stop_text_that_was_held_back_are_neither_shown_nor_counted():
+    """The text might have been the beginning of a call, which the third token rules out."""
+    parser = DIALECTS["hermes"].parser(DIALECTS["hermes"], tools=TOOLS)
+    output = output_of([b"a", b"<too", b"x", b"y"], parser, stop=("<too",))
+    events = [*events_of(output, 0), *events_of(output, 1), *events_of(output, 2, 3)]
+    assert text_of(events, ContentDelta) == "a"
+    assert (output.finish_reason, output.usage().n_completion) == ("stop", 3)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -291,16 +301,16 @@ def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
     """The first prompt is held for some time in its first step, and the second one in the queue."""
     gate: Any = Gate()
     submitted_at = time.perf_counter()
-    with (
-        engines.started(FakeBackend(n_parallel=1, gate=gate)) as engine,
-        engines.submit(engine, request("ab")) as first,
-        engines.submit(engine, request("cd")) as second,
-    ):
+    with ThreadPoolExecutor() as threads, engines.started(FakeBackend(n_parallel=1, gate=gate)) as engine:
+        submitting = [threads.submit(engines.submit, engine, request("ab"))]
         assert gate.is_reached.wait(engines.DEADLINE_S)
+        submitting.append(threads.submit(engines.submit, engine, request("cd")))
+        wait_for(lambda: len(engine._open) == 2)
         held_at = time.perf_counter()
         threading.Event().wait(0.05)
         opened_at = time.perf_counter()
         gate.is_open.set()
+        first, second = (submitted.result(engines.DEADLINE_S) for submitted in submitting)
         for generation in (first, second):
             while generation.run.is_running:
                 generation.run.take(engines.DEADLINE_S)

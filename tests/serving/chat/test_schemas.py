@@ -32,6 +32,7 @@ ENFORCED = {
     ),
     "object without type": (DECLARED, ['{"a": 1}'], ["-2", "{}"]),
     "names of any text": ({"type": "object", "propertyNames": {"type": "string"}}, ['{"a": 1}'], ["1"]),
+    "names with a title": ({"type": "object", "propertyNames": {"title": "Name"}}, ['{"a": 1}'], ["1"]),
     "listed names": (
         {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
         ['{"a": 1, "b": 2}', '{"a": 1}'], ['{"c": 1}', '{"a": 1, "a": 2}', '{"b": 1}', '{"a": ""}'],
@@ -45,6 +46,15 @@ ENFORCED = {
         {**DECLARED, "additionalProperties": {"type": "string"}},
         ['{"a": 1, "b": "x"}'], ['{"a": 1, "\\u0061": "x"}'],
     ),
+    "name of a pattern in escapes": (
+        {"type": "object", "patternProperties": {"^x": INTEGER}, "additionalProperties": TEXT},
+        ['{"xa": 1, "b": ""}'], ['{"\\u0078a": ""}', '{"xa": ""}'],
+    ),
+    "allOf of one": (
+        {"properties": {"a": {"allOf": [{"$ref": "#/$defs/q"}], "title": "A"}}, "$defs": {"q": INTEGER}},
+        ['{"a": 1}', "{}"], ['{"a": ""}', '{"b": 1}'],
+    ),
+    "one property at least": ({"type": "object", "minProperties": 1}, ['{"a": 1}'], ["{}"]),
     "closed allOf": (
         {"allOf": [DECLARED, {"properties": {"b": INTEGER}}]},
         ['{"a": 1, "b": 2}', '{"a": 1}'], ["{}", '{"a": 1, "c": 2}'],
@@ -81,6 +91,9 @@ ENFORCED = {
         {"type": "object", "propertyNames": {"$ref": "#/$defs/q"}, "$defs": {"q": {"enum": ["a"]}}},
         ['{"a": 1}'], ['{"b": 1}'],
     ),
+    "lengths of names": (
+        {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 2}}, ['{"ab": 1}'], ['{"abc": 1}', '{"": 1}'],
+    ),
     "any number of items": ({"type": "array", "items": INTEGER, "maxItems": 2**31 - 1}, ["[1, 2]"], ['[""]']),
     "40 patterns": (
         {"type": "object", "patternProperties": {f"^{i}_": INTEGER for i in range(40)}},
@@ -90,6 +103,11 @@ ENFORCED = {
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
+    # A default and examples restrict nothing.
+    "large default": (
+        {"properties": {"a": {**INTEGER, "default": 2**60, "example": 2**60, "examples": [2**60]}}},
+        ['{"a": 1}'], ['{"a": ""}'],
+    ),
     "list of nodes": (
         {**DECLARED, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, ['{"a": {"a": null}}'],
         ['{"a": {}}'],
@@ -125,10 +143,13 @@ UNENFORCEABLE = {
     ),
     "endless": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
     "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
+    "patterns": ({"type": "object", "patternProperties": {f"^{i}_": {} for i in range(101)}}, "/patternProperties"),
     "not": ({"properties": {"a": {"not": {"type": "null"}}}}, "/properties/a/not"),
     "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
     "unique": ({"$defs": {"q": {"type": "array", "uniqueItems": True}}, "$ref": "#/$defs/q"}, "/$defs/q/uniqueItems"),
     "look-ahead": ({"properties": {"a/b": {"type": "string", "pattern": "(?=a)"}}}, "/properties/a~1b"),
+    "oneOf with any value": ({"oneOf": [True, {"type": "integer"}]}, ""),
+    "oneOf of equal constants": ({"oneOf": [KINDS["x"], {**KINDS["x"], "title": "another"}]}, ""),
     "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
     "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
     "unknown type": ({"properties": {"a": {"type": "foo"}}}, "/properties/a"),
@@ -150,6 +171,12 @@ def test_schema_that_cannot_be_enforced_is_refused_with_its_place(case: Any):
         constraint_of(**formatted("json_schema", schema))
     assert caught.value.param == ("json_schema" if place is None else f"json_schema#{place}")
     assert not re.search("llguidance|Unsatisfiable|coerce|Unimplemented", caught.value.message)
+
+
+def test_refusal_of_many_patterns_has_both_numbers():
+    schema = {"type": "object", "patternProperties": {f"^{i}_": {} for i in range(101)}}
+    with pytest.raises(BadRequest, match="101 patterns; with 0 properties, the limit is 100,"):
+        constraint_of(**formatted("json_schema", schema))
 
 
 def test_place_among_many_definitions_is_found_with_little_work(monkeypatch: pytest.MonkeyPatch):

@@ -1,18 +1,22 @@
 """A chat template in the sandbox: Jinja, errors, BOS, the assistant prefill, messages in its format, and user text."""
 
 import faulthandler
+import json
 import re
 import time
 
 import jinja2
 import pytest
 
+from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompt import jinja
 from localchat.serving.chat.prompt.capabilities import Capabilities
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError, compile_template, new_deadline, render_template
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
-from localchat.serving.chat.prompt.template_messages import adapt_messages
+from localchat.serving.chat.prompt.template_messages import adapt_messages, whole_tool
+from tests.support.engines import client_of, stepped
+from tests.support.fakes import FakeBackend
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}
@@ -110,10 +114,11 @@ def test_template_of_a_request_ends_at_its_deadline(source, monkeypatch):
     faulthandler.dump_traceback_later(30, exit=True)  # A loop that cannot be interrupted would stop the tests.
     monkeypatch.setattr(jinja, "MAX_RENDER_S", 0.1)
     try:
-        template = compile_template("{% set r = range(99999) %}" + source)
         started_at = time.thread_time()
+        with stepped(FakeBackend()) as engine:
+            template = Model("m", client_of(engine)).template_for("{% set r = range(99999) %}" + source)
         with pytest.raises(TemplateError, match=r"it takes more than 0\.1 s"):
-            render_template(template, {}, new_deadline(), is_trusted=False)
+            template.render([USER])
         assert time.thread_time() - started_at < 5
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -288,6 +293,14 @@ def test_tools_have_the_fields_that_templates_require_in_their_own_order():
         '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}',
         '{"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
     ]
+
+
+def test_templates_for_the_older_functions_get_these_as_text():
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    source = "{{ functions }}{% for message in messages %}{{ message.content }}{% endfor %}"
+    text = json.dumps([whole_tool(tool) for tool in tools], indent=2)
+    assert render(source, tools=tools) == text + render(source)
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", render("{{ datetime }}" + source))
 
 
 OPENED = "{% for m in messages %}"

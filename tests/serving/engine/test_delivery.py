@@ -11,7 +11,7 @@ from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core.events import ContentDelta, PromptProgress, ResponseHead, SampledTokens, Usage
 from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine import delivery
-from localchat.serving.engine.values import End, StepOutput
+from localchat.serving.engine.values import End, StepOutput, TokenizedPrompts
 from tests.support.engines import events_of, output_of
 
 PROGRESS = PromptProgress(1, 1, 0, 0.0)
@@ -71,6 +71,12 @@ def test_what_a_client_waits_for_is_sent_at_once(urgent: StepOutput, process: Pr
     assert process.step(0.001, token(3, 1)) == 1
     assert process.step(0.001, urgent) == 2
     assert [output[1] for output in process.outputs()] == [1, 0]
+
+
+def test_first_output_of_a_request_is_sent_at_once_and_before_its_tokens(process: Process):
+    process.delivery.start(7, TokenizedPrompts([1], [()]))
+    assert process.step(0.001, token(1)) == 2
+    assert [message[0] for message in process.sent[1]] == ["output", "steps"]
 
 
 def test_what_is_held_is_sent_before_a_long_step_and_when_nothing_runs(process: Process):

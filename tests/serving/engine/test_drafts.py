@@ -5,10 +5,11 @@ from statistics import median
 
 import pytest
 
-from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits
 from localchat.serving.engine.drafts import Drafter, prompt_lookup
 from localchat.serving.engine.layouts import new_kv_cache
 from localchat.serving.engine.scheduler import Scheduler
+from localchat.serving.engine.sequence import Sequence
 from localchat.serving.engine.tuning import CPU, GPU
 from tests.support.fakes import FakeCells
 

@@ -14,7 +14,7 @@ from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import EngineError, GenerationRequest
+from localchat.serving.engine.values import EngineError, SequenceRequest
 from tests.support.engines import (
     LocalEngine,
     read,
@@ -29,7 +29,7 @@ from tests.support.engines import (
 from tests.support.fakes import END, FakeBackend, echo, endless
 
 
-def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
+def completed(request: SequenceRequest, model: Any = echo, **options: Any) -> tuple[str, Any, FakeBackend]:
     """Text and end of one request, and the backend that computed it."""
     backend = FakeBackend(model, **options)
     with stepped(backend) as engine:
@@ -145,6 +145,22 @@ def test_poisoned_sequence_fails_with_its_request_alone():
         step_until_idle(engine)
         assert read(other)[0] == "other"
         assert [type(end) for end in ends] == [EngineError]
+
+
+def test_cells_of_all_sequences_of_a_failed_batch_are_dropped_with_their_request():
+    """The batch may have damaged them."""
+
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return ord("!") if tokens[0] == ord("b") and len(tokens) == n_prompt + 2 else ord("a")
+
+    with stepped(FakeBackend(model, poison=ord("!"))) as engine:
+        ends: list[Exception | None] = []
+        engine.start(engine.prepare([request("bad"), request("good")], lambda output: None, ends.append))
+        step_until_idle(engine)
+        assert [type(end) for end in ends] == [EngineError]
+        again = submit(engine, request("good", max_tokens=2))
+        step_until_idle(engine)
+        assert read(again)[1].usage.n_cached == 0
 
 
 def test_request_that_is_dropped_before_its_start_harms_no_other():
@@ -283,6 +299,25 @@ def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
     assert (plain_end.usage.n_drafted, plain_end.usage.n_draft_accepted) == (0, 0)
     # Each step gives one token beside the accepted draft tokens.
     assert end.usage.n_completion == len(fast.batches) + end.usage.n_draft_accepted
+
+
+@pytest.mark.usefixtures("drafts_cost_nothing")
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_rejected_draft_that_cannot_be_removed_costs_its_sequence_time_alone(is_unified: bool):
+    def loop_that_deviates(tokens: list[int], n_prompt: int) -> int:
+        return ord("x") if (len(tokens) - n_prompt) % 7 == 6 else endless_loop(tokens, n_prompt)
+
+    def texts(failing: set[str]) -> tuple[list[str], set[str]]:
+        backend = FakeBackend(loop_that_deviates, max_drafted=16, is_unified=is_unified)
+        backend.failing = failing
+        with stepped(backend) as engine:
+            generations = [submit(engine, request(text * 5, max_tokens=40)) for text in ("abcd", "abcdabcdx")]
+            step_until_idle(engine)
+            return [read(generation)[0] for generation in generations], {name for name, *_ in backend.take_operations()}
+
+    (expected, operations), (actual, _) = texts(set()), texts({"truncate"})
+    assert "truncate" in operations
+    assert actual == expected
 
 
 @pytest.mark.usefixtures("drafts_cost_nothing")

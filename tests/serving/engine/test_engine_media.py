@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from localchat.serving.core.media import IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.media.encoder import MediaEncoder
-from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.values import EngineError, EngineStopped
 from tests.support.engines import Generation, client_of, read, request_for, started, step_until_idle, submit
 from tests.support.fakes import FakeBackend, FakeProjector
 from tests.support.serving import wait_for
@@ -37,7 +38,7 @@ def mixing(tokens: list[int], n_prompt: int) -> int:
 def seeing(projector: FakeProjector | None = None, max_bytes: int = 1 << 20, **options: Any) -> Iterator[Engine]:
     projector = projector or FakeProjector()
     backend = FakeBackend(options.pop("model", mixing), **{"n_ctx": 512, "n_cells": 4096, **options})
-    with started(backend, encoder=MediaEncoder(projector, max_bytes)) as engine:
+    with started(backend, new_encoder=partial(MediaEncoder, projector, max_bytes=max_bytes)) as engine:
         yield engine
     assert (backend.is_closed, projector.is_closed) == (True, True)
 
@@ -107,6 +108,22 @@ def test_image_of_a_cached_prefix_is_not_encoded_again_when_its_vectors_are_gone
         engine.forget()
         assert completion(engine, A, " what?")[0] == first[0]
     assert projector.encoded == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("failing", ["truncate", "state", "set_state"])
+@pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
+def test_image_is_encoded_again_whose_cached_cells_cannot_be_used(is_unified: bool, failing: str):
+    """Its vectors are gone, since its cells were cached."""
+    projector = FakeProjector()
+    with seeing(projector, max_bytes=10, is_unified=is_unified) as engine:
+        alone = completion(engine, A, " what?")[0]
+        engine.forget()
+        completion(engine, A, " who was there at the end of a long day?")
+        completion(engine, B, " who?")
+        cells: Any = engine.backend
+        cells.failing.add(failing)
+        assert completion(engine, A, " what?")[0] == alone
+        assert engine.failure is None
 
 
 def test_cache_holds_the_media_that_were_used_last_within_its_limit():
@@ -234,7 +251,7 @@ def test_random_requests_together_have_the_texts_that_they_have_alone(seed: int)
 def test_step_without_a_thread_waits_for_nothing():
     """An engine that is stepped by hand has nothing to run while it encodes."""
     projector = FakeProjector(threading.Semaphore(0))
-    with Engine(FakeBackend(mixing, n_ctx=512), encoder=MediaEncoder(projector)) as engine:
+    with Engine(FakeBackend(mixing, n_ctx=512), new_encoder=partial(MediaEncoder, projector)) as engine:
         generation = ask(engine, A, "?")
         assert step_until_idle(engine) == 0
         projector.gate.release()  # type: ignore[union-attr]
@@ -258,6 +275,17 @@ def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch
         assert len(completion(engine, "hello")[0]) == 8
         monkeypatch.undo()
         assert len(completion(engine, A, "?")[0]) == 8
+
+
+def test_media_are_not_counted_after_the_end_of_the_engine():
+    """A thread may have waited for that. The projector is freed."""
+    with seeing() as engine:
+        encoder = engine.inputs._encoder
+        assert encoder is not None
+        assert len(encoder.prepared(A).chunks) == 1
+    for media in (A, B):
+        with pytest.raises(EngineStopped):
+            encoder.prepared(media)
 
 
 def test_thread_ends_when_all_is_encoded(monkeypatch: pytest.MonkeyPatch):

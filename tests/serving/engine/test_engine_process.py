@@ -25,13 +25,13 @@ import pytest
 from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine import process, values
 from localchat.serving.engine.process import EngineProcess
-from localchat.serving.engine.values import GenerationRequest, LoadOptions
+from localchat.serving.engine.values import LoadOptions, SequenceRequest
 from localchat.serving.loading import load_log
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.loader import Loader
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.served_model import RETRY_S, State
 from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
@@ -356,7 +356,7 @@ def test_request_after_a_failure_of_the_engine_is_served(change: str, cause: str
 
 def test_close_waits_until_the_process_has_ended():
     engine = EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).wait_until_loaded()
-    request = engine.generate([GenerationRequest((1,), GenerationParams(ignore_eos=True))], Mailbox())
+    request = engine.generate([SequenceRequest((1,), GenerationParams(ignore_eos=True))], Mailbox())
     assert request.take(DEADLINE_S)
     engine.close()
     assert engine._process.returncode is not None

@@ -10,7 +10,7 @@ import pytest
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.llama import context, sampling_from
+from localchat.serving.engine.llama import context_size, sampling_from
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import with_gpu_layers
 from localchat.serving.engine.tuning import set_environment
@@ -96,7 +96,7 @@ def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine, monkeyp
     prompts = [(*engine.backend.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
     requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768
-    monkeypatch.setattr(context, "SMALL_CACHE_BYTES", 0)  # The cache then takes as much memory as the weights.
+    monkeypatch.setattr(context_size, "SMALL_CACHE_BYTES", 0)  # The cache then takes as much memory as the weights.
     with load(DEMO, LoadOptions(n_ctx=256, n_parallel=8)) as small:
         assert small.facts.n_cells == 768
         assert_as_alone(engine, small, requests)
@@ -111,6 +111,17 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
         assert list(generation)
     assert engine.texts.piece(300)
     assert engine.backend.tokenize("still there")
+
+
+@pytest.mark.parametrize("has_context", [True, False])
+def test_no_vector_is_computed_after_the_engine_was_closed(has_context: bool):
+    """A thread may have waited for its turn. The contexts are freed."""
+    engine = load(DEMO, LoadOptions(n_ctx=256))
+    if has_context:
+        assert len(engine.backend.embed([[1, 2]])) == 1
+    engine.close()
+    with pytest.raises(EngineStopped):
+        engine.backend.embed([[1, 2]])
 
 
 # --- drafts by prompt lookup ---

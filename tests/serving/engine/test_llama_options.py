@@ -12,12 +12,12 @@ import pytest
 
 from localchat.serving.core.errors import OutOfResources
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.llama import context, embed, load_backend
+from localchat.serving.engine.llama import context_size, embed, load_backend
 from localchat.serving.engine.llama import load as loading
-from localchat.serving.engine.llama.context import LoadedModel
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.embed import LlamaEmbedding, steps
 from localchat.serving.engine.llama.library import L
+from localchat.serving.engine.llama.loaded_model import LoadedModel
 from localchat.serving.engine.llama.placement import set_placement, with_gpu_layers
 from localchat.serving.engine.llama.sampler import chain_steps
 from localchat.serving.engine.values import EngineError, LoadOptions
@@ -231,21 +231,21 @@ def test_layers_on_gpus_leave_memory_for_the_cells_of_all_requests():
     assert len(set(found)) == 3
 
 
-@pytest.mark.parametrize(("n_most_whole", "n_pass"), [(0, 512), (512, 512), (513, 513), (1000, 1000)])
-def test_pass_holds_an_image_that_cannot_be_divided(n_most_whole: int, n_pass: int, monkeypatch):
-    made = []
+@pytest.mark.parametrize(("max_cells_in_one_pass", "n_pass"), [(0, 512), (512, 512), (513, 513), (1000, 1000)])
+def test_pass_holds_an_image_that_cannot_be_divided(max_cells_in_one_pass: int, n_pass: int, monkeypatch):
+    made, limits = [], []
 
     def projector(path: str, owner: Any, **options: Any) -> Any:
         made.append((path, options))
-        return SimpleNamespace(n_most_whole=n_most_whole, modalities=("image",), n_pass=0, is_encoding=False)
+        values = {"max_cells_in_one_pass": max_cells_in_one_pass, "modalities": ("image",), "is_encoding": False}
+        return SimpleNamespace(**values, limit_pass=limits.append)
 
     monkeypatch.setattr("localchat.serving.engine.media.projector.LlamaProjector", projector)
     monkeypatch.setattr(loading, "projector_bytes", lambda path: 1)
     monkeypatch.setattr("localchat.serving.engine.llama.placement.projector_bytes", lambda path: 1)
     with contextlib.closing(load_backend(DEMO, LoadOptions(n_ctx=2048, mmproj="p.gguf", n_threads=1))) as backend:
         assert L.llama_n_ubatch(backend._context) == n_pass
-        assert backend.projector is not None
-        assert backend.projector.n_pass == n_pass
+        assert limits == [n_pass]
     assert made == [("p.gguf", {"n_threads": 1, "use_gpu": False})]
 
 
@@ -331,7 +331,7 @@ def test_limits_of_a_context_are_those_of_its_options(model: LoadedModel, monkey
     ):
         monkeypatch.setattr(model, "options", replace(usual, **options))
         pointer, n_ctx, limits = model.new_context(model.cache_memories(4 * GB))
-        n_each = -(-n_ctx // context.STEP) * context.STEP
+        n_each = -(-n_ctx // context_size.STEP) * context_size.STEP
         assert (limits.is_unified, limits.max_drafted, limits.n_parallel) == (is_unified, n_drafted, 3)
         assert (limits.n_slots, limits.n_cells) == (11, 11 * n_each)
         L.llama_free(pointer)

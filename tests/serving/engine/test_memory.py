@@ -11,8 +11,15 @@ import pytest
 from gguf import PoolingType
 
 from localchat.serving.core.errors import OutOfResources
-from localchat.serving.engine.llama import context, embed, library, load_backend
-from localchat.serving.engine.llama.context import STEP, CacheMemory, ContextSize, context_size, warn_of_context
+from localchat.serving.engine.llama import embed, library, load_backend, loaded_model
+from localchat.serving.engine.llama.context_size import (
+    LARGEST_SHARE,
+    STEP,
+    ContextMemory,
+    ContextSize,
+    context_size,
+    warn_of_context,
+)
 from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -105,12 +112,12 @@ def test_vm_stat_of_macos():
 KV = 100_000
 
 
-def on_machine(n_free: int | None, gpus: str = "") -> list[CacheMemory]:
-    return [CacheMemory(n_free, KV, gpus=gpus)]
+def on_machine(n_free: int | None, gpus: str = "") -> list[ContextMemory]:
+    return [ContextMemory(n_free, KV, gpus=gpus)]
 
 
 on_gpu = functools.partial(on_machine, gpus="CUDA0")
-ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV / 2)]
+ON_BOTH = [ContextMemory(80 * GB, KV / 2, gpus="CUDA0"), ContextMemory(80 * GB, KV / 2)]
 
 
 @pytest.mark.parametrize(
@@ -158,12 +165,12 @@ def test_size_of_the_context_is_requested_or_chosen(options, n_ctx_train, n_weig
     ],
 )
 def test_context_unlike_that_of_training_warns(n_ctx: int, size: int, words: str, caplog: pytest.LogCaptureFixture):
-    warn_of_context(size, LoadOptions(n_ctx=n_ctx), 4096, [CacheMemory(None, KV)])
+    warn_of_context(size, LoadOptions(n_ctx=n_ctx), 4096, [ContextMemory(None, KV)])
     assert [record.getMessage()[: len(words)] for record in caplog.records] == ([words] if words else [])
 
 
 def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
-    memories = [CacheMemory(4 * GB, KV, 10**6), CacheMemory(GB, KV / 2, 0, "CUDA0")]
+    memories = [ContextMemory(4 * GB, KV, 10**6), ContextMemory(GB, KV / 2, 0, "CUDA0")]
     sizes = {"n_ctx_train": 4096, "n_weight_bytes": GB}
     with pytest.raises(NotEnoughMemory) as refused:
         context_size(LoadOptions(n_ctx=1_000_000), memories=memories, **sizes)
@@ -177,9 +184,9 @@ def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest(
     with pytest.raises(NotEnoughMemory):
         context_size(LoadOptions(n_ctx=n_largest + STEP), memories=memories, **sizes)
     with pytest.raises(NotEnoughMemory, match="not even the smallest one fits"):
-        context_size(LoadOptions(n_ctx=512), memories=[CacheMemory(10, KV)], **sizes)
+        context_size(LoadOptions(n_ctx=512), memories=[ContextMemory(10, KV)], **sizes)
     with pytest.raises(NotEnoughMemory) as refused:  # by less than the step of the sizes
-        context_size(LoadOptions(n_ctx=300), memories=[CacheMemory(400 * KV, KV)], **sizes)
+        context_size(LoadOptions(n_ctx=300), memories=[ContextMemory(400 * KV, KV)], **sizes)
     assert refused.value.n_missing > 0
 
 
@@ -258,15 +265,15 @@ def test_vectors_take_only_memory_that_is_free(paths, monkeypatch):
     """The system would otherwise end the process, and with it the requests of all others."""
     backend = load_backend(paths["full"], LoadOptions(n_ctx=8192, n_parallel=1))
     try:
-        monkeypatch.setattr(context, "mapped_memory", lambda: 1 << 20)
-        monkeypatch.setattr(context, "free_memory", lambda: (1 << 20) + 10**6)
+        monkeypatch.setattr(loaded_model, "mapped_memory", lambda: 1 << 20)
+        monkeypatch.setattr(loaded_model, "free_memory", lambda: (1 << 20) + 10**6)
         reason = r"no memory for a context for embeddings: one of 512 tokens takes \d+ MB, and 1 MB are free"
         with pytest.raises(OutOfResources, match=reason):
             backend.embed([[1, 2, 3]])
-        monkeypatch.setattr(context, "free_memory", lambda: 40 * 10**6)
+        monkeypatch.setattr(loaded_model, "free_memory", lambda: 40 * 10**6)
         [vector] = backend.embed([[1, 2, 3]])  # The failure is not kept.
         assert backend._embedding._n_ctx == 2048
-        monkeypatch.setattr(context, "free_memory", lambda: 0)
+        monkeypatch.setattr(loaded_model, "free_memory", lambda: 0)
         assert backend.embed([[1, 2, 3]])[0] == vector  # It is there.
     finally:
         backend.close()
@@ -278,4 +285,4 @@ def test_huge_context_is_refused_before_it_is_created():
     with pytest.raises(NotEnoughMemory, match=reason) as refused:
         load_backend(DEMO, LoadOptions(n_ctx=100_000_000))
     n_largest = int(str(refused.value).rpartition(" ")[2])
-    assert 0.5 < n_largest * 4600 / (before * context.LARGEST_SHARE) < 2
+    assert 0.5 < n_largest * 4600 / (before * LARGEST_SHARE) < 2

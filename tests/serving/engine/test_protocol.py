@@ -19,8 +19,8 @@ from localchat.serving.engine.values import (
     EngineGone,
     EngineSilent,
     EngineStopped,
-    Prompts,
     StepOutput,
+    TokenizedPrompts,
 )
 from tests.soak import protocol
 from tests.support.engines import DEADLINE_S, ImmediateDelivery, client_of, copied, request, started, stepped
@@ -40,7 +40,7 @@ class FakeEngine(EngineClient):
     def close(self) -> None: ...
 
 
-PROMPTS = Prompts([1], [()])
+PROMPTS = TokenizedPrompts([1], [()])
 TOKEN = StepOutput(0, 0.0, tokens=[7])
 LAST = StepOutput(0, 0.0, end=End("stop", 8))
 
@@ -211,6 +211,27 @@ def test_requests_of_an_engine_that_failed_are_not_accepted():
         recorded = Recorded(engine)
         recorded.receive("start", 0, "stats", ())
     assert (recorded.work, recorded.sent) == ([], [])
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), EngineStopped()], ids=repr)
+def test_request_has_no_output_if_its_engine_ends_before_it_is_queued(error: BaseException, monkeypatch: Any):
+    """So another engine can run it."""
+    with Engine(FakeBackend()) as engine:
+        recorded = Recorded(engine)
+        recorded.receive("start", 0, "generate", ([request()],))
+        prepare = engine.prepare
+
+        def prepare_and_end(*arguments: Any) -> Any:
+            generation = prepare(*arguments)
+            engine._stop(error)
+            return generation
+
+        monkeypatch.setattr(engine, "prepare", prepare_and_end)
+        recorded.work.pop()()
+        while engine.step():
+            pass
+    assert recorded.kinds() == ["accepted", "ended"]
+    assert type(recorded.sent[-1][2]) is (EngineStopped if isinstance(error, EngineStopped) else EngineGone)
 
 
 def test_error_of_a_request_is_its_end():

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import GenerationParams, SamplingParams
-from localchat.serving.engine.batch import TILE_ROWS, Batch, CacheLimits, MediaChunk, Sequence
+from localchat.serving.engine.batch import TILE_ROWS, Batch, CacheLimits
 from localchat.serving.engine.layouts import new_kv_cache
 from localchat.serving.engine.protocols import NoFreeCells
 from localchat.serving.engine.scheduler import Scheduler
+from localchat.serving.engine.sequence import MediaChunk, Sequence
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
-from localchat.serving.engine.values import GenerationRequest
+from localchat.serving.engine.values import SequenceRequest
 from tests.support.fakes import FakeCells
 
 # The token that every step samples.
@@ -23,7 +24,7 @@ SYSTEM = list(range(50))
 
 def with_prompt(id: int, prompt: Iterable[int], max_length: int = 9000, **fields: Any) -> Sequence:
     """A sequence whose request has these fields."""
-    return Sequence(id, list(prompt), max_length, GenerationRequest((), **fields))
+    return Sequence(id, list(prompt), max_length, SequenceRequest((), **fields))
 
 
 def sequence(id: int, n_prompt: int, max_length: int = 9000) -> Sequence:
@@ -267,6 +268,49 @@ def test_requests_that_arrive_together_compute_their_common_prefix_once():
     assert n_computed - sum(one.n_sampled - 1 for one in sequences) == 50 + 5 * 2
 
 
+OTHERS = [*SYSTEM, *[9] * 50]  # A prompt of five steps.
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "prompt", "id", "waits"),
+    [
+        (1, [*SYSTEM, 8], 2, True),
+        (0, [*SYSTEM[:17], 8], 2, True),
+        (0, [*SYSTEM[:16], 8], 2, False),  # Templates begin all prompts in the same way.
+        (3, [*SYSTEM, 8], 2, False),  # The prefix is computed, and the prompt of the other one goes on.
+        (5, [*OTHERS, *[NEXT] * 9], 2, False),  # The other one generates what the prompt goes on with.
+        (1, [9, *SYSTEM], 2, False),
+        (1, [*SYSTEM, 8], 0, False),  # It was preempted, and is older. Otherwise both could wait for each other.
+    ],
+)
+def test_sequence_waits_for_a_prefix_only_while_an_older_one_computes_it(n_steps, prompt, id, waits):
+    scheduler = new_scheduler(1000, 4, 20)
+    other, one = with_prompt(1, OTHERS), with_prompt(id, prompt)
+    scheduler.add(other)
+    for _ in range(n_steps):
+        scheduler.step()
+    assert other.n_computed == 20 * n_steps
+    scheduler.add(one)
+    scheduler.schedule()
+    assert (one in scheduler.waiting) == waits
+
+
+def test_sequence_does_not_wait_for_a_prefix_that_is_cached():
+    scheduler = new_scheduler(1000, 4, 20)
+    first = with_prompt(1, [*SYSTEM, 8])
+    scheduler.add(first)
+    while not first.n_sampled:
+        scheduler.step()
+    scheduler.remove(first)
+    computing = with_prompt(2, OTHERS, params=GenerationParams(cache_prompt=False))
+    scheduler.add(computing)
+    scheduler.step()
+    one = with_prompt(3, [*SYSTEM, 9])
+    scheduler.add(one)
+    scheduler.schedule()
+    assert (one.n_cached, computing.n_computed) == (50, 20)
+
+
 def test_only_sequences_of_a_prefix_wait_for_it_and_compute_it_if_it_is_cancelled():
     scheduler = new_scheduler(1000, 8, 20)
     first, second, other = with_prompt(1, SYSTEM), with_prompt(2, SYSTEM), sequence(3, 2)
@@ -309,8 +353,10 @@ def test_nothing_starts_after_a_preemption_until_a_sequence_has_ended():
         scheduler.step()
     assert scheduler.waiting == [second]
     scheduler.add(third)
-    scheduler.step()
-    assert (scheduler.running, scheduler.waiting) == ([first], [second, third])
+    for _ in range(2):  # It would fit by the count, and be preempted again.
+        scheduler.schedule()
+        assert (scheduler.running, scheduler.waiting) == ([first], [second, third])
+        scheduler.step()
     scheduler.remove(first)
     scheduler.step()
     assert (scheduler.running, scheduler.waiting) == ([second, third], [])
@@ -512,6 +558,21 @@ def test_prefix_that_cannot_be_copied_is_computed(operation: str):
     assert scheduler.running == [first, second, third]
 
 
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_prefix_that_cannot_be_truncated_is_computed(is_unified: bool):
+    scheduler = new_scheduler(10_000, 1, 2048, n_idle=1, is_unified=is_unified)
+    scheduler.cells.failing = {"truncate"}
+    prompts = ([*SYSTEM, 1, 2], sequence(9, 5).tokens, [*SYSTEM, 8])
+    sequences = [with_prompt(id, prompt) for id, prompt in enumerate(prompts)]
+    for one in sequences:
+        scheduler.add(one)
+        while not one.n_sampled:
+            scheduler.step()
+        scheduler.finish()
+    assert [one.n_cached for one in sequences] == [0, 0, 0]
+    assert any(name == "truncate" for name, *_ in scheduler.cells.take_operations())
+
+
 @pytest.mark.parametrize("operation", ["state", "set_state"])
 def test_sequence_that_cannot_be_moved_stays_where_it_is(operation: str):
     scheduler = running_in_streams(50, 50, 50, 50, 50)
@@ -569,7 +630,7 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
         prompt += [token] * n_whole * n_cells
         if token < 0:
             chunks += [MediaChunk(n_cells, n_positions, is_causal, placeholder=token, rows=b"encoded")] * n_whole
-    return Sequence(id, [*prompt, 1], 1000, GenerationRequest((), **fields), chunks=chunks)
+    return Sequence(id, [*prompt, 1], 1000, SequenceRequest((), **fields), chunks=chunks)
 
 
 def test_image_of_one_long_step_does_not_follow_a_step_of_a_prompt(monkeypatch: pytest.MonkeyPatch):

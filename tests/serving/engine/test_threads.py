@@ -53,6 +53,17 @@ def test_threads_without_a_core_are_left_out_and_tried_again_ever_more_rarely(n_
     assert len(tries[1:]) <= 12, "a minute of steps"
 
 
+def test_processor_time_of_steps_that_are_not_counted_keeps_no_thread(machine: Machine):
+    machine.n_free = 1
+    count, used = ThreadCount(2), list[int]()
+    for _ in range(15):
+        used += machine.run(count, 1, step_s=0.02)
+        with count.leaving_out():
+            machine.cpu_s += 0.5
+            machine.now_s += 0.5
+    assert 1 in used
+
+
 def test_short_work_of_other_processes_takes_no_thread(machine: Machine):
     count = ThreadCount(4)
     for machine.n_free in [4, 0] * 100:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localchat.serving.loading.options import Options
+from localchat.serving.core.server_options import Options
 from tests.support import exchanges
 from tests.support.chat_requests import HI
 from tests.support.serving import GOOD, exchange, raw_request, serving

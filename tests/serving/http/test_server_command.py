@@ -18,12 +18,12 @@ import pytest
 
 from localchat.server import read_options
 from localchat.serving.core.errors import NO_MEMORY
+from localchat.serving.core.server_options import Options
 from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineDied, EngineError
-from localchat.serving.loading import load_log, logs
+from localchat.serving.loading import load_log, stderr_log
 from localchat.serving.loading import loader as loading
 from localchat.serving.loading.load_log import StartLog
-from localchat.serving.loading.options import Options
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.command import restored, run_command
@@ -232,9 +232,9 @@ def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatc
     StartLog(Options()).progress(ModelFile(DEMO_PATH, "demo"), 0.5)
     assert bool(sys.stderr.n_writes) == has_bar
     with restored():
-        logs.log_to_stderr()
+        stderr_log.log_to_stderr()
         n_writes = sys.stderr.n_writes
-        logs.report("a line")
+        stderr_log.report("a line")
         assert sys.stderr.n_writes == n_writes + 1  # and no traceback
 
 
@@ -318,10 +318,10 @@ def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.Monk
 def test_lines_for_people_have_no_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with restored():
-        logs.log_to_stderr()
-        logs.report("plain")
-        logs.log.info("timed")
-        assert logs.report_failure("bad") == 1
+        stderr_log.log_to_stderr()
+        stderr_log.report("plain")
+        stderr_log.log.info("timed")
+        assert stderr_log.report_failure("bad") == 1
         assert re.fullmatch(r"plain\n\d\d:\d\d:\d\d timed\nlocalchat\.server: bad\n", sys.stderr.getvalue())
 
 

@@ -12,9 +12,9 @@ from unittest import mock
 
 import pytest
 
+from localchat.serving.core.server_options import Options
 from localchat.serving.http import clients
 from localchat.serving.http.connections import Connections, ConnectionState, listen_at
-from localchat.serving.loading.options import Options
 from tests.support import serving as support
 from tests.support.exchanges import read
 from tests.support.fakes import endless

@@ -9,7 +9,7 @@ import pytest
 
 from localchat.serving.chat.runs.generation import GenerationRun
 from localchat.serving.core.errors import ModelLoading
-from localchat.serving.loading.options import Options
+from localchat.serving.core.server_options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.chat_requests import HI

@@ -8,8 +8,8 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.core.params import SamplingParams, parse_default
-from localchat.serving.engine.values import GenerationRequest, invalid_grammar
-from localchat.serving.loading.options import Options
+from localchat.serving.core.server_options import Options
+from localchat.serving.engine.values import SequenceRequest, invalid_grammar
 from tests.support.fakes import endless
 from tests.support.serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving
 
@@ -61,7 +61,7 @@ def test_reasoning_tokens_are_exact(marked):
 
 
 def test_error_of_a_refused_grammar_names_the_field_it_came_from():
-    def refusing(request: GenerationRequest) -> Any:
+    def refusing(request: SequenceRequest) -> Any:
         assert request.constraint is not None
         raise invalid_grammar("it is too large", request.constraint.origin)
 

@@ -10,10 +10,10 @@ import zlib
 import pytest
 
 from localchat.serving.core.fields import MAX_DEPTH
+from localchat.serving.core.server_options import Options
 from localchat.serving.http import http_server, incoming
 from localchat.serving.http.exchange import SEND_BYTES
 from localchat.serving.http.incoming import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
-from localchat.serving.loading.options import Options
 from tests.support import serving as support
 from tests.support.serving import GOOD, chat_request, chunked, exchange, raw_request, read_all, read_until, serving
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import InferenceError, UnusableAdapter
+from localchat.serving.core.server_options import Options
 from localchat.serving.core.text import without_folders
 from localchat.serving.loading.loader import Loader
-from localchat.serving.loading.options import Options
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile

@@ -18,6 +18,7 @@ import pytest
 from localchat.serving.api.ollama import read_keep_alive
 from localchat.serving.core.errors import BadRequest, InferenceError
 from localchat.serving.core.fields import Fields
+from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.served_model import State
@@ -80,6 +81,21 @@ def test_stream_that_waits_for_its_model_gets_comments_and_then_its_text_or_the_
     else:
         text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events[:-1])
         assert (text, events[-1]) == ("hi", "[DONE]")
+
+
+@started_with({"ping_s": 0.02})
+def test_stream_that_waits_gets_comments_also_while_other_models_change(server):
+    server.loads.gate, has_ended = threading.Semaphore(0), threading.Event()
+
+    def change() -> None:
+        while not has_ended.wait(0.001):
+            server.pass_time(0)
+
+    changing = server.later(change)
+    with contextlib.closing(server.requested(stream=True)) as connection:
+        assert connection.getresponse().readline() == b": \n"
+    has_ended.set()
+    assert changing.result(30) is None
 
 
 @started_with({"max_models": 1})
@@ -227,8 +243,7 @@ def test_server_whose_models_are_all_unloaded_serves_requests(server):
     for _ in range(2):  # A model that is loaded again is like one that is loaded for the first time.
         assert server.statuses("demo") == [200]
         wait_for(lambda: not server.service.default.n_users)
-        server.skew_s[0] += 3601
-        assert server.post("/models/unload", model="one")[0] == 200  # The thread reads the clock again.
+        server.pass_time(3601)
         wait_for(lambda: server.loads.n_open == 0)
         assert server.states("demo") == ["unloaded"]
         assert (server.get("/health")[0], "localchat_up 1" in server.get("/metrics")[1]) == (200, True)
@@ -244,8 +259,7 @@ def test_model_that_is_loaded_again_stays_loaded(server, by):
         server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=0)
     elif by == "idle time":
         wait_for(lambda: not server.service.find("one").n_users)
-        server.skew_s[0] += 3601
-        server.service.unload(server.service.default)  # The thread reads the clock again.
+        server.pass_time(3601)
     else:
         assert server.statuses("two") == [200]
     server.wait("one", "unloaded")
@@ -483,7 +497,7 @@ def test_first_model_that_becomes_idle_is_ended_and_no_request_for_the_other_wai
 
     one = server.service.find("one")
     with server.service.using(one) as long:
-        server.skew_s[0] += 1
+        server.pass_time(1)
         with server.service.using(server.service.find("two")):
             waiting = waiting_for("three")
             assert server.statuses("one", "two") == [200] * 2
@@ -491,7 +505,7 @@ def test_first_model_that_becomes_idle_is_ended_and_no_request_for_the_other_wai
         assert (one.model, one.state is State.DRAINING, server.states("two")) == (long, False, ["unloaded"])
         with server.service.using(server.service.find("three")):
             waiting = waiting_for("two")
-            server.skew_s[0] += 60
+            server.pass_time(60)
             three = server.service.find("three")
             wait_for(lambda: State.DRAINING in (one.state, three.state))  # so that it gets its turn
         assert waiting.result(30)[0] == 200
@@ -503,8 +517,13 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     server.loads.gate = threading.Semaphore(0)
     one, may_begin = server.service.find("one"), threading.Event()
 
+    class LateMailbox(Mailbox):
+        def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
+            assert may_begin.wait(30)
+            return super().take(timeout_s)
+
     def use() -> bool:
-        with server.service.using(one, while_waiting=lambda: may_begin.wait(30) and None):
+        with server.service.using(one, mailbox=LateMailbox()):
             return "two" in server.loads.names
 
     first = server.later(use)
@@ -515,6 +534,26 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     threading.Event().wait(0.1)  # in which another model could take its place
     may_begin.set()
     assert (first.result(30), second.result(30)[0]) == (False, 200)
+
+
+def test_request_that_waits_for_its_model_is_woken_and_does_not_poll(server):
+    timeouts: list[float | None] = []
+
+    class RecordingMailbox(Mailbox):
+        def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
+            timeouts.append(timeout_s)
+            return super().take(timeout_s)
+
+    def use() -> str:
+        with server.service.using(server.service.find("one"), mailbox=RecordingMailbox()) as model:
+            return model.name
+
+    server.loads.gate = threading.Semaphore(0)
+    use_of_one = server.later(use)
+    wait_for(lambda: server.loads.names == ["one"] and timeouts)
+    server.loads.gate.release(1000)
+    assert use_of_one.result(30) == "one"
+    assert set(timeouts) == {None}
 
 
 @pytest.mark.parametrize(
@@ -558,7 +597,7 @@ def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_
                     server.service.unload(served)
                 elif action < 0.95:
                     server.loads.error = random_.choice([None, None, EngineDied("killed")])
-                    server.skew_s[0] += 100  # A failure is tried again after a minute.
+                    server.pass_time(100)  # A failure is tried again after a minute.
                 else:
                     server.get("/v1/models")
         return n_used
@@ -567,7 +606,7 @@ def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_
     assert sum(uses.result(60) for uses in working) > 60
     assert "loading or unloading a model failed" not in caplog.text
     server.loads.error = None
-    server.skew_s[0] += 100
+    server.pass_time(100)
     assert server.statuses(*NAMES) == [200] * 3
     wait_for(lambda: not any(served.n_users + served.n_waiting for served in models))
 

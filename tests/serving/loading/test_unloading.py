@@ -32,21 +32,22 @@ def loaded(name: str, *, used_at: float = 0, n_users: int = 0, expires_at: float
     ("fields", "expected"),
     [
         ({}, math.inf),
-        ({"expires_at": 50}, 50),
+        ({"expires_at": 50}, 40),
         ({"expires_at": 50, "n_users": 1}, math.inf),
-        ({"unload_requested": True}, -math.inf),
+        ({"expires_at": 3}, 0),
+        ({"unload_requested": True}, 0),
         ({"unload_requested": True, "n_users": 1}, math.inf),
     ],
     ids=str,
 )
 def test_model_expires_when_no_request_has_used_it_for_its_time(fields, expected):
-    assert unloading.expires_at(loaded("a", **fields)) == expected
+    assert unloading.time_left_s(loaded("a", **fields), 10) == expected
 
 
 def test_model_that_expires_first_is_the_next():
     late, soon, used = loaded("a", expires_at=9), loaded("b", expires_at=7), loaded("c", expires_at=1, n_users=1)
-    assert unloading.next_to_expire([late, soon, used]) is soon
-    assert unloading.next_to_expire([]) is None
+    assert unloading.next_to_expire([late, soon, used], 5) is soon
+    assert unloading.next_to_expire([], 5) is None
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,9 @@ def test_least_recently_used_idle_model_makes_room():
 
 def test_of_models_in_use_the_least_recently_used_one_is_drained_after_a_while():
     newer, older = loaded("a", used_at=5, n_users=1), loaded("b", used_at=4, n_users=2)
-    assert unloading.next_to_drain([newer, older], GRACE_S - 0.01) is None
-    assert unloading.next_to_drain([newer, older], GRACE_S) is older
-    assert unloading.next_to_drain([newer], 0) is newer  # No other one could become idle.
-    assert unloading.next_to_drain([], 60) is None
+    assert [unloading.grace_left_s([newer, older], waited_s) for waited_s in (0, GRACE_S)] == [GRACE_S, 0]
+    assert unloading.next_to_drain([newer, older]) is older
+    assert unloading.grace_left_s([newer], 0) == 0  # No other one could become idle.
+    assert unloading.grace_left_s([], 60) == math.inf
     older.drain()
-    assert unloading.next_to_drain([newer, older], 60) is None  # One is enough.
+    assert unloading.grace_left_s([newer, older], 60) == math.inf  # One is enough.

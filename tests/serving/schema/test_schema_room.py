@@ -16,6 +16,7 @@ from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.schema.check import checked
+from localchat.serving.schema.finite import has_finite_value
 from localchat.serving.schema.patterns import between_slashes, with_ascii_classes, without_anchors
 from localchat.serving.schema.prepare import prepared
 from localchat.serving.schema.refuse import loosened, refusal
@@ -86,6 +87,51 @@ def test_chain_of_references_to_itself_ends():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     assert len(types_at(schema)) == 7
     assert refusal(prepared(checked(schema))) is not None
+
+
+# --- schemas without a finite value ---
+
+SELF, NULL = {"$ref": "#"}, {"type": "null"}
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    """A schema of objects that require these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+# A schema, and whether it has a finite value.
+FINITE = {
+    "plain": ({"type": "string"}, True),
+    "itself": (SELF, False),
+    "optional property": ({"type": "object", "properties": {"n": SELF}}, True),
+    "required property": (object_of(n=SELF), False),
+    "required property of any value": (object_of(n=True), True),
+    "required name without a schema": ({"type": "object", "required": ["n"]}, True),
+    "one of two properties": (object_of(a=NULL, n=SELF), False),
+    "name with a slash": (object_of(**{"a/~b": SELF}), False),
+    "not only objects": ({"required": ["n"], "properties": {"n": SELF}}, True),
+    "choice": (object_of(n={"anyOf": [SELF, NULL]}), True),
+    "choice without a way out": (object_of(n={"anyOf": [SELF, object_of(m=SELF)]}), False),
+    "oneOf": (object_of(n={"oneOf": [SELF, NULL]}), True),
+    "oneOf without a way out": (object_of(n={"oneOf": [SELF]}), False),
+    "all parts": ({"allOf": [NULL, SELF]}, False),
+    "all parts are finite": ({"allOf": [NULL, {"title": "a"}]}, True),
+    "items": ({"type": "array", "items": SELF}, True),
+    "at least one item": ({"type": "array", "items": SELF, "minItems": 1}, False),
+    "listed items": ({"type": "array", "items": [SELF], "minItems": 1}, True),
+    "two definitions": ({"$ref": "#/$defs/a", "$defs": {
+        "a": object_of(b={"$ref": "#/$defs/b"}), "b": object_of(a={"$ref": "#/$defs/a"})
+    }}, False),
+    "definition that ends": ({"$ref": "#/$defs/a", "$defs": {
+        "a": object_of(b={"$ref": "#/$defs/b"}, c={"$ref": "#/$defs/b"}), "b": NULL
+    }}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FINITE.values(), ids=FINITE)
+def test_schema_without_a_finite_value_is_found(case: Any):
+    schema, is_finite = case
+    assert has_finite_value(used_schemas(json.loads(json.dumps(schema)))) == is_finite
 
 
 # --- patterns ---
@@ -167,7 +213,7 @@ def test_long_pattern_is_refused_with_both_numbers(fields: Any):
 def test_definitions_are_copied_for_few_arguments():
     """Between tags, an argument that refers to a definition has a copy of all definitions."""
     definitions = {f"d{i}": {"anyOf": [{"type": "integer"}, {"enum": [str(i)]}]} for i in range(2000)}
-    properties = {f"p{i}": {"$ref": f"#/$defs/d{i}"} for i in range(190)}
+    properties = {f"p{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i}"}} for i in range(190)}
     tools = ({"function": {"name": "f", "parameters": {"properties": properties, "$defs": definitions}}},)
     constraint = constraint_of("", dialect=DIALECTS["glm"], tools=tools, tool_choice="required")
     assert len(constraint.grammar) < 10 * len(json.dumps(tools))

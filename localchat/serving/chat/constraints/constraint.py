@@ -47,9 +47,14 @@ _MISSING = "this server cannot constrain outputs without the package llguidance:
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, reasoning: ReasoningStart) -> Constraint | None:
-    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`. Raises
-    BadRequest if it cannot be enforced, whose `param` is the path of the field. Without llguidance, calls that the
-    model may make are not constrained, and for other constraints NotSupported is raised."""
+    """The constraint of a chat request; None if the output is unconstrained. `reasoning` is that of `PromptEnd`.
+
+    Without llguidance, calls that the model may make are not constrained.
+
+    Raises:
+        BadRequest: The constraint cannot be enforced. `param` is the path of the field.
+        NotSupported: The constraint needs llguidance, which is not installed.
+    """
     tools, must_call = _callable_tools(request), request.tool_choice == "required"
     if not tools and request.response_format is None:
         return None
@@ -220,8 +225,11 @@ class _Grammar:
         return f"({' | '.join(calls)})"
 
     def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
-        """Reasoning, if the model reasons, then the output: `first` without reasoning, `after` after it, `after_marker`
-        after a marker that opens text and ends reasoning; None: there is none."""
+        """Reasoning, if the model reasons, then the output.
+
+        The output is `first` without reasoning, `after` after reasoning and its end tag, and `after_marker` after a
+        marker that opens text and ends reasoning; None: no such marker is allowed.
+        """
         dialect = self.dialect
         if self.reasoning == "closed":
             return first
@@ -284,8 +292,10 @@ def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
-    """Refuse what cannot be combined with a constraint, and tools with equal names. A JSON format would have to apply
-    to the assistant prefill too. The parser finds the schema of a call by its name."""
+    """Refuse what cannot be combined with a constraint, and tools with equal names.
+
+    A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
+    """
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):

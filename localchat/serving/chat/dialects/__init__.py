@@ -1,4 +1,19 @@
-"""Dialects: the markers of reasoning and tool calls of each model family."""
+"""Dialects: the output formats of the model families, and the parser that reads their outputs.
+
+    families.py         the record of each family
+    dialect.py          what such a record has: the texts around reasoning, text and calls
+    call_format.py      the record of a call format, and the writer of earlier calls
+    parser.py           splits an output into reasoning, content and calls
+    channels.py         the same for families whose outputs are messages with headers
+    call_reader.py      reads a call in any format
+    object_reader.py    reads a call that is a JSON object
+    argument_reader.py  reads arguments that are written one by one
+    values.py           reads values in JSON and in other notations
+    bare_text.py        makes JSON of a text between tags
+    calls.py            emits the events of calls
+
+`core/scan.py` has the cursor and the readers of which the parser consists.
+"""
 
 from .dialect import Dialect
 from .families import DIALECTS, detect

@@ -251,7 +251,7 @@ class CallFormat:
 
     @cached_property
     def section_begin(self) -> Text:
-        """The text before the first call."""
+        """The text before the first call: in the format of Kimi K2, `begin`."""
         header = self._header if self.has_first_header else ()
         is_on_line = self.is_indented or (self._is_in_tags and self.begin)
         bracket = ("[", *self._list_space) if self.is_list else ()
@@ -259,6 +259,7 @@ class CallFormat:
 
     @cached_property
     def between_calls(self) -> Text:
+        """The text between two calls: `separator`, or what lists and tags need, such as a comma."""
         if self.separator:
             return text_of(self.separator, self._header)
         return text_of(",", self._list_space) if self.is_list else (BREAK,) if self._is_in_tags else ()
@@ -272,13 +273,13 @@ class CallFormat:
 
     @cached_property
     def call_head(self) -> Text:
-        """The text of a call before its arguments."""
+        """The text of a call before its arguments: `<|tool_call_begin|>functions.`, the name, `:`, the number, ..."""
         is_on_line = self._is_in_tags and self.call_begin and not self.call_begin.endswith("\n")
         return text_of(self.call_begin, (BREAK,) if is_on_line else (), self._object_head or self._named_head)
 
     @cached_property
     def call_tail(self) -> Text:
-        """The text of a call after its arguments."""
+        """The text of a call after its arguments: `<|tool_call_end|>`, or the last bracket of an object."""
         line_break = (BREAK,) if self._is_in_tags else ()
         if self.keys is not None:
             last = (f', "{self.keys.id}": "', self._id, '"') if self.keys.id and self.id_is_last else ()

@@ -557,8 +557,10 @@ _KNOWN_TAGS = (
 
 
 def detect(template: str) -> Dialect:
-    """The dialect of the family whose markers are in the template, or "hermes" if there is none, with the reasoning
-    tags and the call formats that the template contains, if there are any."""
+    """The dialect of the family whose markers are in the template, or "hermes" if there is none.
+
+    Its reasoning tags and call formats are those that the template contains, if it contains any.
+    """
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
     dialect = next((dialect for dialect in _FAMILIES if dialect.matches(template)), DIALECTS["hermes"])
     known = (dialect.reasoning, *_KNOWN_TAGS)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from ...core.reasoning import ReasoningReader
@@ -27,8 +27,15 @@ if TYPE_CHECKING:
     from .dialect import Dialect, PromptEnd
 
 
-class FormatText(ReasoningDelta):
-    """Text of the format in a raw output, such as tags. It has no stop texts, and is not counted as reasoning."""
+@dataclass(frozen=True)
+class FormatText:
+    """Text of the format in a raw output, such as tags. `chat/runs/` makes content of it; it has no stop texts."""
+
+    text: str
+
+
+ParserEvent = Union[Event, FormatText]
+AnyEvent = TypeVar("AnyEvent", bound=ParserEvent)
 
 
 class OutputParser:
@@ -60,7 +67,7 @@ class OutputParser:
         self._prompt_end = prompt_end or dialect.prompt_end("")
         self._is_constrained = is_constrained
         self._cursor = Cursor()
-        self._events: list[Event] = []
+        self._events: list[ParserEvent] = []
         self._calls = Calls(tools, new_id, self._events.append)
         self._openers = dialect.openers if self._calls.schemas else ()
         is_open = self._prompt_end.reasoning == "open"
@@ -93,17 +100,22 @@ class OutputParser:
         """Whether reasoning is open or can still begin."""
         return self._reasoning.may_open
 
-    def feed(self, text: str) -> list[Event]:
+    @property
+    def holds_text(self) -> bool:
+        """Whether text is held back that may become a marker."""
+        return self._cursor.done < len(self._cursor.text)
+
+    def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
         self._cursor.feed(text)
         return self._next_events()
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ParserEvent]:
         """End the output. Returns the events of the text that was held back."""
         self._cursor.ended = True
         return self._next_events()
 
-    def _next_events(self) -> list[Event]:
+    def _next_events(self) -> list[ParserEvent]:
         """Read the text up to where more is needed. Returns the events of it."""
         next(self._reader, None)
         self._emit_format(self._cursor.done)
@@ -327,11 +339,11 @@ class OutputParser:
             return True
 
 
-def merged(events: list[Event]) -> list[Event]:
+def merged(events: list[AnyEvent]) -> list[AnyEvent]:
     """The same events, with the texts of adjacent events of one kind joined."""
     if len(events) < 2:
         return events[:]
-    result: list[Event] = []
+    result: list[Any] = []
     for event in events:
         last = result[-1] if result else None
         differs = type(last) is not type(event) or getattr(last, "index", 0) != getattr(event, "index", 0)

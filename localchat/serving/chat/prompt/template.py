@@ -117,7 +117,14 @@ class ChatTemplate:
             raise TemplateError(f"the model's chat template leaves out '{place}', of the role {role!r}: {hint}", place)
 
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
-        """A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
+        r"""A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning.
+
+        The prefills of a template with <think>, whose prompt does not open the reasoning:
+
+            ("", "Hi")        Hi
+            ("hm", "Hi")      <think>\nhm\n</think>\n\nHi
+            ("hm", None)      <think>\nhm
+        """
         dialect = self.dialect
         is_open = dialect.prompt_end(prompt).reasoning == "open"
         marked_reasoning: str = self.marked(reasoning)

@@ -28,20 +28,20 @@ from ...core.events import (
 )
 from ...core.mailbox import Mailbox
 from ...core.scan import Markers
-from ...engine.values import End, GenerationRequest, Sampled, StepOutput, TokenTexts
-from ..dialects.parser import FormatText, OutputParser, merged
+from ...engine.values import End, Sampled, SequenceRequest, StepOutput, TokenTexts
+from ..dialects.parser import FormatText, OutputParser, ParserEvent, merged
 from ..model import Model
 
 
 class PlainText:
     """The parser of outputs that have no structure."""
 
-    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = is_raw = False
+    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = holds_text = is_raw = False
 
-    def feed(self, text: str) -> list[Event]:
+    def feed(self, text: str) -> list[ParserEvent]:
         return [ContentDelta(text)] if text else []
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ParserEvent]:
         return []
 
 
@@ -54,7 +54,7 @@ class Output:
 
     def __init__(
         self,
-        request: GenerationRequest,
+        request: SequenceRequest,
         texts: TokenTexts,
         parser: OutputParser | PlainText,
         echo: Iterable[Event] = (),
@@ -109,21 +109,22 @@ class Output:
         is_first, self._has_begun = not self._has_begun, True
         if is_first:
             events += self._echo
-        made, n_read = self._parsed(sampled)
+        parsed, n_read = self._parse(sampled)
         self._n_completion += n_read
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
             events.append(SampledTokens(tuple(map(self._token, shown))))
-        events += self._final(made)
+        events += self._as_shown(parsed)
         if self._stop_text is not None or end is not None:
             events += self._finish(end or End("stop"))
         return events
 
-    def _parsed(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
+    def _parse(self, sampled: list[Sampled]) -> tuple[list[ParserEvent], int]:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
-        parser, made = self._parser, list[Event]()
-        if not (parser.reasoning_is_open or parser.reasoning_may_open):
+        parser, parsed = self._parser, list[ParserEvent]()
+        # All tokens at once, where none of them can end a reasoning or a stop text.
+        if not (parser.reasoning_is_open or parser.reasoning_may_open or (self._stop_ends and parser.holds_text)):
             state = self._decoder.getstate()
             text = self._decoder.decode(b"".join(pieces))
             if not any(end in text for end in self._stop_ends):
@@ -132,12 +133,12 @@ class Output:
         # Token by token, to count those of the reasoning, and those up to a stop text.
         for n_read, piece in enumerate(pieces, 1):
             was_open = parser.reasoning_is_open
-            new = parser.feed(self._decoder.decode(piece))
-            self._count_reasoning(new, was_open)
-            made += self._up_to_stop(new)
+            new_events = parser.feed(self._decoder.decode(piece))
+            self._count_reasoning(new_events, was_open)
+            parsed += self._up_to_stop(new_events)
             if self._stop_text is not None:
-                return made, n_read
-        return made, len(sampled)
+                return parsed, n_read
+        return parsed, len(sampled)
 
     def usage(self) -> Usage:
         """The counts and times so far."""
@@ -178,12 +179,12 @@ class Output:
         """The last events, after a stop text or at the end of the sequence."""
         events: list[OutputEvent] = []
         if self._stop_text is None:
-            made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
-            self._has_reasoning = self._has_reasoning or _has_reasoning(made)
-            shown = self._up_to_stop(made)
+            last_events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
+            self._has_reasoning = self._has_reasoning or _has_reasoning(last_events)
+            shown = self._up_to_stop(last_events)
             if self._undecided:
                 shown.append(ContentDelta(self._undecided))
-            events += self._final(shown)
+            events += self._as_shown(shown)
         stop: str | int | None = self._stop_text
         token = self._token(end.last) if end.last is not None and stop is None else None
         if token is not None:
@@ -194,7 +195,7 @@ class Output:
         self.finish_reason = "tool_calls" if is_call else "stop" if self._stop_text else end.reason
         return [*events, OutputEnd(self.finish_reason, stop, token)]
 
-    def _count_reasoning(self, events: Iterable[Event], was_open: bool) -> None:
+    def _count_reasoning(self, events: Iterable[ParserEvent], was_open: bool) -> None:
         """Count a token if it is a part of the reasoning or of its tags.
 
         `events` are those that the parser made of the token; `was_open`: whether the reasoning was open before it. A
@@ -209,7 +210,7 @@ class Output:
         elif any(not isinstance(event, FormatText) for event in events):
             self._n_pending = 0
 
-    def _up_to_stop(self, events: list[Event]) -> list[Event]:
+    def _up_to_stop(self, events: list[ParserEvent]) -> list[ParserEvent]:
         """The events with the content up to the first stop text.
 
         A stop text does not extend across other events. Of stop texts that overlap, the one that ends first counts; of
@@ -217,7 +218,7 @@ class Output:
         """
         if not self._stops.literals:
             return events
-        shown: list[Event] = []
+        shown: list[ParserEvent] = []
         for event in events:
             text, end = self._undecided, len(self._undecided)
             if isinstance(event, ContentDelta):
@@ -235,15 +236,19 @@ class Output:
                 shown.append(event)
         return shown
 
-    def _final(self, events: list[Event]) -> list[Event]:
-        """The events as they are emitted: successive texts are merged, and in a raw output all text is content."""
-        if self._parser.is_raw:
-            events = [ContentDelta(event.text) if isinstance(event, ReasoningDelta) else event for event in events]
-        return merged(events)
+    def _as_shown(self, events: Iterable[ParserEvent]) -> list[Event]:
+        """The events as they are emitted: in a raw output all text is content, and successive texts are merged."""
+        final: list[Event] = []
+        for event in events:
+            if isinstance(event, FormatText) or (self._parser.is_raw and isinstance(event, ReasoningDelta)):
+                final.append(ContentDelta(event.text))
+            else:
+                final.append(event)
+        return merged(final)
 
 
-def _has_reasoning(events: Iterable[Event]) -> bool:
-    return any(type(event) is ReasoningDelta for event in events)
+def _has_reasoning(events: Iterable[ParserEvent]) -> bool:
+    return any(isinstance(event, ReasoningDelta) for event in events)
 
 
 def _seconds(start: float | None, end: float | None) -> float:

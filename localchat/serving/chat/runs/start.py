@@ -1,21 +1,20 @@
 """Starts requests for text: makes the prompts, the constraint, the budget of the reasoning and the parsers.
 
-`start_chat` renders messages. `start_text` takes the prompts of text completions and fill-in-the-middle (FIM).
+`start_chat` renders messages. `start_text` takes the prompts of text completions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core import errors
 from ...core.events import ContentDelta, Event, ReasoningDelta
 from ...core.mailbox import Mailbox
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, MediaFile, note_of, read_attachment, refuse_media
+from ...core.media import MARKER, MediaFile
 from ...core.request import ChatRequest, CompletionRequest, Input
-from ...engine.engine_client import EngineClient
-from ...engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart, TokenTexts
+from ...engine.values import ReasoningBudget, SequenceRequest, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.dialect import ReasoningStart
@@ -23,25 +22,25 @@ from ..dialects.parser import OutputParser
 from ..model import Model
 from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
+from .attachments import read_media
+from .completion_prompts import prompt_of
 from .generation import GenerationRun, Output, PlainText, naming_field
-
-# Without a length limit, the output of a FIM prompt with other files has at least this share of the context.
-_OUTPUT_SHARE = 4
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
     """Start the `n` sequences of a prompt. Raises ApiError if they cannot run, and what the mailbox raises."""
     model.check_queue(request.n_choices, "n")
-    request, media = _with_media(model, request, mailbox)
-    prompt, template, prefill = _rendered(model, request)
+    request, media = read_media(model, request, mailbox)
+    rendered = _rendered(model, request)
+    template = rendered.template
     continues_reasoning = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
     prompt_end = template.dialect.prompt_end(
-        template.dialect.reasoning.start if continues_reasoning else without_markers(prompt)
+        template.dialect.reasoning.start if continues_reasoning else without_markers(rendered.prompt)
     )
     with naming_field("messages"):
         sequence = model.sequence(
-            tuple(_parts(prompt, template, media)),
+            tuple(_parts(rendered, media)),
             request.params,
             prompt_field="messages",
             returns_ids=request.return_token_ids,
@@ -66,13 +65,14 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
             parser.feed(request.prefill[0].rstrip())
         return parser
 
-    reasoning, text = ("", prefill) if request.reasoning_format == "none" else request.prefill
+    # Raw output begins with the prefill as it is in the prompt, with the tags of reasoning.
+    reasoning, text = ("", rendered.prefill) if request.reasoning_format == "none" else request.prefill
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
     outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="messages")
 
 
-def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
+def _copies(sequence: SequenceRequest, n: int) -> list[SequenceRequest]:
     """`n` sequences of a prompt, each with the next seed: equal seeds make equal texts. The first reports progress."""
     first_seed = sequence.sampling.seed
     seeds = [None if first_seed is None else first_seed + i for i in range(1, n)]
@@ -82,91 +82,32 @@ def _copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
 
 def prompt_text(model: Model, request: ChatRequest, mailbox: Mailbox) -> str:
     """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
-    request, _ = _with_media(model, request, mailbox)
-    return MARKER.sub("<__media__>", without_markers(_rendered(model, request)[0]))
+    request, _ = read_media(model, request, mailbox)
+    return MARKER.sub("<__media__>", without_markers(_rendered(model, request).prompt))
 
 
 def prompt_length(model: Model, request: ChatRequest, mailbox: Mailbox) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
-    request, media = _with_media(model, request, mailbox)
-    prompt, template, _ = _rendered(model, request)
+    request, media = read_media(model, request, mailbox)
+    rendered = _rendered(model, request)
     with naming_field("messages"):
-        return model.engine.count_tokens(_parts(prompt, template, media), mailbox)
+        return model.engine.count_tokens(_parts(rendered, media), mailbox)
 
 
-def _with_media(model: Model, request: ChatRequest, mailbox: Mailbox) -> tuple[ChatRequest, Mapping[int, MediaFile]]:
-    """The request, whose markers stand for images and sounds that the model can take, and these by their numbers.
-
-    Notes replace the markers of the others in replayed messages.
-
-    Raises:
-        BadRequest: The model cannot take an image or a sound of a new message, or its file cannot be read.
-        NotSupported: The library that reads it is not installed.
-    """
-    media: dict[int, MediaFile] = {}
-    notes: dict[int, str] = {}
-
-    def leave_out(i: int, error: errors.ApiError) -> None:
-        attachment = request.attachments[i]
-        if not attachment.is_replayed:
-            raise error
-        notes[i] = note_of(attachment.kind, error.message)
-
-    modalities = model.engine.facts.modalities
-    # Agents send a screenshot with each step. If there are too many files, the oldest replayed ones are left out.
-    replayed = [i for i, attachment in enumerate(request.attachments) if attachment.is_replayed]
-    too_old = set(replayed[: max(len(request.attachments) - MAX_MEDIA, 0)])
-    for i, attachment in enumerate(request.attachments):
-        if i in too_old:
-            notes[i] = note_of(attachment.kind, f"the limit is {MAX_MEDIA} images and sounds, and newer ones follow")
-        elif ("image" if attachment.kind == IMAGE else "audio") in modalities:
-            try:
-                media[i] = read_attachment(attachment)
-            except errors.BadRequest as error:
-                leave_out(i, error)
-        elif attachment.is_replayed:
-            notes[i] = note_of(attachment.kind)
-        else:
-            refuse_media(attachment.path, attachment.kind, modalities)
-        if len(media) > MAX_MEDIA:
-            text = f"the request has more than {MAX_MEDIA} images and sounds: '{attachment.path}' is number {i + 1}"
-            raise errors.BadRequest(text, attachment.path)
-    problems = model.engine.media_errors(media.values(), mailbox) if media else ()
-    for i, problem in zip(list(media), problems):
-        if problem is not None:
-            leave_out(i, problem)
-            del media[i]
-    if not notes:
-        return request, media
-
-    def with_notes(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return MARKER.sub(lambda marker: notes.get(int(marker[1]), marker[0]), value)
-
-    messages = ({name: with_notes(value) for name, value in message.items()} for message in request.messages)
-    return replace(request, messages=tuple(messages)), media
+class _RenderedPrompt(NamedTuple):
+    prompt: str  # With the markers of control tokens, and those of images and sounds.
+    template: ChatTemplate
+    prefill: str  # The assistant prefill at the end of the prompt, without markers.
 
 
-def _parts(prompt: str, template: ChatTemplate, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
-    """The parts of a prompt to tokenize, and the media between them."""
-    start = 0
-    for marker in MARKER.finditer(prompt) if media else ():
-        yield from template.parts(prompt[start : marker.start()])
-        yield media[int(marker[1])]
-        start = marker.end()
-    yield from template.parts(prompt[start:])
-
-
-def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, str]:
-    """The prompt with its markers, its template, and the assistant prefill at its end."""
+def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
     continues_message = bool(request.continue_final_message)
     with naming_field("messages"):
         tools = request.tools if model.keep_tools or request.tool_choice != "none" else ()
         template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
             request.messages[:-1] if continues_message else request.messages,
-            tools=tools,
+            tools=[_shown(tool) for tool in tools],
             add_generation_prompt=request.add_generation_prompt or continues_message,
             variables=request.chat_template_kwargs,
         )
@@ -174,7 +115,23 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate, st
     continues_reasoning = request.continue_final_message == "reasoning_content"
     if continues_reasoning or reasoning or text:
         prompt = template.prefilled(prompt, reasoning, None if continues_reasoning else text)
-    return prompt, template, without_markers(prompt[n_rendered:])
+    return _RenderedPrompt(prompt, template, without_markers(prompt[n_rendered:]))
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool for the prompt. `strict` is for the server; programs send it through some interfaces and not others."""
+    return {**tool, "function": {name: value for name, value in tool["function"].items() if name != "strict"}}
+
+
+def _parts(rendered: _RenderedPrompt, media: Mapping[int, MediaFile]) -> Iterator[TextPart | MediaFile]:
+    """The parts of a prompt to tokenize, and the media between them."""
+    prompt, template, _ = rendered
+    start = 0
+    for marker in MARKER.finditer(prompt) if media else ():
+        yield from template.parts(prompt[start : marker.start()])
+        yield media[int(marker[1])]
+        start = marker.end()
+    yield from template.parts(prompt[start:])
 
 
 def reasoning_budget(
@@ -204,7 +161,7 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox
         "reports_progress": request.stream and request.return_progress,
     }
     with naming_field("prompt"):
-        prompts = (_prompt(model.engine, request, prompt, mailbox) for prompt in request.prompt)
+        prompts = (prompt_of(model.engine, request, prompt, mailbox) for prompt in request.prompt)
         sequences = [
             model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompt, i), **options)
             for i, prompt in enumerate(prompts)
@@ -215,42 +172,6 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox
         for copy in _copies(sequence, n)
     ]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="prompt")
-
-
-def _prompt(engine: EngineClient, request: CompletionRequest, prompt: Input, mailbox: Mailbox) -> Prompt:
-    """The prompt of a completion as the engine takes it. With a suffix, it has the FIM tokens of the model."""
-    if not isinstance(prompt, str):
-        return prompt
-    if request.suffix is None:
-        return ((prompt, True),)
-    facts = engine.facts
-    if facts.fim_tokens is None:
-        problem = "needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
-        raise errors.field_error(request.suffix_field, problem)
-    before, after, middle = facts.fim_tokens
-    gap: Prompt = (before, (prompt, False), after, (request.suffix, False), middle, (request.begun, False))
-    first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
-    files: Sequence[int] = ()
-    if request.input_extra:
-        # Of the other files, only the end that fits is used, and leaves room for the output.
-        n_gap = engine.count_tokens((*first, *gap), mailbox, add_bos=request.add_special_tokens)
-        max_tokens = request.params.max_tokens
-        n_output = facts.n_ctx // _OUTPUT_SHARE if max_tokens is None else max(max_tokens, 1)
-        n_left = facts.n_ctx - n_gap - n_output
-        files = engine.tokenize_prompt(_file_parts(facts, request.input_extra), mailbox)[-n_left:] if n_left > 0 else ()
-    return (*first, *files, *gap)
-
-
-def _file_parts(facts: ModelFacts, files: Sequence[tuple[str, str]]) -> Iterator[int | TextPart]:
-    """The other files, each after its separator token and name. The header of the file to complete comes last."""
-    if facts.fim_file is None:
-        yield from ((f"{name}\n{text}\n\n", False) for name, text in files)
-        return
-    if facts.fim_repository is not None:
-        yield from (facts.fim_repository, ("project\n", False))
-    for name, text in files:
-        yield from (facts.fim_file, (f"{name}\n{text}\n", False))
-    yield from (facts.fim_file, ("file\n", False))
 
 
 def _echo(request: CompletionRequest, prompt: Input, texts: TokenTexts) -> Iterator[Event]:

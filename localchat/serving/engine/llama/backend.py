@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..batch import Batch, BatchChunk, CacheLimits, Span
+from ..batch import Batch, BatchChunk, CacheLimits
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
-from ..values import Adapters, EngineError, GenerationRequest, ModelFacts
-from .context import CacheMemory
+from ..sequence import Span
+from ..values import Adapters, EngineError, EngineStopped, ModelFacts, SequenceRequest
+from .context_size import ContextMemory
 from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .rpc import Watchdog
@@ -45,7 +46,7 @@ class LlamaBackend:
         *,
         adapts_threads: bool,
         watchdog: Watchdog = contextlib.nullcontext,
-        vector_memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
+        vector_memories: Callable[[Any], Sequence[ContextMemory]] = lambda params: (),
     ):
         """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model.
 
@@ -76,9 +77,10 @@ class LlamaBackend:
         self._logits: Any = None
         # Created at the first request for vectors, since most servers never need it.
         self._embedding: LlamaEmbedding | None = None
-        self._embedding_lock = threading.Lock()
+        self._embedding_lock = threading.Lock()  # Guards it, and the next one.
+        self._is_closed = False
 
-    def new_sampler(self, request: GenerationRequest) -> Sampler:
+    def new_sampler(self, request: SequenceRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
     def prepare_constraints(self) -> None:
@@ -109,9 +111,8 @@ class LlamaBackend:
         if n_read != len(state):
             raise CopyFailed(f"llama.cpp took {n_read} of {len(state)} bytes: {last_errors()}")
 
-    def truncate(self, slot: int, position: int) -> None:
-        if not all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot]):
-            raise DecodeFailed(f"the KV cache cannot be truncated to the position {position}")
+    def truncate(self, slot: int, position: int) -> bool:
+        return all(L.llama_memory_seq_rm(self._memory, id, position, -1) for id in self._ids[slot])
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that a batch of text may have used are freed."""
@@ -137,7 +138,7 @@ class LlamaBackend:
             for id in self._ids[chunk.slot]:
                 L.llama_memory_seq_rm(self._memory, id, position, -1)
         if code == 1:
-            raise NoFreeCells
+            raise NoFreeCells("the KV cache has no free cells")
         raise DecodeFailed(f"llama_decode returned {code}: {last_errors()}")
 
     def _set_adapters(self, adapters: Adapters) -> None:
@@ -158,10 +159,12 @@ class LlamaBackend:
         if n_threads != self._n_threads:
             L.llama_set_n_threads(self._context, n_threads, n_threads)
             self._n_threads = n_threads
+        if is_encoding or not is_short:
+            with count.leaving_out():
+                return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes
         started = time.perf_counter()
         code: int = L.llama_decode(self._context, rows)
-        if is_short and not is_encoding:
-            count.add(time.perf_counter() - started)
+        count.add(time.perf_counter() - started)
         return code
 
     def sample(self, sampler: Sampler, row: int) -> int:
@@ -211,6 +214,8 @@ class LlamaBackend:
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         with self._embedding_lock:
+            if self._is_closed:  # It was closed while this thread waited.
+                raise EngineStopped
             if self._embedding is None:
                 self._embedding = LlamaEmbedding(
                     self._model, self.facts, self.facts.n_threads, self._watchdog, self._vector_memories
@@ -223,6 +228,7 @@ class LlamaBackend:
 
     def close(self) -> None:
         with self._embedding_lock:
+            self._is_closed = True
             if self._embedding is not None:
                 self._embedding.close()
         L.llama_free(self._context)

@@ -95,8 +95,11 @@ def ggml(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """The bytes that this process may still allocate: those of the system, or what the limits of its control groups
-    leave; None if the system does not report them. `root` is the folder that has /proc and /sys."""
+    """The bytes that this process may still allocate; None if the system does not report them.
+
+    These are the free bytes of the system, or what the limits of the control groups leave. `root` is the folder that
+    has /proc and /sys.
+    """
     if sys.platform == "darwin":
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             return parse_vm_stat(subprocess.run(["vm_stat"], capture_output=True, text=True, timeout=5).stdout)

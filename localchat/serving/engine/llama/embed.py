@@ -18,7 +18,7 @@ import numpy as np
 from ...core.errors import ContextLengthExceeded, OutOfResources
 from ...models.memory import gigabytes
 from ..values import EngineError, ModelFacts, check_tokens
-from .context import LARGEST_SHARE, CacheMemory
+from .context_size import LARGEST_SHARE, ContextMemory
 from .library import BatchRows, L, Model, last_errors
 from .rpc import Watchdog
 from .vocabulary import Vocabulary
@@ -49,7 +49,7 @@ class LlamaEmbedding:
         facts: ModelFacts,
         n_threads: int,
         watchdog: Watchdog,
-        memories: Callable[[Any], Sequence[CacheMemory]] = lambda params: (),
+        memories: Callable[[Any], Sequence[ContextMemory]] = lambda params: (),
     ):
         """Creates the context. What computes on workers runs within `watchdog()`.
 
@@ -138,7 +138,7 @@ class LlamaEmbedding:
         return np.ctypeslib.as_array(pointer, shape)
 
 
-def _shortage(n_cells: int, memories: Sequence[CacheMemory]) -> str:
+def _shortage(n_cells: int, memories: Sequence[ContextMemory]) -> str:
     """Why a context of so many cells does not fit into memory; "" if it does."""
     for memory in memories:
         if memory.n_free is not None and memory.n_bytes(n_cells) > memory.n_free * LARGEST_SHARE:
@@ -171,8 +171,10 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 
 
 def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
-    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order. Only an input that is
-    longer than a step is split."""
+    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order.
+
+    Only an input that is longer than a step is split.
+    """
     step: list[Piece] = []
     n_left = n_step
     for index, length in enumerate(lengths):

@@ -151,8 +151,10 @@ class BatchRows:
         self.batch.n_tokens = 0
 
     def add(self, ids: Sequence[int], position: int, tokens: Sequence[int], with_output: Iterable[int] = ()) -> None:
-        """Add a row for each token, at consecutive positions of the sequences `ids`. `with_output` are the indexes of
-        the tokens whose logits or vectors are computed."""
+        """Add a row for each token, at consecutive positions of the sequences `ids`.
+
+        `with_output` are the indexes of the tokens whose logits or vectors are computed.
+        """
         first, n_tokens = self.batch.n_tokens, len(tokens)
         end = first + n_tokens
         self._tokens[first:end] = tokens

@@ -21,9 +21,9 @@ from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ...models.adapters import adapter_problem
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
-from .context import LoadedModel
 from .devices import built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, Model, last_errors, layer_devices
+from .loaded_model import LoadedModel
 from .placement import projector_bytes, set_placement, weight_bytes, with_gpu_layers
 from .rpc import Watchdog, add_workers, watchdog
 from .threads import default_threads
@@ -76,7 +76,7 @@ def _load(
     memories = loaded.cache_memories(free)
     context, n_ctx, limits = loaded.new_context(memories)
     if projector is not None:
-        projector.n_pass = L.llama_n_ubatch(context)
+        projector.limit_pass(L.llama_n_ubatch(context))
     n_context_bytes = sum(memory.n_bytes(limits.n_cells) for memory in memories)
     vocabulary = Vocabulary(model)  # after what may be refused, since reading it takes longer
     facts = _read_facts(
@@ -142,7 +142,7 @@ def _load_projector(model: Model, loaded: LoadedModel) -> LlamaProjector:
     has_gpu = any(not gpu.is_remote for gpu in loaded.gpus)
     n_threads, use_gpu = loaded.options.n_threads or default_threads(), bool(loaded.n_on_gpus) and has_gpu
     projector = LlamaProjector(str(loaded.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
-    loaded.n_pass = max(loaded.n_pass, projector.n_most_whole)
+    loaded.widen_pass(projector.max_cells_in_one_pass)
     return projector
 
 

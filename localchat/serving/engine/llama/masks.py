@@ -69,8 +69,11 @@ class Masks:
                 self._tokenizer = LLTokenizer(TokenizerWrapper(self), n_vocab=n_vocab, eos_token=ends)
 
     def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
-        """A matcher at the start of an output. Raises BadRequest if the grammar is malformed, needs text that the model
-        has no tokens for, or takes too much work."""
+        """A matcher at the start of an output.
+
+        Raises BadRequest if the grammar is malformed, needs text that the model has no tokens for, or takes too much
+        work.
+        """
         self.prepare()
         shown = frozenset(visible)
         is_shown = ~self._vocabulary.is_control
@@ -93,8 +96,10 @@ class Masks:
 
 
 class Matcher:
-    """The position in a grammar while the tokens of one output are sampled. One thread at a time. All methods raise
-    BadRequest if the work is too much."""
+    """The position in a grammar while the tokens of one output are sampled.
+
+    One thread at a time. All methods raise BadRequest if the work is too much.
+    """
 
     def __init__(self, matcher: Any, is_shown: Any, local: Any, origin: str) -> None:
         self._matcher = matcher

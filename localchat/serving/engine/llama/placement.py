@@ -12,7 +12,7 @@ from ...models.gguf import GGUFError, read_start
 from ...models.memory import NotEnoughMemory, gigabytes
 from ...models.model_file import ModelFile
 from ..values import LIKELY_TOKENS, EngineError, LoadOptions
-from .context import GPU_SHARE, layer_memory
+from .context_size import GPU_SHARE
 from .devices import Device, ggml
 from .library import L
 
@@ -37,35 +37,65 @@ def with_gpu_layers(path: str, options: LoadOptions, free: int | None, gpus: Seq
     n_bytes, beside = weight_bytes(path), ""
     if options.mmproj:  # It is loaded after the weights.
         beside = " beside its projector"
-        n_projector = projector_bytes(options.mmproj)
-        first = next((gpu for gpu in gpus if not gpu.is_remote), None)
-        gpus = [replace(gpu, n_free=max(gpu.n_free - n_projector, 0)) if gpu is first else gpu for gpu in gpus]
-        free = free if free is None or first else max(free - n_projector, 0)
+        gpus, free = _free_beside(projector_bytes(options.mmproj), gpus, free)
     try:
         header = read_start(path)
     except (GGUFError, OSError):  # llama.cpp says what is wrong.
         header = {}
-    n_layers, layer = layer_memory(header, n_bytes)
-    free_on_gpus = sum(gpu.n_free for gpu in gpus)
-    names = ", ".join(gpu.name for gpu in gpus)
     n_on_gpus = options.n_gpu_layers
     if n_on_gpus is None:
-        # Some drivers do not report their memory. llama.cpp takes -1 as all layers.
-        n_on_gpus = -1
-        if n_bytes and free_on_gpus and not options.cpu_moe:
-            n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
-            n_layer_bytes = layer.n_bytes(n_tokens) / GPU_SHARE
-            n_fitting = int(free_on_gpus / n_layer_bytes)
-            if n_fitting < min(n_layers, int((free_on_gpus + options.others.n_idle) / n_layer_bytes)):
-                raise NotEnoughMemory(f"{n_fitting} of {n_layers} layers fit into the free memory of {names}")
-            n_on_gpus = n_fitting if n_fitting < n_layers else -1
+        n_on_gpus = _fitting_layers(header, n_bytes, options, gpus)
     if not options.cpu_moe:
-        share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / n_layers, 1)
-        if free_on_gpus:
-            _check(n_bytes * share, free_on_gpus, f" on {names}{beside}", "use --gpu-layers auto")
+        share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / _n_layers(header), 1)
+        n_free_on_gpus = sum(gpu.n_free for gpu in gpus)
+        if n_free_on_gpus:
+            _check(n_bytes * share, n_free_on_gpus, f" on {_names(gpus)}{beside}", "use --gpu-layers auto")
         if free is not None:
             _check(n_bytes * (1 - share), free, beside, "use a smaller model or quantisation")
     return replace(options, n_gpu_layers=n_on_gpus)
+
+
+def _free_beside(n_bytes: int, gpus: Sequence[Device], free: int | None) -> tuple[Sequence[Device], int | None]:
+    """What is free beside a projector, which is on the first GPU that is not of a worker, or else on the machine."""
+    first = next((gpu for gpu in gpus if not gpu.is_remote), None)
+    if first is None:
+        return gpus, None if free is None else max(free - n_bytes, 0)
+    return [replace(gpu, n_free=max(gpu.n_free - n_bytes, 0)) if gpu is first else gpu for gpu in gpus], free
+
+
+def _fitting_layers(header: Mapping[str, Any], n_bytes: int, options: LoadOptions, gpus: Sequence[Device]) -> int:
+    """How many layers of a model, whose weights have so many bytes, fit on the GPUs; -1, as for llama.cpp: all."""
+    n_free = sum(gpu.n_free for gpu in gpus)
+    if not (n_bytes and n_free) or options.cpu_moe:  # Some drivers do not report their memory.
+        return -1
+    n_layers = _n_layers(header)
+    n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
+    n_layer_bytes = (n_bytes / n_layers + n_tokens * _cache_bytes(header)) / GPU_SHARE
+    n_fitting = int(n_free / n_layer_bytes)
+    if n_fitting < min(n_layers, int((n_free + options.others.n_idle) / n_layer_bytes)):
+        raise NotEnoughMemory(f"{n_fitting} of {n_layers} layers fit into the free memory of {_names(gpus)}")
+    return n_fitting if n_fitting < n_layers else -1
+
+
+def _names(gpus: Sequence[Device]) -> str:
+    return ", ".join(gpu.name for gpu in gpus)
+
+
+def _n_layers(header: Mapping[str, Any]) -> int:
+    """The number of layers by the header of a file, with the output layer."""
+    return max(_number(header, "block_count", 1), 1) + 1
+
+
+def _cache_bytes(header: Mapping[str, Any]) -> float:
+    """The bytes that a token takes in one layer of an f16 KV cache, by the header of a file."""
+    n_heads = max(_number(header, "attention.head_count", 1), 1)
+    width = _number(header, "attention.key_length", _number(header, "embedding_length", 0) // n_heads)
+    return 4.0 * _number(header, "attention.head_count_kv", n_heads) * width
+
+
+def _number(header: Mapping[str, Any], name: str, otherwise: int) -> int:
+    value = header.get(f"{header.get('general.architecture', '')}.{name}")  # None for an array, which is not read.
+    return value if isinstance(value, int) else otherwise
 
 
 def weight_bytes(path: str) -> int:

@@ -37,8 +37,10 @@ def add_workers(endpoints: Sequence[str]) -> None:
 
 
 def server(host: str, port: int, n_threads: int) -> Callable[[], None]:
-    """A function that offers the GPUs of this machine, or the CPU if there are none, at an IPv4 address. It returns
-    only after a failure. Raises EngineError if llama.cpp is built without RPC."""
+    """A function that offers the GPUs of this machine, or the CPU if there are none, at an IPv4 address.
+
+    It returns only after a failure. Raises EngineError if llama.cpp is built without RPC.
+    """
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     start = _function(b"ggml_backend_rpc_start_server", None, text, text, size, size, ctypes.POINTER(pointer))
     kinds = [device.kind for device in devices()]

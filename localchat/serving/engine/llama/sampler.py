@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.params import SamplingParams
 from ..reasoning import ReasoningTracker
-from ..values import EngineError, GenerationRequest
+from ..values import EngineError, SequenceRequest
 from .library import L, pointer_to
 from .vocabulary import Vocabulary
 
@@ -95,9 +95,11 @@ def _selecting_step(s: SamplingParams, seed: int) -> Step:
 class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
-    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
-        """The prompt of the request has token ids alone. Raises what `Masks.matcher` raises, and EngineError if
-        llama.cpp refuses a sampling step."""
+    def __init__(self, request: SequenceRequest, vocabulary: Vocabulary, n_ctx: int):
+        """The prompt of the request has token ids alone.
+
+        Raises what `Masks.matcher` raises, and EngineError if llama.cpp refuses a sampling step.
+        """
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _with_limited_windows(request.sampling, n_ctx)
@@ -129,12 +131,14 @@ class Sampler:
             self._build_chain(steps, cast("Sequence[int]", request.prompt))
 
     def sample(self, context: Any, row: int, logits: Any) -> int:
-        """Sample the next token from the logits of a row, which may be overwritten if the request has no log
-        probabilities."""
+        """Sample the next token from the logits of a row.
+
+        The logits may be overwritten if the request has no log probabilities.
+        """
         token = self.sample_forced()
         if token is None:
             token = self._sample(context, row, logits)
-            self._follow(token)
+            self._advance_rules(token)
         return token
 
     def sample_forced(self) -> int | None:
@@ -154,11 +158,11 @@ class Sampler:
                 return None
             token = self._forced.popleft()
         self._sampled_from = None
-        self._accept(token)
-        self._follow(token)
+        self._accept_in_chain(token)
+        self._advance_rules(token)
         return token
 
-    def _follow(self, token: int) -> None:
+    def _advance_rules(self, token: int) -> None:
         """Advance the grammar, the reasoning limit and the minimum of tokens by a token."""
         if self._grammar is not None:
             self._grammar.accept(token)
@@ -187,7 +191,7 @@ class Sampler:
             return int(L.llama_sampler_sample(self._chain, context, row))
         ids = self._vocabulary.ids if self._grammar is None else self._grammar.allowed_tokens()
         token = self._choose(ids, logits[ids])
-        self._accept(token)
+        self._accept_in_chain(token)
         return token
 
     def _choose(self, ids: Any, logits: Any) -> int:
@@ -206,8 +210,10 @@ class Sampler:
         return int(array.data[array.selected].id)
 
     def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs. With
-        greedy sampling and for a forced token there is one candidate, whose probability is 1."""
+        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs.
+
+        With greedy sampling and for a forced token there is one candidate, whose probability is 1.
+        """
         if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
         candidates = self._sampled_from
@@ -223,7 +229,7 @@ class Sampler:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         weakref.finalize(self, L.llama_sampler_free, self._chain)
         never = ([(id, -math.inf) for id in ids] for ids in (self._withheld, self._forbidden))
-        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `_follow` removes step 0
+        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `_advance_rules` removes step 0
             if biases:
                 self._add("logit_bias", len(biases), (L.llama_logit_bias * len(biases))(*biases))
         for step in steps:
@@ -233,9 +239,9 @@ class Sampler:
         n = max(lengths.get(name, 0) for name, *_ in steps)
         for token in prompt[-n:] if n else ():
             if token >= 0:  # The cells of images and sounds are no tokens.
-                self._accept(token)
+                self._accept_in_chain(token)
 
-    def _accept(self, token: int) -> None:
+    def _accept_in_chain(self, token: int) -> None:
         if self._chain is not None:
             L.llama_sampler_accept(self._chain, token)
 

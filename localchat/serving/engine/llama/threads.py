@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # Where Linux describes the processors.
@@ -18,12 +20,11 @@ _FIRST_WAIT_S, _LAST_WAIT_S = 0.25, 8.0
 
 
 def default_threads() -> int:
-    """The number of threads of a step, for every model: that of the physical cores which this process may use, without
-    the efficient ones of a hybrid processor.
+    """The number of threads of a step, for every model: one for each fast physical core that this process may use.
 
-    The threads wait for each other after each operation, so two on one core, or one on a slower core, delay all. This
-    is llama-server's number, too. Where the system does not describe the cores, it is half of the processors if there
-    are more than 4, which may be hyperthreads.
+    The efficient cores of a hybrid processor are not counted. The threads wait for each other after each operation, so
+    two on one core, or one on a slower core, delay all. This is llama-server's number, too. Where the system does not
+    describe the cores, it is half of the processors if there are more than 4, which may be hyperthreads.
     """
     try:
         processors = os.sched_getaffinity(0)
@@ -62,7 +63,15 @@ class ThreadCount:
     def __init__(self, most: int):
         self.most = self.n = most
         self._wait_s, self._next_s = _FIRST_WAIT_S, 0.0
+        # The duration of the steps since the last decision, and the processor time of this process at its start.
         self._wall_s, self._cpu_s = 0.0, time.process_time()
+
+    @contextlib.contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """Counts no processor time of the `with` block, which computes a step that `add` does not count."""
+        started_s = time.process_time()
+        yield
+        self._cpu_s += time.process_time() - started_s
 
     def add(self, wall_s: float) -> None:
         """Counts a step with `n` threads and its duration."""

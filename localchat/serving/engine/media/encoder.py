@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import BadRequest, out_of_resources
 from ...core.media import MediaFile
-from ..batch import MediaChunk
-from ..values import EngineError
+from ..sequence import MediaChunk
+from ..values import EngineError, EngineStopped
 
 if TYPE_CHECKING:
     from .projector import LlamaProjector
@@ -36,14 +36,15 @@ _NICE = 5
 
 
 class PreparedMedia:
-    """An image or a sound for the model."""
+    """An image or a sound for the model: its file until it is encoded, and what stands for it in a prompt."""
 
-    def __init__(self, media: MediaFile, key: bytes, items: Iterable[int | MediaChunk]) -> None:
+    def __init__(self, file: MediaFile, key: bytes, items: Iterable[int | MediaChunk]) -> None:
+        """`key` is a digest of the content, `items` are what `LlamaProjector.count` returns."""
         # Its tokens: those that the model wants around it, and a negative number for each cell of a chunk.
         self.tokens: list[int] = []
         self.chunks: list[MediaChunk] = []
-        self.media = media
-        self.n_bytes = len(media.data)
+        self.file = file  # Without its data once it is encoded.
+        self.n_bytes = len(file.data)
         for item in items:
             if isinstance(item, int):
                 self.tokens.append(item)
@@ -58,15 +59,24 @@ class PreparedMedia:
 class MediaEncoder:
     """Encodes media with a projector, first come first served."""
 
-    # Whether a sequence still needs a medium. Called on the thread that encodes.
-    wants: Callable[[PreparedMedia], bool]
-    # Called with a medium that is encoded, or with the error. Runs under the lock if no thread can be started.
-    on_end: Callable[[PreparedMedia, Exception | None], None]
+    def __init__(
+        self,
+        projector: LlamaProjector,
+        is_needed: Callable[[PreparedMedia], bool],
+        on_end: Callable[[PreparedMedia, Exception | None], None],
+        max_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """`is_needed` is called on the thread that encodes: whether a sequence still needs a medium.
 
-    def __init__(self, projector: LlamaProjector, max_bytes: int = CACHE_BYTES) -> None:
+        `on_end` is called with a medium that is encoded, or with the error: on the thread that encodes, or on that of
+        `encode` if no thread can be started. It must not wait.
+        """
         self._projector = projector
+        self._is_needed = is_needed
+        self._on_end = on_end
         self._max_bytes = max_bytes
-        self._counting = threading.Lock()  # Each content is decoded and counted once.
+        self._counting = threading.Lock()  # Each content is decoded and counted once. Guards the next one.
+        self._is_closed = False
         self._lock = threading.Lock()  # Guards the rest.
         self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
@@ -82,20 +92,27 @@ class MediaEncoder:
             thread = self._thread
         if thread is not None:
             thread.join()
-        self._projector.close()
-
-    def prepared(self, media: MediaFile) -> PreparedMedia:
-        """The medium of this content; any thread. Raises what the projector's `count` raises."""
-        key = hashlib.sha256(media.kind.encode() + media.data).digest()
         with self._counting:
+            self._is_closed = True
+            self._projector.close()
+
+    def prepared(self, file: MediaFile) -> PreparedMedia:
+        """The medium of this content; any thread.
+
+        Raises what the projector's `count` raises, and EngineStopped after `close`.
+        """
+        key = hashlib.sha256(file.kind.encode() + file.data).digest()
+        with self._counting:
+            if self._is_closed:
+                raise EngineStopped
             with self._lock:
                 if key in self._cache:
                     self._cache.move_to_end(key)
                     return self._cache[key]
             try:
-                medium = PreparedMedia(media, key, self._projector.count(media))
+                medium = PreparedMedia(file, key, self._projector.count(file))
             except BadRequest as error:
-                error.param = media.path
+                error.param = file.path
                 raise
             with self._lock:
                 self._cache[key] = medium
@@ -117,7 +134,7 @@ class MediaEncoder:
             except RuntimeError as error:
                 self._thread = None
                 while self._queue:
-                    self.on_end(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
+                    self._on_end(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
 
     def _evict(self) -> None:
         """Drop the least recently used media, except the newest one."""
@@ -134,20 +151,20 @@ class MediaEncoder:
             try:
                 self._encode(medium)
             except Exception as error:
-                log.warning("%s could not be encoded: %s", medium.media.path or medium.media.kind, error)
+                log.warning("%s could not be encoded: %s", medium.file.path or medium.file.kind, error)
                 failure = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
             with self._lock:
                 # Before the scheduler hears of it, which may ask again.
                 self._current = None
                 self._evict()
-            self.on_end(medium, failure)
+            self._on_end(medium, failure)
 
     def _next(self) -> PreparedMedia | None:
         """The next medium that a sequence still needs. None: the thread ends."""
         with self._lock:
             while self._queue:
                 medium = self._queue.popleft()
-                if self.wants(medium):
+                if self._is_needed(medium):
                     self._current = medium
                     return medium
             self._thread = None
@@ -155,10 +172,9 @@ class MediaEncoder:
 
     def _encode(self, medium: PreparedMedia) -> None:
         began_at = time.perf_counter()
-        for chunk, rows in zip(medium.chunks, self._projector.encode(medium.media)):
+        for chunk, rows in zip(medium.chunks, self._projector.encode(medium.file)):
             chunk.rows = rows
-        # The file is not needed again.
-        medium.media = replace(medium.media, data=b"")
+        medium.file = replace(medium.file, data=b"")
         medium.n_bytes = sum(memoryview(chunk.rows).nbytes for chunk in medium.chunks)
         seconds = time.perf_counter() - began_at
-        log.debug("encoded %s of %d tokens in %.2f s", medium.media.kind, len(medium.tokens), seconds)
+        log.debug("encoded %s of %d tokens in %.2f s", medium.file.kind, len(medium.tokens), seconds)

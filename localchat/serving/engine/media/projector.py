@@ -1,8 +1,10 @@
 """A projector: libmtmd through llama-cpp-python's bindings.
 
 It turns an image or a sound into tokens and chunks, and a chunk into rows that the text model computes in place of the
-vectors of tokens. libmtmd gets pixels and samples (decoding.py), and never a file: its decoders end the process for
-some files, and start ffmpeg for others.
+vectors of tokens. A chunk of libmtmd (`mtmd_input_chunk`) becomes a `MediaChunk`, or tokens if it has text.
+
+libmtmd gets pixels and samples (decoding.py), and never a file: its decoders end the process for some files, and start
+ffmpeg for others.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
-from ..batch import MediaChunk
 from ..llama.library import L, Model, last_errors, mtmd
+from ..sequence import MediaChunk
 from ..values import EngineError
 from .decoding import Decoded, Pixels, decode
 
@@ -51,7 +53,7 @@ class LlamaProjector:
         # The samples of a second of sound that the model hears.
         self._sample_rate: int = library.mtmd_get_audio_sample_rate(self._context) if has["audio"] else 0
         self.is_encoding = False  # Whether `encode` runs.
-        self.n_pass = 1 << 30  # The limit of cells of a chunk that one pass computes, which the context sets.
+        self._max_pass = 1 << 30  # The limit of cells of a chunk that one pass computes.
         # On a thread that ends, since OpenMP keeps a team of threads for each thread that has computed.
         with ThreadPoolExecutor(1) as thread:
             error = thread.submit(self._try, path).exception()
@@ -62,38 +64,45 @@ class LlamaProjector:
     def close(self) -> None:
         self._library.mtmd_free(self._context)
 
+    def limit_pass(self, n_cells: int) -> None:
+        """Refuse images that one pass must compute if they have more cells than this, the limit of the context."""
+        self._max_pass = n_cells
+
     @property
-    def n_most_whole(self) -> int:
+    def max_cells_in_one_pass(self) -> int:
         """The most cells of an image that are computed in one pass; 0 if all may be computed in parts."""
         if "image" not in self.modalities or not self._library.mtmd_decode_use_non_causal(self._context, None):
             return 0
         most = 0
         for width, height in _SIZES:
-            with self._items(self._library.mtmd_bitmap_init(width, height, None)) as items:
-                most = max([most, *(item.n_cells for _, item in items if isinstance(item, MediaChunk))])
+            with self._tokenized(self._library.mtmd_bitmap_init(width, height, None)) as pairs:
+                most = max([most, *(item.n_cells for item, _ in pairs if isinstance(item, MediaChunk))])
         return most
 
-    def count(self, media: MediaFile) -> list[int | MediaChunk]:
-        """What stands for an image or a sound in a prompt: tokens that the model wants around it, and its chunks, which
-        are not encoded. Any thread.
+    def count(self, file: MediaFile) -> list[int | MediaChunk]:
+        """What stands for an image or a sound in a prompt. Any thread.
+
+        These are tokens that the model wants around it, and its chunks, which are not encoded.
 
         Raises:
             BadRequest: The file cannot be decoded, or takes more tokens than one pass computes.
             NotSupported: The library that decodes it is not installed.
         """
-        with self._items(self._bitmap(decode(media, self._sample_rate), is_counted=True)) as items:
-            counted = [item for _, item in items]
-        for item in counted:
-            if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self.n_pass:
-                raise BadRequest(f"{media.kind} takes {item.n_cells} tokens, the limit of this server is {self.n_pass}")
-        return counted
+        with self._tokenized(self._bitmap(decode(file, self._sample_rate), is_counted=True)) as pairs:
+            items = [item for item, _ in pairs]
+        for item in items:
+            if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self._max_pass:
+                raise BadRequest(
+                    f"{file.kind} takes {item.n_cells} tokens, the limit of this server is {self._max_pass}"
+                )
+        return items
 
-    def encode(self, media: MediaFile) -> list[Any]:
+    def encode(self, file: MediaFile) -> list[Any]:
         """The rows of each chunk, in a buffer. Runs on one thread."""
         self.is_encoding = True
         try:
-            with self._items(self._bitmap(decode(media, self._sample_rate))) as items:
-                return [self._rows(chunk, item) for chunk, item in items if isinstance(item, MediaChunk)]
+            with self._tokenized(self._bitmap(decode(file, self._sample_rate))) as pairs:
+                return [self._rows(item, mtmd_chunk) for item, mtmd_chunk in pairs if isinstance(item, MediaChunk)]
         finally:
             self.is_encoding = False
 
@@ -107,37 +116,42 @@ class LlamaProjector:
         return library.mtmd_bitmap_init_from_audio(decoded.count, samples)
 
     @contextlib.contextmanager
-    def _items(self, bitmap: Any) -> Iterator[list[tuple[Any, int | MediaChunk]]]:
-        """The tokens and the chunks of a bitmap, each with libmtmd's chunk. Frees the bitmap and libmtmd's chunks."""
+    def _tokenized(self, bitmap: Any) -> Iterator[list[tuple[int | MediaChunk, Any]]]:
+        """The tokens and chunks of a bitmap, each with the chunk of libmtmd that it is of, for the `with` block.
+
+        Frees the bitmap and the chunks of libmtmd.
+        """
         library = self._library
-        chunks = library.mtmd_input_chunks_init()
+        mtmd_chunks = library.mtmd_input_chunks_init()
         try:
             part = library.mtmd_input_part(text=None, bitmap=bitmap)
             parts = (ctypes.POINTER(library.mtmd_input_part) * 1)(ctypes.pointer(part))
-            if library.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False):
+            if library.mtmd_tokenize_from_parts(self._context, mtmd_chunks, parts, 1, False):
                 raise BadRequest(f"the model cannot take it: {last_errors()}")
-            pointers = [library.mtmd_input_chunks_get(chunks, i) for i in range(library.mtmd_input_chunks_size(chunks))]
-            yield [(chunk, item) for chunk in pointers for item in self._read(chunk)]
+            indexes = range(library.mtmd_input_chunks_size(mtmd_chunks))
+            pointers = [library.mtmd_input_chunks_get(mtmd_chunks, i) for i in indexes]
+            yield [(item, mtmd_chunk) for mtmd_chunk in pointers for item in self._items_of(mtmd_chunk)]
         finally:
-            library.mtmd_input_chunks_free(chunks)
+            library.mtmd_input_chunks_free(mtmd_chunks)
             library.mtmd_bitmap_free(bitmap)
 
-    def _read(self, chunk: Any) -> Sequence[int | MediaChunk]:
-        """The tokens of a chunk of text, or a chunk of media."""
+    def _items_of(self, mtmd_chunk: Any) -> Sequence[int | MediaChunk]:
+        """The tokens of a chunk of text, or the one chunk of media."""
         library = self._library
-        if library.mtmd_input_chunk_get_type(chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
+        if library.mtmd_input_chunk_get_type(mtmd_chunk) == library.MTMD_INPUT_CHUNK_TYPE_TEXT:
             n = ctypes.c_size_t()
-            tokens: Sequence[int] = library.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+            tokens: Sequence[int] = library.mtmd_input_chunk_get_tokens_text(mtmd_chunk, ctypes.byref(n))
             return tokens[: n.value]
-        n_cells = library.mtmd_input_chunk_get_n_tokens(chunk)
-        n_positions = library.mtmd_input_chunk_get_n_pos(chunk)
-        is_causal = not library.mtmd_decode_use_non_causal(self._context, chunk)
-        return [MediaChunk(n_cells, n_positions, is_causal, self._sections(chunk, n_cells))]
+        n_cells = library.mtmd_input_chunk_get_n_tokens(mtmd_chunk)
+        n_positions = library.mtmd_input_chunk_get_n_pos(mtmd_chunk)
+        is_causal = not library.mtmd_decode_use_non_causal(self._context, mtmd_chunk)
+        return [MediaChunk(n_cells, n_positions, is_causal, self._sections(mtmd_chunk, n_cells))]
 
-    def _sections(self, chunk: Any, n_cells: int) -> tuple[array[int], array[int]] | None:
+    def _sections(self, mtmd_chunk: Any, n_cells: int) -> tuple[array[int], array[int]] | None:
+        """See `MediaChunk.sections`."""
         if not self._is_mrope:
             return None
-        image = self._library.mtmd_input_chunk_get_tokens_image(chunk)
+        image = self._library.mtmd_input_chunk_get_tokens_image(mtmd_chunk)
         if image is None:  # Sound has one position for all sections.
             return array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells)
         at_starts = []
@@ -147,11 +161,12 @@ class LlamaProjector:
             at_starts.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
         return at_starts[0], array("i", map(operator.sub, at_starts[1], at_starts[0]))
 
-    def _rows(self, chunk: Any, item: MediaChunk) -> Any:
-        code = self._library.mtmd_encode_chunk(self._context, chunk)
+    def _rows(self, chunk: MediaChunk, mtmd_chunk: Any) -> Any:
+        """Encode a chunk: its rows, in a buffer."""
+        code = self._library.mtmd_encode_chunk(self._context, mtmd_chunk)
         if code != 0:
             raise EngineError(f"libmtmd could not encode it (code {code}): {last_errors()}")
-        rows = (ctypes.c_float * self._width * item.n_cells)()
+        rows = (ctypes.c_float * self._width * chunk.n_cells)()
         vectors = self._library.mtmd_get_output_embd(self._context)  # valid until the next call
         ctypes.memmove(rows, vectors, ctypes.sizeof(rows))
         return rows
@@ -166,10 +181,10 @@ class LlamaProjector:
             trials.append(library.mtmd_bitmap_init_from_audio(self._sample_rate, second))
         for bitmap in trials:
             try:
-                with self._items(bitmap) as items:
-                    for chunk, item in items:
+                with self._tokenized(bitmap) as pairs:
+                    for item, mtmd_chunk in pairs:
                         if isinstance(item, MediaChunk):
-                            self._rows(chunk, item)
+                            self._rows(item, mtmd_chunk)
                         elif item < 0:
                             raise EngineError("its special tokens are not in the vocabulary of the model")
             except (BadRequest, EngineError) as error:

@@ -1,4 +1,4 @@
-"""The options of the server. `core/model_options.py` has those of models, and says what a declaration is."""
+"""The options of the server. `model_options.py` has those of models, and says what a declaration is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadRequest
-from ..core.model_options import ModelOptions, ServiceOptions, Whole, option, path_of
-from ..core.params import parse_default
-from ..engine.values import LoadOptions
+from .errors import BadRequest
+from .model_options import ModelOptions, ServiceOptions, Whole, option, path_of
+from .params import parse_default
 
 
 def _key(text: str) -> str:
@@ -93,7 +92,7 @@ class _RequestOptions:
 
 
 @dataclass(frozen=True)
-class Options(ServiceOptions, _AccessOptions, LoadOptions, _RequestOptions):
+class Options(ServiceOptions, _AccessOptions, ModelOptions, _RequestOptions):
     """The values of all options, and limits that no option sets."""
 
     model: str | None = None  # The path or name of the model.

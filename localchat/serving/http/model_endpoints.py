@@ -13,8 +13,8 @@ from typing import Any
 from ..api import ollama
 from ..core.fields import parse_body
 from ..core.model_options import Adapter
+from ..core.server_options import Options
 from ..loading.loader import load_options, template_of
-from ..loading.options import Options
 from ..loading.served_model import ServedModel, State
 from ..loading.service import Service
 from ..models.gguf import read_header

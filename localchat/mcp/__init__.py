@@ -1,0 +1,32 @@
+"""Tools of MCP servers (Model Context Protocol) for the client. `localchat` does not import this package.
+
+from localchat import Client
+from localchat.mcp import MCPServer
+
+with MCPServer("npx", "-y", "@modelcontextprotocol/server-filesystem", ".") as files:
+    print(Client().run("What is in this folder?", tools=files.tools()))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .config import merge_tools, read_servers
+from .messages import MCPError
+from .results import MCPResult
+from .server import MCPServer
+from .session import Progress
+
+if TYPE_CHECKING:
+    from .aio import AsyncMCPServer
+
+__all__ = ["AsyncMCPServer", "MCPError", "MCPResult", "MCPServer", "Progress", "merge_tools", "read_servers"]
+
+
+def __getattr__(name: str) -> object:
+    """Import asyncio only for programs that use it."""
+    if name != "AsyncMCPServer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .aio import AsyncMCPServer
+
+    return AsyncMCPServer

@@ -1,0 +1,384 @@
+"""The blocking `MCPServer`, and the part of it and of `AsyncMCPServer` that does not wait.
+
+The coroutines await only a waiter: a `session.Waiter`, which blocks and never suspends them, or an `aio.AsyncWaiter`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..agent.tools import Tool
+from ..errors import DoesNotFit
+from ..schema import targets
+from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
+from ..transport.sockets import run_blocking
+from ..transport.timeouts import Timeout
+from . import revisions
+from .features import ClientFeatures, RequestFunction
+from .headers import argument_headers, check_marks
+from .http import HTTPTransport
+from .messages import Json, MCPError, escaped, failure
+from .names import command_name, free_name, url_name
+from .negotiation import Negotiation, request_meta
+from .process import ProcessTransport
+from .results import MCPResult, read_result
+from .revisions import ServerDescription
+from .session import Progress, Session, Waiter, log
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# A program that npx fetches first takes some time to start, and a tool may compile or test something.
+DEFAULT_TIMEOUT = Timeout(connect=10, first=120, idle=None, stall=120, total=1800)
+
+_MAX_PAGES = 1000
+_MAX_TTL_MS = 1e9  # An integer can be too large to become seconds.
+_MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one call.
+
+
+class BaseMCPServer:
+    """What MCPServer and AsyncMCPServer do, as coroutines with a waiter."""
+
+    def __init__(
+        self,
+        command: str | os.PathLike[str],
+        *arguments: str | os.PathLike[str],
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | bool | None = None,
+        verify: Any = None,
+        timeout: Timeout | float | None = None,
+        media: Collection[str] = (),
+        on_request: Mapping[str, RequestFunction] | None = None,
+        revision: str | None = None,
+    ) -> None:
+        words = [os.fspath(word) for word in (command, *arguments)]
+        is_url = not arguments and words[0].lower().startswith(("http://", "https://"))
+        unused = {"env": env, "cwd": cwd} if is_url else {"headers": headers, "proxy": proxy, "verify": verify}
+        for option, value in unused.items():
+            if value is not None:
+                raise ValueError(f"{option} is for a server {'that is a process' if is_url else 'at a URL'}")
+        if not all(isinstance(value, str) for value in (env or {}).values()):
+            raise TypeError("the values of env are texts")
+        if not set(media) <= {"image", "audio"}:
+            raise ValueError(f"media has image and audio, not {', '.join(set(media) - {'image', 'audio'})}")
+        if revision is not None and revision not in revisions.REVISIONS:
+            raise ValueError(f"revision is one of {', '.join(revisions.REVISIONS)}, not {revision!r}")
+        self.name = name or (url_name(words[0]) if is_url else command_name(words))
+        self._timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
+        self._media = tuple(media)
+        self._features = ClientFeatures(on_request)
+        self._requested_revision = revision
+        self._transport: Any
+        if is_url:
+            options = {"headers": headers, "proxy": proxy, "verify": verify}
+            self._transport = HTTPTransport(self.name, words[0], self._timeout, options)
+            self._secrets = Secrets([*secrets_of_url(words[0]), *secrets_of_headers(headers or {})])
+        else:
+            self._transport = ProcessTransport(self.name, words, env or {}, cwd)
+            self._secrets = Secrets((env or {}).values())
+        # None before the server is started, and the function that ends it, also at the end of the program.
+        self._session: Session | None = None
+        self._finalizer: Any = None
+        self._description = ServerDescription("")
+        # The tools by their names, None before they are listed, and until when the list holds, by time.monotonic.
+        self._definitions: dict[str, Json] | None = None
+        self._definitions_end = 0.0
+
+    @property
+    def revision(self) -> str:
+        """The revision of the protocol that was negotiated; empty before the server is started."""
+        return self._description.revision
+
+    @property
+    def instructions(self) -> str:
+        """What the server says about the use of its tools, for a system message; empty if it says nothing."""
+        return self._description.instructions
+
+    def __repr__(self) -> str:
+        """Leave out the arguments, which may have keys."""
+        return f"{type(self).__name__}(name={self.name!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a process or a connection")
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        """The function of a tool, which gets the arguments by name."""
+        raise NotImplementedError
+
+    async def _start(self, waiter: Any) -> None:
+        if self._session is not None:
+            raise RuntimeError(f"{self!r} was started before: make another one")
+        self._session = Session(self.name, self._transport, self._features, self._secrets)
+        self._finalizer = weakref.finalize(self, _close, self._transport, os.getpid())
+        await waiter.run(functools.partial(self._transport.start, self._session))
+        negotiation = Negotiation(self._session, self._transport, self._features, self._timeout)
+        self._description = await negotiation.negotiate(waiter, self._requested_revision)
+        log.debug("%s: revision %s", self.name, self.revision)
+
+    # Requests.
+
+    def _ready_session(self) -> Session:
+        if self._session is None:
+            raise RuntimeError(f"{self!r} is not started: use it in a `with` block")
+        return self._session
+
+    async def _request(
+        self,
+        waiter: Any,
+        method: str,
+        params: Json,
+        timeout: Timeout | float | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> Json:
+        """The result of a request. If the server requests input first, the functions of the program give it."""
+        session = self._ready_session()
+        if revisions.is_modern(self.revision):
+            params = {**params, "_meta": request_meta(self.revision, self._features)}
+        added: Json = {}
+        for _ in range(_MAX_ROUNDS):
+            result = await session.request(
+                waiter,
+                method,
+                {**params, **added},
+                self._timeout if timeout is None else Timeout.of(timeout),
+                headers=headers,
+                on_progress=on_progress,
+                reports_cancel=not self._is_stateless_http,
+            )
+            result_type = result.get("resultType", "complete")
+            if result_type == "complete":
+                return result
+            if result_type != "input_required":
+                raise self._error(
+                    f"the result of {method} has the type {escaped(str(result_type))!r}, which is unknown"
+                )
+            added = await self._input(waiter, result)
+        raise self._error(f"it still requests input for {method} after {_MAX_ROUNDS} rounds")
+
+    async def _input(self, waiter: Any, result: Json) -> Json:
+        """The parameters that give a server the input that it requests."""
+        requests = result.get("inputRequests")
+        responses = {}
+        for key, request in requests.items() if isinstance(requests, dict) else ():
+            fields = request if isinstance(request, dict) else {}
+            method, params = str(fields.get("method")), fields.get("params")
+            if method not in self._features.functions:
+                raise self._error(f"it requests {escaped(method)}, for which on_request has no function")
+            answer = functools.partial(self._features.answer, method, params if isinstance(params, dict) else {})
+            responses[key] = await waiter.run(answer)
+        state = {"requestState": result["requestState"]} if "requestState" in result else {}
+        return {**({"inputResponses": responses} if responses else {}), **state}
+
+    async def _ping(self, waiter: Any) -> None:
+        await self._request(waiter, "server/discover" if revisions.is_modern(self.revision) else "ping", {})
+
+    async def _list(self, waiter: Any) -> dict[str, Json]:
+        """The tools by their names: as they were listed, if the server reports changes and has reported none."""
+        session = self._ready_session()
+        if self._definitions is not None and time.monotonic() < self._definitions_end and not session.tools_changed:
+            return self._definitions
+        session.tools_changed = False
+        begin_s, ttl_s = time.monotonic(), float("inf")
+        definitions: dict[str, Json] = {}
+        cursor: Any = None
+        for _ in range(_MAX_PAGES):
+            page = await self._request(waiter, "tools/list", {} if cursor is None else {"cursor": cursor})
+            tools, ttl_ms = page.get("tools"), page.get("ttlMs")
+            if not isinstance(tools, list):
+                raise self._error("the result of tools/list has no list of tools")
+            definitions.update((tool["name"], tool) for tool in tools if self._is_usable(tool))
+            ttl_s = min(ttl_s, min(ttl_ms, _MAX_TTL_MS) / 1000 if isinstance(ttl_ms, (int, float)) else 0)
+            cursor = page.get("nextCursor") or None
+            if cursor is None:
+                break
+        else:
+            raise self._error(f"its list of tools has more than {_MAX_PAGES} pages")
+        if not revisions.is_modern(self.revision):
+            ttl_s = float("inf") if self._description.reports_tools else 0
+        self._definitions, self._definitions_end = definitions, begin_s + ttl_s
+        return definitions
+
+    def _is_usable(self, definition: Any) -> bool:
+        """Whether a tool can be called. One that cannot is logged, and does not keep others from being used."""
+        fields = definition if isinstance(definition, dict) else {}
+        try:
+            if not isinstance(fields.get("name"), str) or not isinstance(fields.get("inputSchema"), dict):
+                raise ValueError("it has no name or no inputSchema")
+            targets.json_schema(fields["inputSchema"])
+            if self._is_stateless_http:
+                check_marks(fields["inputSchema"])
+            return True
+        except (ValueError, TypeError, RecursionError) as error:
+            shown = self._ready_session().shown
+            log.warning("%s: the tool %s is left out: %s", self.name, shown(str(fields.get("name"))), shown(str(error)))
+            return False
+
+    @property
+    def _is_stateless_http(self) -> bool:
+        """Whether requests have headers with arguments of a call, and are cancelled by closing their connections."""
+        return revisions.is_modern(self.revision) and isinstance(self._transport, HTTPTransport)
+
+    async def _tools(self, waiter: Any, names: Iterable[str], prefix: str) -> list[Tool]:
+        definitions = await self._list(waiter)
+        names = list(names)
+        unknown = [name for name in names if name not in definitions]
+        if unknown:
+            raise ValueError(
+                f"{self.name} has no tool {', '.join(unknown)}; it has: {', '.join(definitions) or 'none'}"
+            )
+        tools: dict[str, Tool] = {}
+        for name in names or definitions:
+            fields = definitions[name]
+            text = fields.get("description") or fields.get("title")
+            tool_name = free_name(f"{prefix}{name}", tools)
+            description = text if isinstance(text, str) else ""
+            tools[tool_name] = Tool(tool_name, description, fields["inputSchema"], self._function(name))
+        return list(tools.values())
+
+    async def _call(
+        self,
+        waiter: Any,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        timeout: Timeout | float | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> MCPResult:
+        params = {"name": name, "arguments": dict(arguments or {})}
+        report = on_progress or (lambda progress: None)
+        try:
+            headers = await self._argument_headers(waiter, params)
+            result = await self._request(waiter, "tools/call", params, timeout, headers, report)
+        except MCPError as error:
+            if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
+                raise
+            self._definitions = None  # The schema of the tool has changed.
+            headers = await self._argument_headers(waiter, params)
+            result = await self._request(waiter, "tools/call", params, timeout, headers, report)
+        definition = (self._definitions or {}).get(name, {})
+        try:
+            read = read_result(result, self._media)
+            if "outputSchema" in definition and not read.is_error:
+                _check_structured(definition["outputSchema"], read)
+        except ValueError as error:
+            raise self._error(f"the result of {escaped(name)} is not valid: {error}") from error
+        return read
+
+    async def _argument_headers(self, waiter: Any, params: Json) -> dict[str, str]:
+        """The headers with arguments of a call, for which the tools must have been listed."""
+        if not self._is_stateless_http:
+            return {}
+        definition = (await self._list(waiter)).get(params["name"], {})
+        return argument_headers(definition.get("inputSchema", {}), params["arguments"])
+
+    def _error(self, reason: str) -> MCPError:
+        return failure(self.name, reason)
+
+
+class MCPServer(BaseMCPServer):
+    """A server of the Model Context Protocol, a process or at a URL, whose tools a model can call.
+
+        with MCPServer("npx", "-y", "@modelcontextprotocol/server-filesystem", ".") as files:
+            print(client.run("What is in this folder?", tools=files.tools()))
+
+    Entering the `with` block starts the server, leaving it ends it. Many threads can use it.
+
+    Args:
+        command: The program that is the server, or a URL, `https://host/mcp`.
+        arguments: The arguments of the program.
+        name: The name of the server in errors and in the log; default: that of the program or the host.
+        env: Variables of its environment. It gets also PATH and HOME of this process, and no others.
+        cwd: The working folder of the program.
+        headers, proxy, verify: For a URL; see Client.
+        timeout: A Timeout, or a number of seconds for each of its limits; `first` is for a result, `stall` for the time
+            between two reports of progress, `total` for a whole call. Default: 120 s, 120 s and half an hour.
+        media: What the model takes as results of tools, of "image" and "audio". A note stands for other media.
+        on_request: Functions for requests of the server, by their methods: sampling/createMessage, elicitation/create,
+            roots/list. Each gets the parameters and returns the result. Other requests are refused.
+        revision: The revision of the protocol to begin with; default: the newest that the server supports.
+    """
+
+    def __init__(self, command: str | os.PathLike[str], *arguments: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(command, *arguments, **options)
+        if self._features.coroutine_functions:
+            methods = ", ".join(self._features.coroutine_functions)
+            raise TypeError(f"only an AsyncMCPServer can run coroutine functions: {methods}")
+
+    def __enter__(self) -> Self:
+        try:
+            run_blocking(self._start(Waiter()))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server: a process within some seconds, by force if it has to be; at a URL, the session."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def tools(self, *names: str, prefix: str = "") -> list[Tool]:
+        """The tools of the server for `run`, `stream` and conversations; those of these names, or all.
+
+        `prefix` is put before their names. Two tools of one name, of two servers, cannot be sent in one request.
+
+        Raises:
+            MCPError, TimedOut: The server did not list its tools.
+            ValueError: There is no tool of one of these names.
+        """
+        return run_blocking(self._tools(Waiter(), names, prefix))
+
+    def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: Timeout | float | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> MCPResult:
+        """Call a tool. A failure that the tool reports is a result with `is_error`.
+
+        Raises:
+            MCPError: The server returned an error, or what is no result, or it has ended.
+            TimedOut: There was no result in time. The server is told that the call is cancelled.
+        """
+        return run_blocking(self._call(Waiter(), name, arguments, timeout, on_progress))
+
+    def ping(self) -> None:
+        """Return when the server responds. Raises MCPError or TimedOut."""
+        run_blocking(self._ping(Waiter()))
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call_tool(**arguments: Any) -> MCPResult:
+            return self.call(name, arguments)
+
+        return call_tool
+
+
+def _close(transport: Any, process_id: int) -> None:
+    """End a server. A process that was forked from the one that started it leaves it alone."""
+    if os.getpid() == process_id:
+        transport.close()
+
+
+def _check_structured(output_schema: Any, result: MCPResult) -> None:
+    """Raise ValueError if structured content does not match the schema of the tool. A wrong schema is not used."""
+    if not isinstance(output_schema, dict):
+        return
+    try:
+        targets.build(output_schema, result.structured)
+    except DoesNotFit as error:
+        raise ValueError(f"the structured content does not match the outputSchema: {error}") from error
+    except (ValueError, TypeError) as error:
+        log.debug("an outputSchema is not used: %s", escaped(str(error)))

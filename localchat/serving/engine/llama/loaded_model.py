@@ -1,0 +1,192 @@
+"""A loaded model without a context: measures what a context takes of the memories, and creates one.
+
+`context_size.py` chooses the size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..batch import CacheLimits
+from ..tuning import CPU, GPU
+from ..values import EngineError, LoadOptions
+from .context_size import MIN_TOKENS, ContextMemory, context_size, warn_of_context
+from .devices import Device, free_memory, mapped_memory, used_gpus
+from .library import L, last_errors
+from .threads import default_threads
+
+log = logging.getLogger("localchat.engine")
+
+# The least number of slots for idle prefixes; if more sequences can run, there are as many slots as these. Each costs
+# the memory of one row of logits.
+_IDLE_SLOTS = 24
+# The limit of tokens of a step (n_batch), and by default of one pass through the layers (n_ubatch).
+_BATCH, _PASS = 2048, 512
+# The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
+_WIDTHS_PER_ROW = 8
+# How many times as many bytes an f16 KV cache takes as one of these types, whose blocks of 32 values have a scale.
+_F16_RATIO: Mapping[str, float] = {"f16": 1, "q8_0": 64 / 34, "q4_0": 64 / 18}
+KV_TYPES: Mapping[str, int] = {"f16": L.GGML_TYPE_F16, "q8_0": L.GGML_TYPE_Q8_0, "q4_0": L.GGML_TYPE_Q4_0}
+
+
+class LoadedModel:
+    """The sizes and devices of a loaded model, of which contexts are made."""
+
+    def __init__(self, pointer: Any, options: LoadOptions, gpus: Sequence[Device]):
+        self.pointer = pointer
+        self.options = options
+        self.gpus = gpus
+        self.n_bytes: int = L.llama_model_size(pointer)
+        self.n_ctx_train: int = L.llama_model_n_ctx_train(pointer)
+        self.can_truncate = not (L.llama_model_is_recurrent(pointer) or L.llama_model_is_hybrid(pointer))
+        self.has_window = bool(L.llama_model_n_swa(pointer))
+        # The number of llama.cpp's sequences for each slot. With a sliding window llama.cpp frees a cell when its only
+        # sequence no longer attends to it, although another request with the same prefix still would. A second
+        # sequence with the same cells prevents that.
+        self.n_ids = 2 if self.has_window and self.can_truncate else 1
+        # The sequences of llama.cpp in a context in which all share the cells. llama.cpp requires that a batch may have
+        # as many rows with logits (n_outputs_max). So this is the limit of these rows in both layouts.
+        n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
+        self.n_seq_max = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
+        self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))
+        # The layers in all, those on the GPUs, and the share of these.
+        self.n_layers = max(L.llama_model_n_layer(pointer), 1)
+        n_wanted = -1 if options.n_gpu_layers is None else options.n_gpu_layers
+        n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted, self.n_layers)
+        self.n_on_gpus = n_on_gpus if self.gpus else 0
+        self.is_on_gpus = self.n_on_gpus == self.n_layers
+        self._gpu_share = self.n_on_gpus / self.n_layers
+        # The limit of rows of one pass through the layers (n_ubatch).
+        self.n_pass = _PASS
+        # Bytes of the KV cache for each token, and of the recurrent state of a sequence.
+        self._kv_bytes, self._state_bytes = 0, 0
+
+    def widen_pass(self, n_rows: int) -> None:
+        """Let one pass compute so many rows, if that is more than before. Call this before `cache_memories`."""
+        self.n_pass = max(self.n_pass, n_rows)
+
+    def cache_memories(self, free: int | None) -> list[ContextMemory]:
+        """The memory in which the KV cache is allocated: that of the machine, of the GPUs, or both.
+
+        `free` are the bytes of the machine that were free before the model was loaded; None: not known.
+        """
+        kv_bytes, state_bytes = self._kv_bytes, self._state_bytes = self._measured_cache()
+        # The attention mask has 16 bits for each row and token, in each memory.
+        mask_bytes = 2 * self.n_pass if kv_bytes else 0
+        pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
+        logits_bytes = self.n_seq_max * self.n_vocab * 4
+        memories, share = [], self._gpu_share
+        if share < 1:
+            n_free = None if free is None else max(free - int(self.n_bytes * (1 - share)), 0)
+            fixed = pass_bytes + 2 * logits_bytes + self.n_seq_max * state_bytes * (1 - share)
+            memories.append(ContextMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
+        if share:
+            fixed = pass_bytes + logits_bytes + self.n_seq_max * state_bytes * share
+            memories.append(self._gpu_memory(kv_bytes * share + mask_bytes, fixed))
+        return memories
+
+    def vector_memories(self, params: Any) -> list[ContextMemory]:
+        """The memory of a second context, for vectors, with these parameters of llama.cpp.
+
+        It is created while the model is in use, so the free memory is that of this moment. Call `cache_memories`
+        before.
+        """
+        n_rows = params.n_ubatch
+        kv_bytes = self._kv_bytes * _F16_RATIO[self.options.kv_type]
+        # For each row and token, the mask has a number, and without flash attention each head a score.
+        n_heads = L.llama_model_n_head(self.pointer)
+        has_scores = params.flash_attn_type == L.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        scores_bytes = 4 * n_rows * (1 + (n_heads if has_scores else 0))
+        if L.llama_model_is_recurrent(self.pointer):
+            scores_bytes = 0
+        pass_bytes = n_rows * (L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW + self.n_vocab) * 4
+        state_bytes = params.n_seq_max * self._state_bytes
+        output_bytes = n_rows * self.n_vocab * 4  # In the memory of the machine, wherever the layers are.
+        free, share = free_memory(), self._gpu_share
+        if free is not None:  # The system counts the weights that are mapped from files as free.
+            free = max(free - self.options.others.n_mapped - mapped_memory(), 0)
+        memories = [ContextMemory(free, 0, output_bytes)]
+        if share < 1:
+            fixed = output_bytes + pass_bytes + state_bytes * (1 - share)
+            memories = [ContextMemory(free, kv_bytes * (1 - share) + scores_bytes, fixed)]
+        if share:
+            memories.append(self._gpu_memory(kv_bytes * share + scores_bytes, pass_bytes + state_bytes * share))
+        return memories
+
+    def _gpu_memory(self, per_token: float, fixed: float) -> ContextMemory:
+        """The memory of the GPUs, as free as it is now: the weights and the kernels are loaded."""
+        n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None  # Some drivers report 0.
+        return ContextMemory(n_free, per_token, fixed, ", ".join(gpu.name for gpu in self.gpus))
+
+    def _measured_cache(self) -> tuple[int, int]:
+        """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
+
+        llama.cpp reports only their sum, for the computed tokens of a sequence. So two tokens are computed in a small
+        context, after each of which that is read. This also reads the weights into memory and starts the threads.
+        """
+        params = self._context_params(MIN_TOKENS, 1)
+        params.n_outputs_max = params.n_batch = params.n_ubatch = 1
+        context = L.llama_init_from_model(self.pointer, params)
+        if context is None:
+            raise EngineError(f"llama.cpp could not create a context: {last_errors()}")
+        sizes = [0, 0]
+        if L.llama_get_memory(context) is not None:  # An encoder has no KV cache.
+            L.llama_set_warmup(context, True)
+            for i in range(2):
+                L.llama_decode(context, L.llama_batch_get_one((L.llama_token * 1)(0), 1))
+                sizes[i] = L.llama_state_seq_get_size(context, 0)
+        L.llama_free(context)
+        token_bytes = sizes[1] - sizes[0]
+        return token_bytes, sizes[0] - token_bytes
+
+    def new_context(self, memories: list[ContextMemory]) -> tuple[Any, int, CacheLimits]:
+        """A context of the user's size or of a size that memory allows, its limit of one request, and its limits."""
+        options = self.options
+        # On a GPU memory is scarce, and a copied prefix would cross the bus.
+        may_have_streams = self.can_truncate and not (self.gpus or self.has_window)
+        n_ctx, n_cells, n_streams = context_size(options, memories, self.n_ctx_train, self.n_bytes, may_have_streams)
+        n_least = options.n_ctx or MIN_TOKENS
+        while not (context := L.llama_init_from_model(self.pointer, self._context_params(n_cells, n_streams))):
+            n_streams = 0
+            if n_cells <= n_least:
+                raise EngineError(
+                    f"llama.cpp could not create a context of {n_least} tokens ({last_errors()}): use a smaller --ctx"
+                )
+            n_cells = max(n_cells // 2, n_least)
+        n_ctx = min(n_ctx, L.llama_n_ctx_seq(context))
+        warn_of_context(n_ctx, options, self.n_ctx_train, memories)
+        return context, n_ctx, self._cache_limits(context, not n_streams)
+
+    def _context_params(self, n_cells: int, n_streams: int) -> Any:
+        params = L.llama_context_default_params()
+        params.n_ctx = n_cells
+        params.n_seq_max = n_streams or self.n_seq_max
+        params.n_batch = min(_BATCH, n_cells)
+        params.n_ubatch = min(self.n_pass, params.n_batch)
+        # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
+        params.n_outputs_max = self.n_seq_max
+        params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads()
+        params.kv_unified = not n_streams
+        params.type_k = params.type_v = KV_TYPES[self.options.kv_type]
+        if self.options.kv_type != "f16":
+            params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_ENABLED  # which quantised values need
+        assert not vars(params), "a field that this release does not have"
+        return params
+
+    def _cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:
+        n_parallel, n_batch = self.options.n_parallel, L.llama_n_batch(context)
+        # The devices of workers may be CPUs, and a step waits for the network.
+        tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
+        n_drafted = min(tuning.max_drafted, min(self.n_seq_max // self.n_ids, n_batch) - n_parallel)
+        return CacheLimits(
+            n_cells=L.llama_n_ctx(context),
+            n_parallel=n_parallel,
+            n_slots=L.llama_n_seq_max(context) // self.n_ids,
+            n_batch=n_batch,
+            can_truncate=self.can_truncate,
+            max_drafted=n_drafted if self.can_truncate and self.options.speculates else 0,
+            is_unified=is_unified,
+            tuning=tuning,
+        )
