@@ -19,13 +19,14 @@ from ..errors import LocalChatError
 from ..events import ToolCall
 from ..mcp import MCPServer, merge_tools, read_servers
 from ..mcp.messages import escaped, visible
-from .console import report, write_error
+from .console import delayed_notice, report, write_error
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from typing_extensions import Self
 
+_NOTICE_S = 10.0  # Seconds after which the program reports that it waits for a server: npx may fetch it first.
 _SHOWN_CHARS = 10_000  # How much of the arguments of a call is shown.
 _RESULT_CHARS = 200  # How much of a result is shown.
 _NOT_APPROVED = "the user did not allow this call"
@@ -53,8 +54,10 @@ class Toolset:
         logging.getLogger("localchat.agent").setLevel(logging.ERROR)
         with contextlib.ExitStack() as stack:
             for server in self._servers:
+                waiting = f"localchat: waiting for the MCP server {server.name}; Ctrl-C ends this"
                 try:
-                    tools = stack.enter_context(server).tools()
+                    with delayed_notice(waiting, _NOTICE_S):
+                        tools = stack.enter_context(server).tools()
                 except LocalChatError as error:
                     report(f"localchat: {error}")
                     continue
