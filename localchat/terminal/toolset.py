@@ -50,9 +50,11 @@ class Toolset:
         self._tools: dict[str, list[Tool]] = {}  # By the names of the servers.
 
     def __enter__(self) -> Self:
-        # The program shows failed calls itself. Their tracebacks would hide the rest.
-        logging.getLogger("localchat.agent").setLevel(logging.ERROR)
         with contextlib.ExitStack() as stack:
+            # The program shows failed calls itself. Their tracebacks would hide the rest.
+            agent_log = logging.getLogger("localchat.agent")
+            stack.callback(agent_log.setLevel, agent_log.level)
+            agent_log.setLevel(logging.ERROR)
             for server in self._servers:
                 waiting = f"localchat: waiting for the MCP server {server.name}; Ctrl-C ends this"
                 try:
