@@ -47,7 +47,7 @@ class Toolset:
         self._runs_all = arguments.yes
         self._always_run: set[str] = set()  # The names of the tools whose calls need no approval.
         self._stack = contextlib.ExitStack()
-        self._tools: dict[str, list[Tool]] = {}  # By the names of the servers.
+        self._running: dict[str, MCPServer] = {}  # The servers that have started, by different names.
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -59,16 +59,16 @@ class Toolset:
                 waiting = f"localchat: waiting for the MCP server {server.name}; Ctrl-C ends this"
                 try:
                     with delayed_notice(waiting, _NOTICE_S):
-                        tools = stack.enter_context(server).tools()
+                        stack.enter_context(server)
                 except LocalChatError as error:
                     report(f"localchat: {error}")
                     continue
                 name, number = server.name, 1
-                while name in self._tools:
+                while name in self._running:
                     number += 1
                     name = f"{server.name} {number}"
-                self._tools[name] = tools
-            if self._servers and not self._tools:
+                self._running[name] = server
+            if self._servers and not self._running:
                 raise ValueError("no MCP server could be used")
             self._stack = stack.pop_all()
         return self
@@ -78,14 +78,23 @@ class Toolset:
     ) -> None:
         self._stack.close()
 
-    @property
     def tools(self) -> list[Tool]:
-        return merge_tools(self._tools)
+        """The tools that the servers have now. Those of a server that has ended are left out."""
+        return merge_tools(self._listed())
+
+    def _listed(self) -> dict[str, list[Tool]]:
+        listed = {}
+        for name, server in self._running.items():
+            try:
+                listed[name] = server.tools()
+            except LocalChatError as error:
+                report(f"localchat: {error}")
+        return listed
 
     def description(self) -> str:
         """The servers and their tools, for `--tools`."""
         lines = []
-        for server, tools in self._tools.items():
+        for server, tools in self._listed().items():
             lines.append(escaped(server))
             for tool in tools:
                 properties = tool.parameters.get("properties")
