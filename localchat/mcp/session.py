@@ -178,10 +178,14 @@ class Session:
         if self._end is None:
             self._transport.send(Outgoing({"jsonrpc": "2.0", "method": method, "params": params}, {}))
 
+    def check_open(self) -> None:
+        """Raise the error that ended the session, if one did."""
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+
     def _send(self, outgoing: Outgoing, request_id: int | None = None) -> None:
         with self._lock:
-            if self._end is not None:
-                raise self._end.with_traceback(None)
+            self.check_open()
             if request_id is not None:
                 self._pending[request_id] = outgoing
         self._transport.send(outgoing)
