@@ -161,7 +161,7 @@ class _Grammar:
         if kind == "regex":
             if len(value) > MAX_PATTERN_CHARS:
                 raise ValueError(f"it has {len(value)} characters, the limit is {MAX_PATTERN_CHARS}")
-            rule = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
+            rule: str = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
         if is_empty(self._rules.render(rule)):
