@@ -43,7 +43,7 @@ _REASONING_MARK = "localchat:"
 class ResponsesRequest(ChatRequest):
     """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
 
-    # By the name that a tool has for the model, the fields of items that call the tool. For the tool `f` in a namespace:
+    # By the name that a tool has for the model, the fields of items that call the tool. For a tool `f` of "files":
     # {"type": "function_call", "name": "f", "namespace": "files"}.
     item_fields_of_tool: Mapping[str, Item] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # Fields of the response that repeat the request's.
