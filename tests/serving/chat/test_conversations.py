@@ -97,6 +97,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "a second system message": [system("S1"), user("U1"), system("S2")],
     "two system messages first": [system("S1"), system("S2"), user("U1")],
     "a later system message": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2")],
+    "a system message after the output": [system("S1"), user("U1"), assistant("A1"), system("S2")],
     "a system message last": [user("U1"), assistant("A1"), user("U2"), system("S1")],
     "a later developer message": [developer("S1"), user("U1"), assistant("A1"), developer("S2"), user("U2")],
     "system and developer": [system("S1"), developer("S2"), user("U1")],
