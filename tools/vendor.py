@@ -21,6 +21,7 @@ from localchat import __version__
 # The program of the one file; the interface of a folder, which has all files that it imports, also within functions.
 _PROGRAM = "__main__.py"
 _INTERFACE = "__init__.py"
+_MCP_INTERFACE = "mcp/__init__.py"  # The interface does not import it.
 
 _PACKAGE = Path(__file__).resolve().parents[1] / "localchat"
 
@@ -177,9 +178,10 @@ def _is_for_types(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
-def write_folder(folder: Path) -> None:
+def write_folder(folder: Path, has_mcp: bool = False) -> None:
     """Write the files of the client into a folder. Raises FileExistsError for a file that is not of this program."""
-    names = files(_INTERFACE, within_functions=True)
+    starts = [_INTERFACE, *([_MCP_INTERFACE] if has_mcp else [])]
+    names = dict.fromkeys(name for start in starts for name in files(start, within_functions=True))
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
     for room in sorted({Path(name).parent for name in names}):
         (folder / room).mkdir(parents=True, exist_ok=True)
@@ -206,12 +208,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "this program did not write is never overwritten.",
     )
     parser.add_argument("path", type=Path, help="the file to write, chat_client.py for example, or the folder")
-    path: Path = parser.parse_args(argv).path
+    parser.add_argument("--mcp", action="store_true", help="write localchat.mcp into the folder too")
+    arguments = parser.parse_args(argv)
+    path: Path = arguments.path
+    if arguments.mcp and path.suffix == ".py":
+        parser.error("--mcp needs a folder: one file cannot have it")
     try:
         if path.suffix == ".py":
             write(path, one_file())
         else:
-            write_folder(path)
+            write_folder(path, arguments.mcp)
     except OSError as error:
         parser.error(f"cannot write {error.filename or path}: {error.strerror or error}")
     print(f"wrote {path}")

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from .. import errors
-from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError
+from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError, TimedOut
 from ..reply.reported_errors import parse_error
 from ..sse import SSEDecoder, SSEError
 from ..transport.call import Call, CallOptions
@@ -34,6 +33,7 @@ from .session import Outgoing, Session, log
 _RESUME_S, _MAX_RESUME_S, _MAX_TRIES = 1.0, 30.0, 5
 # A connection that lasted longer was not in vain, and the time of a server is not respected beyond the other one.
 _LONG_S, _MAX_RETRY_S = 5.0, 3600.0
+_MAX_REQUESTS = 256  # The limit of requests in flight.
 _CLOSE_S = 2.0  # The limit of the request that ends a session.
 
 _INITIALIZED: Json = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -71,6 +71,9 @@ class HTTPTransport:
         self._session = session
 
     def send(self, outgoing: Outgoing) -> None:
+        if len(self._drivers) >= _MAX_REQUESTS:  # A server can request as many responses.
+            outgoing.settle(self._error(f"{_MAX_REQUESTS} requests are in flight"))
+            return
         driver = Driver()
         outgoing.stop = driver.cancel
         self._run(driver, lambda: self._deliver(outgoing, driver))
@@ -90,7 +93,8 @@ class HTTPTransport:
     def close(self) -> None:
         """End all requests and the session."""
         self._is_closed = True
-        self._session.end(MCPError(f"MCP server {self._name}: it was closed", server=self._name))
+        if self._session is not None:
+            self._session.end(self._error("it was closed"))
         for driver in list(self._drivers):
             driver.cancel()
         if self._session_id is not None:
@@ -127,9 +131,9 @@ class HTTPTransport:
 
     def _as_error(self, error: Exception) -> Exception:
         """The error for what went wrong with a request."""
-        if isinstance(error, (MCPError, errors.TimedOut)) or not isinstance(
-            error, (LocalChatError, NotAMessage, SSEError)
-        ):
+        if isinstance(error, TimedOut):  # Of connecting.
+            return TimedOut(f"MCP server {self._name}: {error}", kind=error.kind)
+        if isinstance(error, MCPError) or not isinstance(error, (LocalChatError, NotAMessage, SSEError)):
             return error
         self._settings.secrets({}).mask_error(error)
         if isinstance(error, StatusError):
@@ -137,9 +141,10 @@ class HTTPTransport:
         return self._error(self._session.shown(str(error)), error)
 
     def _status_error(self, error: StatusError) -> MCPError:
-        with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             reported = json.loads(error.body)["error"]
-            return error_of(self._name, {"code": reported.get("code"), **reported}, error.status)
+            if isinstance(reported, dict):
+                return error_of(self._name, reported, error.status)
         reason = self._session.shown(parse_error(error.body).message)
         if 300 <= error.status < 400:
             location = self._session.shown(error.headers.get("location", ""))
@@ -208,8 +213,8 @@ class HTTPTransport:
         await call.fetch("DELETE", self._path, None)
 
     def _take_session_id(self, session_id: str | None) -> None:
-        if session_id:
-            check_headers({"Mcp-Session-Id": session_id})
+        if session_id and not _is_header_value(session_id):
+            raise ProtocolError("the id of the session has characters that a header cannot have")
         self._session_id = session_id or None
 
     async def _exchange(
@@ -263,7 +268,8 @@ class HTTPTransport:
                     await call.drain()
                     return
         finally:
-            stream.last_id = decoder.last_id or stream.last_id
+            if _is_header_value(decoder.last_id):  # With another one, a stream cannot be resumed.
+                stream.last_id = decoder.last_id or stream.last_id
             if decoder.reconnection_ms is not None:
                 stream.retry_s = min(decoder.reconnection_ms / 1000, _MAX_RETRY_S)
 
@@ -304,6 +310,10 @@ class _EventStream:
     n_events: int = 0
     last_id: str = ""  # The id of its last event; empty if events have none.
     retry_s: float | None = None  # The time that the server sent, to wait before the next connection.
+
+
+def _is_header_value(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _is_stream(call: Call) -> bool:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .messages import LineDecoder, MCPError, NotAMessage, encode
@@ -24,6 +24,7 @@ CLOSE_S, TERMINATE_S, KILL_S = 2.0, 2.0, 1.0
 # After the end of its output, a process has this time to exit before the error reports that it did not.
 _EXIT_S = 0.5
 _POLL_S = 0.01
+_MAX_UNREAD = 10_000  # How many messages wait for a process to read them; a server can request as many responses.
 
 _HAS_GROUPS = hasattr(os, "killpg")
 
@@ -91,13 +92,15 @@ class ProcessTransport:
                 bufsize=0,
                 **options,
             )
-        except (OSError, ValueError) as error:
+            for function in (self._write, self._read, self._read_stderr):
+                threading.Thread(target=function, name="localchat-mcp", daemon=True).start()
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: there is no further thread.
             raise self._error(f"it cannot be started: {error}") from error
-        for function in (self._write, self._read, self._read_stderr):
-            _start_daemon(function)
 
     def send(self, outgoing: Outgoing) -> None:
         self._outbox.put(encode(outgoing.message))
+        if self._outbox.qsize() > _MAX_UNREAD:
+            self._session.end(self._error(f"it has not read {_MAX_UNREAD} messages"))
         if "method" not in outgoing.message or "id" not in outgoing.message:
             outgoing.settle({})
 
@@ -122,24 +125,31 @@ class ProcessTransport:
                     view = view[stdin.write(view) :]
 
     def _read(self) -> None:
-        """Give the lines of stdout to the session until its end."""
-        decoder, reason = LineDecoder(), ""
-        with self._process.stdout as stdout:
-            while not reason:
-                data = stdout.read(_READ_BYTES)
-                if not data:
-                    reason = self._reason_of_end()
-                    break
-                try:
-                    for line in decoder.feed(data):
-                        self._take(line)
-                except UnicodeDecodeError as error:
-                    reason = f"it wrote bytes to its stdout that are no text: {error.object[:20]!r}"
-                except NotAMessage as error:
-                    reason = f"it wrote to its stdout: {error}"
+        """Give the lines of stdout to the session until its end, then end the process."""
+        try:
+            with self._process.stdout as stdout:
+                reason = self._read_lines(stdout)
+        except Exception as error:  # Those who wait must hear of every error.
+            log.exception("%s: its stdout cannot be read", self._name)
+            reason = f"its stdout cannot be read: {error!r}"
         # Its stdout is closed: a process that writes more gets an error.
         self._session.end(self._error(reason))
         self._stop()
+
+    def _read_lines(self, stdout: Any) -> str:
+        """Give the lines to the session. Returns why there are no others."""
+        decoder = LineDecoder()
+        while True:
+            data = stdout.read(_READ_BYTES)
+            if not data:
+                return self._reason_of_end()
+            try:
+                for line in decoder.feed(data):
+                    self._take(line)
+            except UnicodeDecodeError as error:
+                return f"it wrote bytes to its stdout that are no text: {error.object[:20]!r}"
+            except NotAMessage as error:
+                return f"it wrote to its stdout: {error}"
 
     def _take(self, line: bytes) -> None:
         """Give a line to the session. What is no message is an error of all calls that wait.
@@ -230,7 +240,3 @@ class ProcessTransport:
 
     def _error(self, reason: str) -> MCPError:
         return MCPError(f"MCP server {self._name}: {reason}", server=self._name)
-
-
-def _start_daemon(function: Callable[[], object]) -> None:
-    threading.Thread(target=function, name="localchat-mcp", daemon=True).start()

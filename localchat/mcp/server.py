@@ -80,6 +80,8 @@ class BaseMCPServer:
         for option, value in unused.items():
             if value is not None:
                 raise ValueError(f"{option} is for a server {'that is a process' if is_url else 'at a URL'}")
+        if not all(isinstance(value, str) for value in (env or {}).values()):
+            raise TypeError("the values of env are texts")
         if not set(media) <= {"image", "audio"}:
             raise ValueError(f"media has image and audio, not {', '.join(set(media) - {'image', 'audio'})}")
         if revision is not None and revision not in revisions.REVISIONS:
@@ -132,7 +134,7 @@ class BaseMCPServer:
         if self._session is not None:
             raise RuntimeError(f"{self!r} was started before: make another one")
         self._session = Session(self.name, self._transport, self._features, self._secrets)
-        self._finalizer = weakref.finalize(self, self._transport.close)
+        self._finalizer = weakref.finalize(self, _close, self._transport, os.getpid())
         await waiter.run(functools.partial(self._transport.start, self._session))
         self._description = await self._negotiate(waiter)
         log.debug("%s: revision %s", self.name, self.revision)
@@ -156,26 +158,26 @@ class BaseMCPServer:
             raise
 
     async def _discover(self, waiter: Any, revision: str) -> ServerDescription:
-        session = self._ready_session()
+        """Ask for the revisions of the server, first in `revision`. One before 2026-07-28 begins with `initialize`."""
+        result: Json = {}
         try:
-            result = await session.request(
-                waiter, "server/discover", {"_meta": self._request_meta(revision)}, self._timeout
-            )
+            result = await self._request_description(waiter, revision)
             supported = result.get("supportedVersions")
         except MCPError as error:
             if error.code != revisions.UNSUPPORTED_REVISION or not isinstance(error.data, dict):
                 raise
-            result, supported = {}, error.data.get("supported")
+            supported = error.data.get("supported")
         newest = revisions.newest_of(supported if isinstance(supported, list) else [])
         if newest is None:
             raise self._error(f"it supports other revisions than {', '.join(revisions.REVISIONS)}")
         if not revisions.is_modern(newest):
             return await self._initialize(waiter, newest)
-        if not result:
-            result = await session.request(
-                waiter, "server/discover", {"_meta": self._request_meta(newest)}, self._timeout
-            )
-        return ServerDescription.of(newest, result)
+        return ServerDescription.of(newest, result or await self._request_description(waiter, newest))
+
+    async def _request_description(self, waiter: Any, revision: str) -> Json:
+        params = {"_meta": self._request_meta(revision)}
+        session = self._ready_session()
+        return await session.request(waiter, "server/discover", params, self._timeout, reports_cancel=False)
 
     async def _initialize(self, waiter: Any, revision: str) -> ServerDescription:
         session = self._ready_session()
@@ -226,6 +228,7 @@ class BaseMCPServer:
                 self._timeout if timeout is None else Timeout.of(timeout),
                 headers=headers,
                 on_progress=on_progress,
+                reports_cancel=not self._is_stateless_http,
             )
             result_type = result.get("resultType", "complete")
             if result_type == "complete":
@@ -287,7 +290,7 @@ class BaseMCPServer:
             if not isinstance(fields.get("name"), str) or not isinstance(fields.get("inputSchema"), dict):
                 raise ValueError("it has no name or no inputSchema")
             targets.json_schema(fields["inputSchema"])
-            if self._has_headers:
+            if self._is_stateless_http:
                 check_marks(fields["inputSchema"])
             return True
         except (ValueError, TypeError, RecursionError) as error:
@@ -296,8 +299,8 @@ class BaseMCPServer:
             return False
 
     @property
-    def _has_headers(self) -> bool:
-        """Whether requests have headers with arguments of a call."""
+    def _is_stateless_http(self) -> bool:
+        """Whether requests have headers with arguments of a call, and are cancelled by closing their connections."""
         return revisions.is_modern(self.revision) and isinstance(self._transport, HTTPTransport)
 
     async def _tools(self, waiter: Any, names: Iterable[str], prefix: str) -> list[Tool]:
@@ -331,7 +334,7 @@ class BaseMCPServer:
             headers = await self._argument_headers(waiter, params)
             result = await self._request(waiter, "tools/call", params, timeout, headers, report)
         except MCPError as error:
-            if error.code != revisions.HEADER_MISMATCH or not self._has_headers:
+            if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
                 raise
             self._definitions = None  # The schema of the tool has changed.
             headers = await self._argument_headers(waiter, params)
@@ -347,7 +350,7 @@ class BaseMCPServer:
 
     async def _argument_headers(self, waiter: Any, params: Json) -> dict[str, str]:
         """The headers with arguments of a call, for which the tools must have been listed."""
-        if not self._has_headers:
+        if not self._is_stateless_http:
             return {}
         definition = (await self._list(waiter)).get(params["name"], {})
         return argument_headers(definition.get("inputSchema", {}), params["arguments"])
@@ -437,6 +440,12 @@ class MCPServer(BaseMCPServer):
             return self.call(name, arguments)
 
         return call_tool
+
+
+def _close(transport: Any, process_id: int) -> None:
+    """End a server. A process that was forked from the one that started it leaves it alone."""
+    if os.getpid() == process_id:
+        transport.close()
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

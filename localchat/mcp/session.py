@@ -1,7 +1,7 @@
 """The messages of one connection without I/O: requests that wait for their responses, and what the server sends.
 
-A transport has `start(session)`, `send(outgoing)` and `close()`. Its threads give the texts of the server to
-`Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
+A transport has `start(session)`, `send(outgoing)`, `listen()` and `close()`. Its threads give the texts of the server
+to `Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
 `Waiter` or an `AsyncWaiter`, which the threads of the transport wake.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -30,7 +31,7 @@ _LOG_LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
 _LOG_LEVELS.update(dict.fromkeys(("error", "critical", "alert", "emergency"), logging.ERROR))
 
 # On Windows, Ctrl-C does not interrupt a wait, so it is divided into short ones.
-_STEP_S = 0.2 if os.name == "nt" else None
+_STEP_S = 0.2 if os.name == "nt" else 3600.0
 
 
 class Progress(NamedTuple):
@@ -53,12 +54,9 @@ class Waiter:
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until `wake` is called, at most for these seconds."""
-        end = None if seconds is None else time.monotonic() + seconds
-        left = seconds
-        while not self._event.wait(left if _STEP_S is None else min(_STEP_S, _STEP_S if left is None else left)):
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                break
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._event.wait(min(_STEP_S, max(end - time.monotonic(), 0))) and time.monotonic() < end:
+            pass
         self._event.clear()
 
     async def run(self, function: Callable[[], Any]) -> Any:
@@ -215,7 +213,7 @@ class Session:
             if not isinstance(message.get("method"), str):
                 self._take_response(message, outgoing)
             elif type(message.get("id")) in (int, str):
-                start_thread(lambda message=message: self._answer(message))  # type: ignore[misc]
+                self._take_request(message)
             elif "id" not in message:
                 params = message.get("params")
                 self._take_notification(message["method"], params if isinstance(params, dict) else {})
@@ -250,22 +248,29 @@ class Session:
         elif method == "notifications/tools/list_changed":
             self.tools_changed = True
 
-    def _answer(self, request: Json) -> None:
-        """Answer a request of the server, on a thread of its own."""
+    def _take_request(self, request: Json) -> None:
+        """Answer a request of the server; a function of the program runs on a thread of its own."""
+        method = request["method"]
+        if method in self._features.functions:
+            start_thread(lambda: self._respond(request, self._answer(request)))
+        elif method == "ping":
+            self._respond(request, {"result": {}})
+        else:
+            error = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
+            self._respond(request, {"error": error})
+
+    def _answer(self, request: Json) -> Json:
+        """The result or the error of a function of the program."""
         method, params = request["method"], request.get("params")
-        response: Json = {"jsonrpc": "2.0", "id": request["id"]}
         try:
-            if method == "ping":
-                response["result"] = {}
-            elif method in self._features.functions:
-                response["result"] = self._features.answer(method, params if isinstance(params, dict) else {})
-            else:
-                response["error"] = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
+            return {"result": self._features.answer(method, params if isinstance(params, dict) else {})}
         except Exception:
             log.warning("%s: the function for %s failed", self.name, method, exc_info=True)
-            response["error"] = {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}
+            return {"error": {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}}
+
+    def _respond(self, request: Json, outcome: Json) -> None:
         if self._end is None:
-            self._transport.send(Outgoing(response, {}))
+            self._transport.send(Outgoing({"jsonrpc": "2.0", "id": request["id"], **outcome}, {}))
 
     def fail(self, error: LocalChatError) -> None:
         """Let all requests that wait for a response fail with this error."""

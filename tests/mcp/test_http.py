@@ -241,6 +241,7 @@ def test_call_of_a_modern_server_is_cancelled_by_closing_its_stream():
         with pytest.raises(TimedOut):
             server.call("wait", timeout=SHORT)
         assert left.wait(10)
+        server.ping()
         assert http.sent("notifications/cancelled") == []
 
 

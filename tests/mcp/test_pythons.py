@@ -1,12 +1,14 @@
 """`localchat.mcp` under every installed Python, and what it costs to programs that do not use it: nothing."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.client.test_vendor import python
 from tests.support.documents import ROOT, run
 from tests.support.mcp_http import MCPHTTPServer
+from tests.support.mcp_server import command
 from tools import vendor
 
 __all__ = ["python"]  # A fixture.
@@ -55,6 +57,25 @@ def test_servers_are_used_under_every_python(python):
 @pytest.mark.parametrize(("start", "within_functions"), [("__init__.py", True), ("__main__.py", False)])
 def test_copies_of_the_client_do_not_have_it(start: str, within_functions: bool):
     assert not [name for name in vendor.files(start, within_functions) if name.startswith("mcp/")]
+
+
+def test_copy_with_it_works_alone(tmp_path: Path):
+    assert vendor.main([str(tmp_path / "chat"), "--mcp"]) == 0
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from chat.mcp import AsyncMCPServer, MCPServer\n"
+        "with MCPServer(*sys.argv[2:]) as server:\n"
+        "    print(server.call('echo', {'text': 'hello'}).text)\n"
+        "assert not [name for name in sys.modules if name.startswith('localchat')]\n"
+    )
+    command_line = [sys.executable, "-I", "-S", "-W", "error", "-c", program, tmp_path, *command()]
+    assert run(command_line).stdout == "hello\n"
+
+
+def test_one_file_cannot_have_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        vendor.main([str(tmp_path / "chat.py"), "--mcp"])
+    assert "--mcp needs a folder" in capsys.readouterr().err
 
 
 def test_imports_of_the_client_do_not_load_it():

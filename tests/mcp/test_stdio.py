@@ -295,6 +295,60 @@ def test_server_is_ended_with_the_program():
     assert not is_running(int(done.stdout))
 
 
+FLOOD = """
+import json, sys
+for method in ("initialize", "notifications/initialized"):
+    message = json.loads(sys.stdin.readline())
+    if "id" in message:
+        info = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": info}), flush=True)
+while True:
+    print('{"jsonrpc": "2.0", "id": 1, "method": "ping"}')
+"""
+
+
+def test_server_that_reads_no_responses_is_an_error():
+    reason = "MCP server flood: it has not read 10000 messages"
+    with MCPServer(sys.executable, "-c", FLOOD, name="flood") as server, pytest.raises(MCPError, match=reason):
+        server.call("echo")
+
+
+def test_function_for_requests_does_not_delay_responses():
+    """The server requests something, and responds to another call before it gets that."""
+    release = threading.Event()
+
+    def wait(params: Any) -> Any:
+        assert release.wait(10)
+        return {"roots": []}
+
+    with MCPServer(*command(), on_request={"roots/list": wait}) as server:
+        results: list[str] = []
+        thread = threading.Thread(target=lambda: results.append(server.call("request", {"method": "roots/list"}).text))
+        thread.start()
+        assert server.call("echo", {"text": "first"}).text == "first"
+        release.set()
+        thread.join(10)
+    assert json.loads(results[0]) == {"roots": []}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_process_does_not_end_the_server():
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "import os\n"
+        "from localchat.mcp import MCPServer\n"
+        "from tests.support.mcp_server import command\n"
+        "with MCPServer(*command()) as server:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        server.close()\n"
+        "        sys.exit()\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    print(server.call('echo', {'text': 'still here'}).text)\n"
+    )
+    assert run([sys.executable, "-c", code]).stdout == "still here\n"
+
+
 def test_many_threads_use_one_server():
     with MCPServer(*command()) as server:
         results: dict[int, str] = {}
@@ -333,10 +387,11 @@ def test_use_outside_of_the_block_is_an_error():
         (("http://user:password@host/mcp",), {}, "must not hold a user or a password"),
         (("https://host/mcp",), {"headers": {"A": "b\n"}}, "the value of the header A"),
         (("program",), {"timeout": 0}, "a timeout is a number of seconds above 0"),
+        (("program",), {"env": {"A": 1}}, "the values of env are texts"),
     ],
 )
 def test_wrong_arguments_are_refused(words: Any, options: Any, reason: str):
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises((ValueError, TypeError), match=reason):
         MCPServer(*words, **options)
 
 

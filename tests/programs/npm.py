@@ -1,5 +1,9 @@
 """The programs from npm."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from tests.programs.program import NpmProgram, Program
 
 CODEX = NpmProgram(
@@ -49,4 +53,22 @@ CONTINUE = NpmProgram(
     call=("Read", {"filepath": "NAME"}),
 )
 
-PROGRAMS: tuple[Program, ...] = (CODEX, OPENCODE, QWEN_CODE, CLINE, CONTINUE)
+
+def other(program: NpmProgram, interface: str, replaced: Mapping[str, str], **fields: Any) -> NpmProgram:
+    """The program with another interface of the server, for which texts in its configuration are replaced."""
+    return replace(program, name=f"{program.name}-{interface}", replaced=replaced, **fields)
+
+
+SDK, V1 = "@ai-sdk/openai-compatible", "http://127.0.0.1:8080/v1"
+MESSAGES = {"too_long": "prompt is too long"}
+PROGRAMS: tuple[Program, ...] = (
+    CODEX,
+    OPENCODE,
+    other(OPENCODE, "messages", {SDK: "@ai-sdk/anthropic"}, **MESSAGES),
+    other(OPENCODE, "responses", {SDK: "@ai-sdk/openai"}),
+    QWEN_CODE,
+    CLINE,
+    other(CLINE, "ollama", {"openai-compatible": "ollama", V1: V1.removesuffix("/v1")}),
+    CONTINUE,
+    other(CONTINUE, "messages", {"provider: openai": "provider: anthropic", V1: f"{V1}/"}, **MESSAGES),
+)

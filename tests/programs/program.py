@@ -35,7 +35,7 @@ class InstallError(Exception):
 class Program:
     """One version of a program of npm or PyPI, and the commands with which the tests use it."""
 
-    name: str  # Also of its folder.
+    name: str  # With the interface that it uses, if that is not its usual one.
     package: str
     version: str
     # The command that asks a question, and the one that asks it in the conversation of the last run; None: the program
@@ -44,6 +44,8 @@ class Program:
     ask_again: Sequence[str] | None = None
     # The files of examples/configuration that configure the program, with their paths below the home folder.
     files: Mapping[str, str] = field(default_factory=dict)
+    # What other texts these files have instead, such as for another interface of the server.
+    replaced: Mapping[str, str] = field(default_factory=dict)
     # The file of examples/configuration that sets its variables, which a shell reads before it starts the program.
     script: str | None = None
     # More variables, such as those that turn off the search for updates.
@@ -61,7 +63,7 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        return INSTALLED / self.name
+        return INSTALLED / self.package
 
     @property
     def _stamp(self) -> Path:
@@ -150,10 +152,11 @@ class Workspace:
         for name, place in program.files.items():
             self._write(name, self.home / place, base_url)
 
-    @staticmethod
-    def _write(name: str | None, path: Path, base_url: str) -> None:
+    def _write(self, name: str | None, path: Path, base_url: str) -> None:
         """Write a file of examples/configuration with the address of the server."""
         text = (CONFIGURATION / name).read_text(encoding="utf-8") if name else ""
+        for old, new in self.program.replaced.items():
+            text = text.replace(old, new)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(with_address(text, base_url), encoding="utf-8")
 

@@ -110,7 +110,7 @@ def test_libraries_are_imported_in_few_places(library: str):
     assert all(str(path.relative_to(PACKAGE)).startswith(SOLE_IMPORTERS[library]) for path in importers)
 
 
-@pytest.mark.parametrize("name", vendor.files("__main__.py"))
+@pytest.mark.parametrize("name", sorted({*vendor.files("__main__.py"), *vendor.files("mcp/__init__.py", True)}))
 def test_client_files_import_the_standard_library_alone(name: str):
     tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
     for node in ast.walk(tree):  # Types may come from typing_extensions, which type checkers know.

@@ -106,6 +106,10 @@ class Encoder(Generic[R]):
     def finish(self) -> None:
         """Emit the last chunks of a stream. Called after the end of every output."""
 
+    def ping(self) -> None:
+        """Emit a chunk without news, if the format has one. Some clients close a stream that has no events for long,
+        and count no comments."""
+
     def failed(self, error: ApiError, body: Any) -> None:
         """Emit the last chunk of a request that fails during the stream. `body` is the body of an error response."""
         self.emit(body)

@@ -280,6 +280,13 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         for kind in ("response.created", "response.in_progress"):
             self._emit(kind, response=self._response("in_progress"))
 
+    def ping(self) -> None:
+        """Codex CLI closes a stream that has no events for five minutes."""
+        if self._is_started:
+            self._emit("response.in_progress", response=self._response("in_progress"))
+        else:
+            self._start()
+
     def opened(self, choice: Choice, block: Block) -> None:
         self._emit("response.output_item.added", output_index=block.index, item=self._item(block))
         self._emit_part(block, "added")

@@ -1,11 +1,11 @@
 """The layout in which each sequence has its own cells: llama.cpp's streams.
 
-A prefix is copied to another slot. llama.cpp computes several sequences in one pass only if their slots are consecutive
-and they have equally many rows.
+A prefix is copied to another slot. llama.cpp computes several sequences of a step in one pass through the layers only
+if their slots are consecutive and they have equally many rows.
 
-llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. So
-prompts are computed in passes of their own, of TILE_ROWS rows or more unless the prompt is shorter: then a text does
-not depend on what runs beside it.
+A text does not depend on what runs beside it. For this, a step computes either newest tokens or prompts, since
+llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. A step
+of prompts has TILE_ROWS rows or more of each, or all of a shorter one.
 
 The text of a request with a `seed` does not depend on what is cached, either. It reuses only *exact* cells, which have
 the values that its prompt has when it is computed alone. These were computed in tiles from the first token on, and are
@@ -31,7 +31,7 @@ log = logging.getLogger("localchat.engine")
 
 # A prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
-# To move as many tokens to another slot takes as long as another pass of a step.
+# With a gap between the active slots, a step takes one pass more. To move as many tokens to another slot takes as long.
 _MOVED_PER_STEP = 1000
 
 
@@ -40,7 +40,7 @@ class OwnCells(KVCache):
 
     def __init__(self, backend: CacheBackend, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(backend, clock)
-        assert backend.limits.n_batch >= 2 * TILE_ROWS - 1, "a step must hold the last pass of a prompt"
+        assert backend.limits.n_batch >= 2 * TILE_ROWS - 1, "a step must hold the last rows of a prompt"
         # How the next prompts are chosen, by turns. So neither short prompts nor long ones nor images wait for all
         # others.
         self._order = deque((_image, _shortest, _image, _oldest))
@@ -94,7 +94,7 @@ class OwnCells(KVCache):
             return self._token_step(pending, others_wait)
         if prompt.is_indivisible:
             return batch_of({prompt: prompt.n_missing_in_part}, {})
-        return batch_of(_pass_of(prompt, pending, max(n_rows, TILE_ROWS)), {})
+        return batch_of(_prompt_step(prompt, pending, max(n_rows, TILE_ROWS)), {})
 
     def _next_prompt(self, pending: Pending, n_rows: int) -> Sequence | None:
         """The sequence whose prompt has the next step; None if it is one of newest tokens."""
@@ -211,15 +211,15 @@ class OwnCells(KVCache):
         return True
 
 
-def _pass_of(prompt: Sequence, pending: Pending, n_rows: int) -> dict[Sequence, int]:
-    """What a pass of at most about `n_rows` rows computes: rows of a prompt, and of others that can share its pass.
+def _prompt_step(prompt: Sequence, pending: Pending, n_rows: int) -> dict[Sequence, int]:
+    """What a step of at most about `n_rows` rows computes: rows of a prompt, and of others that can share its pass.
 
     Those have as many rows, or less than TILE_ROWS if this one has less, too.
     """
-    n_tokens = {prompt: pass_rows(prompt.n_missing_in_part, n_rows)}
+    n_tokens = {prompt: step_rows(prompt.n_missing_in_part, n_rows)}
     n_left = n_rows - n_tokens[prompt]
     for sequence in pending.prefilling if prompt.span is None else ():
-        n = pass_rows(sequence.n_missing_in_part, n_rows)
+        n = step_rows(sequence.n_missing_in_part, n_rows)
         can_share = n == n_tokens[prompt] or max(n, n_tokens[prompt]) < TILE_ROWS
         if sequence is not prompt and can_share and n <= n_left:
             n_tokens[sequence] = n
@@ -227,10 +227,10 @@ def _pass_of(prompt: Sequence, pending: Pending, n_rows: int) -> dict[Sequence, 
     return n_tokens
 
 
-def pass_rows(n_missing: int, n_most: int) -> int:
-    """How many of the missing rows of a prompt the next pass computes: about `n_most`, and at least TILE_ROWS.
+def step_rows(n_missing: int, n_most: int) -> int:
+    """How many of the missing rows of a prompt the next step computes: about `n_most`, and at least TILE_ROWS.
 
-    At least TILE_ROWS are left for the last pass, or none.
+    At least TILE_ROWS are left for the last step, or none.
     """
     if n_missing <= max(n_most, 2 * TILE_ROWS - 1):
         return n_missing
@@ -242,7 +242,7 @@ def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
     """How many tokens a sequence can reuse of a slot with `n_common` of its tokens and `n_exact` exact cells."""
     if sequence.request.sampling.seed is None:
         return sequence.n_reusable(n_common)
-    # A pass of less than a tile would compute what is left of the text in another way.
+    # Fewer rows than a tile would be added up in another order.
     return _n_exact(sequence, n_common, n_exact, n_left=TILE_ROWS)
 
 
@@ -253,7 +253,8 @@ def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -
     texts between them, and then whole tiles of the next text, of which at least `n_left` tokens are left.
     """
     n_most = sequence.n_reusable(min(n_common, n_exact))
-    # Where the common tokens end at an image of this prompt alone, the other text may go on.
+    # A text whose end the slot does not have is no whole text there: of the prompts "ab<image>" and "abcd" the text
+    # "ab" is common, but the slot computed it together with "cd".
     starts = {span.start for span in sequence.spans}
     edges = (edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
     start = max(edges, default=0)

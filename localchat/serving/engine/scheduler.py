@@ -49,10 +49,10 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
         self._is_full = False
-        # The sets of adapters of running sequences: first the one whose turn it is, then the others as long as they
-        # wait.
-        self._sets: list[Adapters] = []
-        # How many steps are left of the turn.
+        # The set of adapters whose turn it is, the other sets of running sequences, the one first that has waited for
+        # longest, and how many steps are left of the turn.
+        self._set: Adapters | None = None
+        self._waiting_sets: list[Adapters] = []
         self._n_turn_left = 0
 
     def add(self, *sequences: Sequence) -> None:
@@ -73,7 +73,7 @@ class Scheduler:
         self._admit()
         self._wait_for_media()
         running = self._in_turn()
-        batch = self._cache.plan(running, others_wait=len(self._sets) > 1)
+        batch = self._cache.plan(running, others_wait=bool(self._waiting_sets))
         self._n_turn_left -= 1 + (batch.n_tokens - len(batch.chunks)) // _ROWS_PER_STEP
         return batch
 
@@ -168,11 +168,12 @@ class Scheduler:
     def _in_turn(self) -> list[Sequence]:
         """The running sequences of the set of adapters whose turn it is."""
         present = dict.fromkeys(sequence.adapters for sequence in self.running)
-        current, waiting = self._sets[:1], self._sets[1:]
-        waiting += (adapters for adapters in present if adapters not in self._sets)
-        # A set whose turn is over waits behind the others.
-        sets = [*current, *waiting] if self._n_turn_left > 0 else [*waiting, *current]
-        self._sets = [adapters for adapters in sets if adapters in present]
-        if self._sets[:1] != current or self._n_turn_left <= 0:
+        waiting = self._waiting_sets
+        waiting += (adapters for adapters in present if adapters != self._set and adapters not in waiting)
+        if self._set not in present or self._n_turn_left <= 0:
+            if self._set is not None:
+                waiting.append(self._set)
+            self._set = next((adapters for adapters in waiting if adapters in present), None)
             self._n_turn_left = _TURN_STEPS
-        return [sequence for sequence in self.running if sequence.adapters == self._sets[0]]
+        self._waiting_sets = [adapters for adapters in waiting if adapters in present and adapters != self._set]
+        return [sequence for sequence in self.running if sequence.adapters == self._set]

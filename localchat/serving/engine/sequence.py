@@ -26,8 +26,9 @@ class MediaChunk:
     n_cells: int
     n_positions: int  # How many positions they take: fewer for images of models with M-RoPE.
     is_causal: bool = True  # Whether its cells attend only to earlier ones. If not, one pass computes all of them.
-    # With M-RoPE: the positions of all cells, section by section, if the chunk begins at position 0, and how much each
-    # grows with a position before the chunk, by 1 or 0. None: the cells have consecutive positions.
+    # With M-RoPE a cell has four positions, for four sections of its vector: time, row, column, and a reserved one.
+    # Those of all cells if the chunk begins at position 0, section after section, and how much each grows with a
+    # position before the chunk, by 1 or 0. None: each cell has one position, and these are consecutive.
     sections: tuple[array[int], array[int]] | None = None
     placeholder: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
     medium: Any = None  # The image or sound (media/encoder.py).

@@ -73,8 +73,9 @@ class SharedCells(KVCache):
             # More rows are no faster for each, and the tokens beside them would come later.
             n_rows = max(min(n_rows, self._limits.tuning.n_prompt_beside), _MIN_ROWS_BESIDE)
         has_text = bool(pending.decoding or pending.prefilling)
-        self._had_media = bool(pending.media) and not (has_text and self._had_media)
-        if self._had_media:
+        takes_media = bool(pending.media) and not (has_text and self._had_media)
+        self._had_media = takes_media
+        if takes_media:
             oldest = pending.media[0]
             n_missing = oldest.n_missing_in_part
             return batch_of({oldest: n_missing if oldest.is_indivisible else min(n_missing, n_rows)}, {})

@@ -92,7 +92,7 @@ class Connections:
             return list(self._states.values()).count(state)
 
     def add(self, sock: socket.socket) -> bool:
-        """Count a new connection. False: it must be closed without a response, which would need one more thread."""
+        """Count a new connection. True: it gets a thread, if only to be refused. False: it must be closed at once."""
         with self._changed:
             if len(self._states) >= 2 * self.limit:
                 return False

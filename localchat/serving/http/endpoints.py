@@ -48,7 +48,7 @@ _MAX_PROCESSES = 3
 Handler = Callable[[Exchange], None]
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
-_PROBES = ("/health", "/metrics", "/slots")
+_POLLED = ("/health", "/metrics", "/slots")
 
 
 class Endpoints:
@@ -170,7 +170,7 @@ class Endpoints:
 
     def ended(self, exchange: Exchange) -> None:
         """Log and count a request that has ended."""
-        if exchange.route not in _PROBES or exchange.status not in (200, errors.ModelLoading.status):
+        if exchange.route not in _POLLED or exchange.status not in (200, errors.ModelLoading.status):
             exchange.log()
         self._metrics.count(exchange.route, exchange.status, exchange.seconds)
 
@@ -223,6 +223,7 @@ class Endpoints:
                     if not n_left or not model.engine.has_died:
                         raise
                     continue
+                # The model stays in use until the end of the exchange.
                 exchange.closing.push(stack.pop_all())
                 return result
         raise AssertionError("the last call returns or raises")

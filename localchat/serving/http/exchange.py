@@ -68,7 +68,7 @@ class Exchange:
         # For the log.
         self.response_id = "-"
         self.summary = ""  # The number of tokens and the speeds, or the error.
-        self.closing = contextlib.ExitStack()  # Closed at the end of the exchange.
+        self.closing = contextlib.ExitStack()  # Closed at the end of the exchange, such as the use of a model.
         # Makes the body of an error response, in the format of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.

@@ -80,6 +80,12 @@ class Stream:
             self._send(chunks, is_last=is_last)
 
     def ping(self) -> None:
+        """Send an event without news, if the interface has one and the output has begun; otherwise ignored bytes."""
+        if self.encoder is not None:
+            self.encoder.ping()
+            if chunks := self.encoder.take():
+                self._send(chunks, is_last=False)
+                return
         if self._format.ping:
             self._write(self._format.ping)
 

@@ -171,7 +171,7 @@ class ModelThread:
             except NotEnoughMemory as error:
                 if not unloading.may_fit_alone(self._loaded(), error):
                     raise
-                self._make_room(served, only_idle=error.n_missing == 0)
+                self._make_room(served, only_idle=error.would_fit)
         return None
 
     def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
@@ -186,7 +186,9 @@ class ModelThread:
     def _drain_for(self, new: ServedModel, *, only_idle: bool) -> ServedModel | None:
         """Drain a loaded model that no request uses, and return it. Waits for one unless `only_idle`.
 
-        Returns None if the new model is not needed any more, or if a loaded one has crashed, which makes room, too.
+        Returns None if nothing is to be unloaded: the new model is not needed any more, a loaded one has crashed, which
+        makes room, too, or all are in use, with `only_idle`. If all have been in use for long, one of them is drained,
+        so that no further request uses it.
         """
         began_at, n_loaded = self._clock(), len(self._loaded())
         with self._changed:

@@ -69,7 +69,7 @@ class ServedModel:
         self.queued_at = 0.0
         self.progress = 0.0  # The loaded share, from 0 to 1.
         # Whether it is to be loaded even if no request waits for it. In DRAINING: to be loaded again.
-        self.is_wanted = False
+        self.loads_unasked = False
 
         # --- from QUEUED to DRAINING ---
         self.unload_requested = False  # Whether it is to be unloaded as soon as no request uses it.
@@ -90,7 +90,7 @@ class ServedModel:
     @property
     def is_needed(self) -> bool:
         """Whether a request needs the load that is queued or running, or it was ordered without one."""
-        return self.is_wanted or self.n_waiting > 0
+        return self.loads_unasked or self.n_waiting > 0
 
     @property
     def n_bytes(self) -> int:
@@ -121,7 +121,7 @@ class ServedModel:
         self.state = State.READY
         self.was_loaded = True
         self.model = model
-        self.is_wanted = False
+        self.loads_unasked = False
         self.failure = None
         self.keep_for(now, idle_unload_s)
 
@@ -129,7 +129,7 @@ class ServedModel:
         """The load has failed. The error of a machine without memory, files or threads gets status 503."""
         self._leave(State.LOADING)
         self.state = State.FAILED
-        self.is_wanted = False
+        self.loads_unasked = False
         n_tries = self.failure.n_tries + 1 if self.failure else 1
         cause = out_of_resources(error) or error
         is_transient = getattr(cause, "is_transient", False) and n_tries < MAX_TRIES
@@ -162,7 +162,7 @@ class ServedModel:
         """It is not unloaded after all."""
         self._leave(State.DRAINING)
         self.state = State.READY
-        self.is_wanted = False
+        self.loads_unasked = False
 
     def finish_unload(self) -> None:
         """Its process has ended."""

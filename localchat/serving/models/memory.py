@@ -20,8 +20,13 @@ class NotEnoughMemory(InferenceError):
 
     def __init__(self, message: str, n_missing: float = 0):
         super().__init__(message)
+        # The missing bytes; 0: it fits, but would have more layers on the GPUs or more context without idle models.
         self.n_missing = n_missing
-        """The missing bytes; 0: it fits, but would have more layers on the GPUs or more context without idle models."""
+
+    @property
+    def would_fit(self) -> bool:
+        """Whether the model fits, but would fit better without the idle models."""
+        return not self.n_missing
 
 
 def gigabytes(n_bytes: float) -> str:

@@ -14,10 +14,10 @@ from localchat.serving.core.errors import OutOfResources
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.llama import context_size, embed, load_backend
 from localchat.serving.engine.llama import load as loading
-from localchat.serving.engine.llama.context import LoadedModel
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.embed import LlamaEmbedding, steps
 from localchat.serving.engine.llama.library import L
+from localchat.serving.engine.llama.loaded_model import LoadedModel
 from localchat.serving.engine.llama.placement import set_placement, with_gpu_layers
 from localchat.serving.engine.llama.sampler import chain_steps
 from localchat.serving.engine.values import EngineError, LoadOptions
@@ -231,13 +231,13 @@ def test_layers_on_gpus_leave_memory_for_the_cells_of_all_requests():
     assert len(set(found)) == 3
 
 
-@pytest.mark.parametrize(("n_most_whole", "n_pass"), [(0, 512), (512, 512), (513, 513), (1000, 1000)])
-def test_pass_holds_an_image_that_cannot_be_divided(n_most_whole: int, n_pass: int, monkeypatch):
+@pytest.mark.parametrize(("max_cells_in_one_pass", "n_pass"), [(0, 512), (512, 512), (513, 513), (1000, 1000)])
+def test_pass_holds_an_image_that_cannot_be_divided(max_cells_in_one_pass: int, n_pass: int, monkeypatch):
     made, limits = [], []
 
     def projector(path: str, owner: Any, **options: Any) -> Any:
         made.append((path, options))
-        values = {"n_most_whole": n_most_whole, "modalities": ("image",), "is_encoding": False}
+        values = {"max_cells_in_one_pass": max_cells_in_one_pass, "modalities": ("image",), "is_encoding": False}
         return SimpleNamespace(**values, limit_pass=limits.append)
 
     monkeypatch.setattr("localchat.serving.engine.media.projector.LlamaProjector", projector)

@@ -11,7 +11,7 @@ import pytest
 from gguf import PoolingType
 
 from localchat.serving.core.errors import OutOfResources
-from localchat.serving.engine.llama import context, embed, library, load_backend
+from localchat.serving.engine.llama import embed, library, load_backend, loaded_model
 from localchat.serving.engine.llama.context_size import (
     LARGEST_SHARE,
     STEP,
@@ -265,15 +265,15 @@ def test_vectors_take_only_memory_that_is_free(paths, monkeypatch):
     """The system would otherwise end the process, and with it the requests of all others."""
     backend = load_backend(paths["full"], LoadOptions(n_ctx=8192, n_parallel=1))
     try:
-        monkeypatch.setattr(context, "mapped_memory", lambda: 1 << 20)
-        monkeypatch.setattr(context, "free_memory", lambda: (1 << 20) + 10**6)
+        monkeypatch.setattr(loaded_model, "mapped_memory", lambda: 1 << 20)
+        monkeypatch.setattr(loaded_model, "free_memory", lambda: (1 << 20) + 10**6)
         reason = r"no memory for a context for embeddings: one of 512 tokens takes \d+ MB, and 1 MB are free"
         with pytest.raises(OutOfResources, match=reason):
             backend.embed([[1, 2, 3]])
-        monkeypatch.setattr(context, "free_memory", lambda: 40 * 10**6)
+        monkeypatch.setattr(loaded_model, "free_memory", lambda: 40 * 10**6)
         [vector] = backend.embed([[1, 2, 3]])  # The failure is not kept.
         assert backend._embedding._n_ctx == 2048
-        monkeypatch.setattr(context, "free_memory", lambda: 0)
+        monkeypatch.setattr(loaded_model, "free_memory", lambda: 0)
         assert backend.embed([[1, 2, 3]])[0] == vector  # It is there.
     finally:
         backend.close()

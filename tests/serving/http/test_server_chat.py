@@ -13,18 +13,20 @@ from localchat.serving.core.server_options import Options
 from localchat.serving.http import exchange as exchanges
 from tests.support import serving as support
 from tests.support.endpoint_requests import MODEL_REQUESTS, STREAMED
-from tests.support.exchanges import exchange
+from tests.support.exchanges import events_of, exchange
 from tests.support.fakes import endless
 from tests.support.serving import (
     BIG,
     REASONING_AND_TEXT,
     TOOLS,
     chat_request,
+    dechunked,
     generating,
     raw_request,
     read_until,
     serving,
 )
+from tests.support.wire_schemas import check_stream
 
 
 @pytest.mark.parametrize("n_taken", [1000, 7, 1])
@@ -124,6 +126,22 @@ def test_stream_without_output_gets_pings_and_then_its_text():
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert b"data:" not in first
     assert b'"role":"assistant"' in text
+
+
+def test_stream_of_responses_gets_events_as_pings():
+    """Codex CLI counts events, and closes a stream without them."""
+    body = json.dumps({"input": "a", "stream": True, "max_output_tokens": 2}).encode()
+    with serving(is_gated=True, settings=Options(port=0, ping_s=0.02)) as running, running.connect() as sock:
+        sock.sendall(raw_request(body, path="/v1/responses"))
+        read_until(sock, b"\r\n\r\n")
+        raw = b"".join(read_until(sock, b"event: response.in_progress") for _ in range(3))
+        running.gate.release()
+        raw += read_until(sock, b"event: response.output_text.delta")
+        raw += read_until(sock, b"event: response.in_progress")
+        running.gate.release(1000)
+        raw += read_until(sock, b"\r\n0\r\n\r\n")
+    response = check_stream(events_of(dechunked(raw).decode()))
+    assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", "a")
 
 
 # --- templates, tool calls and names ---

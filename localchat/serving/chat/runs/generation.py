@@ -114,7 +114,7 @@ class Output:
         if n_read and (self._shows_tokens or is_first):
             shown = sampled[:n_read] if self._shows_tokens else ()
             events.append(SampledTokens(tuple(map(self._token, shown))))
-        events += self._final(parsed)
+        events += self._as_shown(parsed)
         if self._stop_text is not None or end is not None:
             events += self._finish(end or End("stop"))
         return events
@@ -184,7 +184,7 @@ class Output:
             shown = self._up_to_stop(last_events)
             if self._undecided:
                 shown.append(ContentDelta(self._undecided))
-            events += self._final(shown)
+            events += self._as_shown(shown)
         stop: str | int | None = self._stop_text
         token = self._token(end.last) if end.last is not None and stop is None else None
         if token is not None:
@@ -236,7 +236,7 @@ class Output:
                 shown.append(event)
         return shown
 
-    def _final(self, events: Iterable[ParserEvent]) -> list[Event]:
+    def _as_shown(self, events: Iterable[ParserEvent]) -> list[Event]:
         """The events as they are emitted: in a raw output all text is content, and successive texts are merged."""
         final: list[Event] = []
         for event in events:

@@ -65,6 +65,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
             parser.feed(request.prefill[0].rstrip())
         return parser
 
+    # Raw output begins with the prefill as it is in the prompt, with the tags of reasoning.
     reasoning, text = ("", rendered.prefill) if request.reasoning_format == "none" else request.prefill
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
     outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]

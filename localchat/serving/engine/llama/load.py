@@ -21,9 +21,9 @@ from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ...models.adapters import adapter_problem
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
-from .context import LoadedModel
 from .devices import built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, Model, last_errors, layer_devices
+from .loaded_model import LoadedModel
 from .placement import projector_bytes, set_placement, weight_bytes, with_gpu_layers
 from .rpc import Watchdog, add_workers, watchdog
 from .threads import default_threads
@@ -142,7 +142,7 @@ def _load_projector(model: Model, loaded: LoadedModel) -> LlamaProjector:
     has_gpu = any(not gpu.is_remote for gpu in loaded.gpus)
     n_threads, use_gpu = loaded.options.n_threads or default_threads(), bool(loaded.n_on_gpus) and has_gpu
     projector = LlamaProjector(str(loaded.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
-    loaded.widen_pass(projector.n_most_whole)
+    loaded.widen_pass(projector.max_cells_in_one_pass)
     return projector
 
 

@@ -138,7 +138,7 @@ class Sampler:
         token = self.sample_forced()
         if token is None:
             token = self._sample(context, row, logits)
-            self._follow(token)
+            self._advance_rules(token)
         return token
 
     def sample_forced(self) -> int | None:
@@ -158,11 +158,11 @@ class Sampler:
                 return None
             token = self._forced.popleft()
         self._sampled_from = None
-        self._accept(token)
-        self._follow(token)
+        self._accept_in_chain(token)
+        self._advance_rules(token)
         return token
 
-    def _follow(self, token: int) -> None:
+    def _advance_rules(self, token: int) -> None:
         """Advance the grammar, the reasoning limit and the minimum of tokens by a token."""
         if self._grammar is not None:
             self._grammar.accept(token)
@@ -191,7 +191,7 @@ class Sampler:
             return int(L.llama_sampler_sample(self._chain, context, row))
         ids = self._vocabulary.ids if self._grammar is None else self._grammar.allowed_tokens()
         token = self._choose(ids, logits[ids])
-        self._accept(token)
+        self._accept_in_chain(token)
         return token
 
     def _choose(self, ids: Any, logits: Any) -> int:
@@ -229,7 +229,7 @@ class Sampler:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         weakref.finalize(self, L.llama_sampler_free, self._chain)
         never = ([(id, -math.inf) for id in ids] for ids in (self._withheld, self._forbidden))
-        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `_follow` removes step 0
+        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `_advance_rules` removes step 0
             if biases:
                 self._add("logit_bias", len(biases), (L.llama_logit_bias * len(biases))(*biases))
         for step in steps:
@@ -239,9 +239,9 @@ class Sampler:
         n = max(lengths.get(name, 0) for name, *_ in steps)
         for token in prompt[-n:] if n else ():
             if token >= 0:  # The cells of images and sounds are no tokens.
-                self._accept(token)
+                self._accept_in_chain(token)
 
-    def _accept(self, token: int) -> None:
+    def _accept_in_chain(self, token: int) -> None:
         if self._chain is not None:
             L.llama_sampler_accept(self._chain, token)
 

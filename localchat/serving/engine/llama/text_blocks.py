@@ -23,8 +23,9 @@ class TextBlocks:
         No text is split before those of `uncut`: they strip the white space before them, which would be left at the end
         of a block.
         """
-        # No text is split before a token that another one may overlap, since the tokenizer might parse the other one.
-        # That one has the first byte of this token, but not as its first, or the last byte, but not as its last.
+        # No text is split before a token that another one may overlap, since the tokenizer might parse the other one:
+        # with the tokens "<|" and "a<", the text "a<|" is "a<" and "|". The other one has the first byte of this token
+        # after its own first, as here, or the last byte of this token before its own last.
         later, earlier = set(b"".join(text[1:] for text in texts)), set(b"".join(text[:-1] for text in texts))
         cuts = [text for text in texts if text[0] not in later and text[-1] not in earlier and text not in uncut]
         self._cuts = re.compile(pattern_of(text.decode("latin-1") for text in cuts).encode("latin-1"))

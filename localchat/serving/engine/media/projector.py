@@ -69,7 +69,7 @@ class LlamaProjector:
         self._max_pass = n_cells
 
     @property
-    def n_most_whole(self) -> int:
+    def max_cells_in_one_pass(self) -> int:
         """The most cells of an image that are computed in one pass; 0 if all may be computed in parts."""
         if "image" not in self.modalities or not self._library.mtmd_decode_use_non_causal(self._context, None):
             return 0
