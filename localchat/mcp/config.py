@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from ..agent.tools import Tool
-from .server import BaseMCPServer, MCPServer, free_name
+from .names import free_name
+from .server import BaseMCPServer, MCPServer
 
 AnyServer = TypeVar("AnyServer", bound=BaseMCPServer)
 

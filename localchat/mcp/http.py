@@ -24,7 +24,7 @@ from ..transport.settings import Settings, check_headers
 from ..transport.sockets import Driver, Pool, run_blocking, start_thread
 from ..transport.timeouts import Timeout, TotalDeadline
 from .headers import message_headers
-from .messages import MAX_MESSAGE_BYTES, Json, MCPError, NotAMessage, error_of
+from .messages import MAX_MESSAGE_BYTES, Json, MCPError, NotAMessage, failure, reported_failure
 from .revisions import VERSION_KEY
 from .session import Outgoing, Session, log
 
@@ -144,7 +144,7 @@ class HTTPTransport:
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             reported = json.loads(error.body)["error"]
             if isinstance(reported, dict):
-                return error_of(self._name, reported, error.status)
+                return reported_failure(self._name, reported, error.status)
         reason = self._session.shown(parse_error(error.body).message)
         if 300 <= error.status < 400:
             location = self._session.shown(error.headers.get("location", ""))
@@ -154,7 +154,7 @@ class HTTPTransport:
         return self._error(f"status {error.status}: {reason}", error, status=error.status)
 
     def _error(self, reason: str, cause: Exception | None = None, **attributes: Any) -> MCPError:
-        error = MCPError(f"MCP server {self._name}: {reason}", server=self._name, **attributes)
+        error = failure(self._name, reason, **attributes)
         error.__cause__ = cause
         return error
 

@@ -57,13 +57,17 @@ def encode(message: Json) -> bytes:
         raise ValueError("the arguments are nested too deeply to be sent as JSON") from None
 
 
-def error_of(server: str, reported: Json, status: int | None = None) -> MCPError:
+def failure(server: str, reason: str, **attributes: Any) -> MCPError:
+    """The error of a server with this name."""
+    return MCPError(f"MCP server {server}: {reason}", server=server, **attributes)
+
+
+def reported_failure(server: str, reported: Json, status: int | None = None) -> MCPError:
     """The error for the field `error` of a response."""
     code = reported.get("code")
     code = code if isinstance(code, int) else None
     text = escaped(str(reported.get("message") or "no message"))
-    data = reported.get("data")
-    return MCPError(f"MCP server {server}: {text} (error {code})", server=server, code=code, data=data, status=status)
+    return failure(server, f"{text} (error {code})", code=code, data=reported.get("data"), status=status)
 
 
 def escaped(text: str, limit: int = 200) -> str:

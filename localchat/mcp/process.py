@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .messages import LineDecoder, MCPError, NotAMessage, encode
+from .messages import LineDecoder, MCPError, NotAMessage, encode, failure
 from .session import Outgoing, Session, log
 
 _READ_BYTES = 65536
@@ -239,4 +239,4 @@ class ProcessTransport:
             time.sleep(_POLL_S)
 
     def _error(self, reason: str) -> MCPError:
-        return MCPError(f"MCP server {self._name}: {reason}", server=self._name)
+        return failure(self._name, reason)

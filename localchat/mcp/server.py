@@ -5,18 +5,13 @@ The coroutines await only a waiter: a `session.Waiter`, which blocks and never s
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import os
-import re
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import __version__
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
 from ..schema import targets
@@ -27,7 +22,9 @@ from . import revisions
 from .features import ClientFeatures, RequestFunction
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
-from .messages import Json, MCPError, escaped
+from .messages import Json, MCPError, escaped, failure
+from .names import command_name, free_name, url_name
+from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport
 from .results import MCPResult, read_result
 from .revisions import ServerDescription
@@ -39,21 +36,9 @@ if TYPE_CHECKING:
 # A program that npx fetches first takes some time to start, and a tool may compile or test something.
 DEFAULT_TIMEOUT = Timeout(connect=10, first=120, idle=None, stall=120, total=1800)
 
-_CLIENT_INFO = {"name": "localchat", "version": __version__}
-
 _MAX_PAGES = 1000
 _MAX_TTL_MS = 1e9  # An integer can be too large to become seconds.
 _MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one call.
-
-# Programs that run other programs: the name of a server has also the name of the other one.
-_LAUNCHERS = {"npx", "uvx", "bunx", "pipx", "node", "deno", "bun", "python", "python3", "uv", "docker", "podman"}
-_PACKAGE = re.compile(r"[\w.@:/\\+-]+")
-
-_LEVELS = ((logging.DEBUG, "debug"), (logging.INFO, "info"), (logging.WARNING, "warning"), (logging.ERROR, "error"))
-
-# What a model may call a tool; see agent.tools.
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
-_MAX_NAME_CHARS = 64
 
 
 class BaseMCPServer:
@@ -86,7 +71,7 @@ class BaseMCPServer:
             raise ValueError(f"media has image and audio, not {', '.join(set(media) - {'image', 'audio'})}")
         if revision is not None and revision not in revisions.REVISIONS:
             raise ValueError(f"revision is one of {', '.join(revisions.REVISIONS)}, not {revision!r}")
-        self.name = name or (_url_name(words[0]) if is_url else _command_name(words))
+        self.name = name or (url_name(words[0]) if is_url else command_name(words))
         self._timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         self._media = tuple(media)
         self._features = ClientFeatures(on_request)
@@ -128,76 +113,15 @@ class BaseMCPServer:
         """The function of a tool, which gets the arguments by name."""
         raise NotImplementedError
 
-    # The beginning: which revision the server speaks.
-
     async def _start(self, waiter: Any) -> None:
         if self._session is not None:
             raise RuntimeError(f"{self!r} was started before: make another one")
         self._session = Session(self.name, self._transport, self._features, self._secrets)
         self._finalizer = weakref.finalize(self, _close, self._transport, os.getpid())
         await waiter.run(functools.partial(self._transport.start, self._session))
-        self._description = await self._negotiate(waiter)
+        negotiation = Negotiation(self._session, self._transport, self._features, self._timeout)
+        self._description = await negotiation.negotiate(waiter, self._requested_revision)
         log.debug("%s: revision %s", self.name, self.revision)
-
-    async def _negotiate(self, waiter: Any) -> ServerDescription:
-        """Begin with `server/discover` or with `initialize`. A server that does not know it gets the other one."""
-        requested = self._requested_revision
-        if requested is not None:
-            return await (self._discover if revisions.is_modern(requested) else self._initialize)(waiter, requested)
-        if self._transport.begins_with_discover:
-            with contextlib.suppress(MCPError):
-                return await self._discover(waiter, revisions.MODERN[-1])
-            return await self._initialize(waiter, revisions.LEGACY[-1])
-        try:
-            return await self._initialize(waiter, revisions.LEGACY[-1])
-        except MCPError as error:
-            if error.code is None:
-                raise
-            with contextlib.suppress(MCPError):
-                return await self._discover(waiter, revisions.MODERN[-1])
-            raise
-
-    async def _discover(self, waiter: Any, revision: str) -> ServerDescription:
-        """Ask for the revisions of the server, first in `revision`. One before 2026-07-28 begins with `initialize`."""
-        result: Json = {}
-        try:
-            result = await self._request_description(waiter, revision)
-            supported = result.get("supportedVersions")
-        except MCPError as error:
-            if error.code != revisions.UNSUPPORTED_REVISION or not isinstance(error.data, dict):
-                raise
-            supported = error.data.get("supported")
-        newest = revisions.newest_of(supported if isinstance(supported, list) else [])
-        if newest is None:
-            raise self._error(f"it supports other revisions than {', '.join(revisions.REVISIONS)}")
-        if not revisions.is_modern(newest):
-            return await self._initialize(waiter, newest)
-        return ServerDescription.of(newest, result or await self._request_description(waiter, newest))
-
-    async def _request_description(self, waiter: Any, revision: str) -> Json:
-        params = {"_meta": self._request_meta(revision)}
-        session = self._ready_session()
-        return await session.request(waiter, "server/discover", params, self._timeout, reports_cancel=False)
-
-    async def _initialize(self, waiter: Any, revision: str) -> ServerDescription:
-        session = self._ready_session()
-        params = {"protocolVersion": revision, "capabilities": self._features.capabilities, "clientInfo": _CLIENT_INFO}
-        result = await session.request(waiter, "initialize", params, self._timeout, reports_cancel=False)
-        chosen = result.get("protocolVersion")
-        if chosen not in revisions.LEGACY:
-            raise self._error(f"it speaks the revision {chosen!r:.40}, this client {', '.join(revisions.LEGACY)}")
-        self._transport.revision = chosen
-        await session.notify_and_wait(waiter, "notifications/initialized", self._timeout)
-        description = ServerDescription.of(chosen, result)
-        if description.reports_tools or "logging" in description.capabilities or self._features.functions:
-            self._transport.listen()
-        if "logging" in description.capabilities:
-            with contextlib.suppress(MCPError):
-                await session.request(waiter, "logging/setLevel", {"level": _log_level()}, self._timeout)
-        return description
-
-    def _request_meta(self, revision: str) -> Json:
-        return revisions.request_meta(revision, _CLIENT_INFO, self._features.capabilities, _log_level())
 
     # Requests.
 
@@ -218,7 +142,7 @@ class BaseMCPServer:
         """The result of a request. If the server requests input first, the functions of the program give it."""
         session = self._ready_session()
         if revisions.is_modern(self.revision):
-            params = {**params, "_meta": self._request_meta(self.revision)}
+            params = {**params, "_meta": request_meta(self.revision, self._features)}
         added: Json = {}
         for _ in range(_MAX_ROUNDS):
             result = await session.request(
@@ -260,6 +184,7 @@ class BaseMCPServer:
     async def _list(self, waiter: Any) -> dict[str, Json]:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
+        session.check_open()
         if self._definitions is not None and time.monotonic() < self._definitions_end and not session.tools_changed:
             return self._definitions
         session.tools_changed = False
@@ -356,7 +281,7 @@ class BaseMCPServer:
         return argument_headers(definition.get("inputSchema", {}), params["arguments"])
 
     def _error(self, reason: str) -> MCPError:
-        return MCPError(f"MCP server {self.name}: {reason}", server=self.name)
+        return failure(self.name, reason)
 
 
 class MCPServer(BaseMCPServer):
@@ -448,16 +373,6 @@ def _close(transport: Any, process_id: int) -> None:
         transport.close()
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """A name that a model can call a tool by: with other characters replaced, and a number if it is taken."""
-    text = _NOT_IN_NAMES.sub("_", name)[:_MAX_NAME_CHARS] or "tool"
-    free, number = text, 1
-    while free in taken:
-        number += 1
-        free = f"{text[: _MAX_NAME_CHARS - len(str(number)) - 1]}_{number}"
-    return free
-
-
 def _check_structured(output_schema: Any, result: MCPResult) -> None:
     """Raise ValueError if structured content does not match the schema of the tool. A wrong schema is not used."""
     if not isinstance(output_schema, dict):
@@ -468,22 +383,3 @@ def _check_structured(output_schema: Any, result: MCPResult) -> None:
         raise ValueError(f"the structured content does not match the outputSchema: {error}") from error
     except (ValueError, TypeError) as error:
         log.debug("an outputSchema is not used: %s", escaped(str(error)))
-
-
-def _log_level() -> str:
-    """The least level of messages that the logger takes, by its name in the protocol."""
-    level = log.getEffectiveLevel()
-    return next((name for limit, name in _LEVELS if level <= limit), "critical")
-
-
-def _url_name(url: str) -> str:
-    """The host of a URL. Its path and query may have keys."""
-    return url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
-
-
-def _command_name(words: list[str]) -> str:
-    """The name of a program; after that of a launcher, the last part of the first argument that is no option."""
-    name = Path(words[0]).name
-    others = [word for word in words[1:] if not word.startswith("-") and word not in ("run", "exec", "x", "tool")]
-    is_launcher = name.partition(".")[0].lower() in _LAUNCHERS
-    return f"{name} {Path(others[0]).name}" if is_launcher and others and _PACKAGE.fullmatch(others[0]) else name

@@ -22,7 +22,15 @@ from ..transport.secrets import Secrets
 from ..transport.sockets import start_thread
 from ..transport.timeouts import Deadlines, Timeout, TotalDeadline
 from .features import ClientFeatures
-from .messages import INTERNAL_ERROR, METHOD_NOT_FOUND, Json, MCPError, error_of, escaped, parse_messages
+from .messages import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    Json,
+    escaped,
+    failure,
+    parse_messages,
+    reported_failure,
+)
 
 log = logging.getLogger("localchat.mcp")
 
@@ -156,7 +164,7 @@ class Session:
         finally:
             self._pending.pop(request_id, None)
         if not isinstance(result, dict):
-            raise MCPError(f"MCP server {self.name}: the result of {method} is no object", server=self.name)
+            raise failure(self.name, f"the result of {method} is no object")
         return result
 
     async def notify_and_wait(self, waiter: Any, method: str, timeout: Timeout) -> None:
@@ -170,10 +178,14 @@ class Session:
         if self._end is None:
             self._transport.send(Outgoing({"jsonrpc": "2.0", "method": method, "params": params}, {}))
 
+    def check_open(self) -> None:
+        """Raise the error that ended the session, if one did."""
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+
     def _send(self, outgoing: Outgoing, request_id: int | None = None) -> None:
         with self._lock:
-            if self._end is not None:
-                raise self._end.with_traceback(None)
+            self.check_open()
             if request_id is not None:
                 self._pending[request_id] = outgoing
         self._transport.send(outgoing)
@@ -228,7 +240,7 @@ class Session:
         if outgoing is None:  # It may have been cancelled meanwhile.
             log.debug("%s: a response to no request: %s", self.name, self.shown(str(message.get("error") or "")))
         elif isinstance(message.get("error"), dict):
-            error = error_of(self.name, message["error"])
+            error = reported_failure(self.name, message["error"])
             self._secrets.mask_error(error)
             outgoing.settle(error)
         else:

@@ -156,7 +156,7 @@ def test_tools_of_several_servers_have_different_names():
 
 
 def test_names_that_models_cannot_use_are_changed():
-    from localchat.mcp.server import free_name
+    from localchat.mcp.names import free_name
 
     assert free_name("a.b/c é", ()) == "a_b_c_"
     assert free_name("", ()) == "tool"

@@ -49,7 +49,7 @@ class StatusEndpoints:
         exchange.send("text/plain; charset=utf-8", _HOME.format(state).encode(), {"Cache-Control": "no-store"})
 
     def health(self, exchange: Exchange) -> None:
-        self.service.check()
+        self.service.check_default()
         exchange.send_json(200, {"status": "ok"})
 
     def props(self, exchange: Exchange) -> None:

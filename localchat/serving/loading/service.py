@@ -146,7 +146,7 @@ class Service:
 
     # --- requests ---
 
-    def check(self) -> None:
+    def check_default(self) -> None:
         """Raise ModelLoading until the default model has been loaded once, InferenceError if a later load failed."""
         with self._changed:
             self._check_failure(self.default)
@@ -158,7 +158,7 @@ class Service:
         if self.loaded():
             return True
         try:
-            self.check()
+            self.check_default()
         except errors.ApiError:
             return False
         return self.waits or not self.default.is_loading

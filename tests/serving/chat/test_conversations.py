@@ -91,6 +91,12 @@ def result(call: int, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": f"call_{call}", "content": text}
 
 
+def call_of(name: str, **arguments: str) -> dict[str, Any]:
+    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+CODE = "print('a\\n', \"\\\\t\")\nopen(r'C:\\new\\table')  # \\u00e9 \\d+ \\frac é <b> & </b> \\"
+
 SHAPES: dict[str, list[dict[str, Any]]] = {
     "a system message first": [system("S1"), user("U1"), assistant("A1"), user("U2")],
     "a system message after the user": [user("U1"), system("S1"), user("U2")],
@@ -115,6 +121,13 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "two rounds": [user("U1"), assistant("", 1), result(1, "R1"), assistant("", 2), result(2, "R2"), user("U2")],
     "a call without a result": [user("U1"), assistant("", 1), user("U2")],
     "texts with white space and quotes": [user(" U1 \n\n'\"\\x"), assistant("\tA1 {}"), user("\n\n")],
+    "texts with what looks like escapes": [
+        user(CODE),
+        {"role": "assistant", "content": "", "tool_calls": [call_of("run", code=CODE)]},
+        result(1, CODE),
+        assistant(CODE),
+        user("U1"),
+    ],
     "the same text twice": [user("yes"), assistant("yes"), user("yes")],
 }
 LOOK = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}

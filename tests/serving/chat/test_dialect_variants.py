@@ -1,5 +1,7 @@
 """Outputs of each family in the variants that models generate, and text that looks like a call or a tag."""
 
+import warnings
+
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
@@ -252,6 +254,8 @@ VALUES = [
     ({"type": "array"}, "[1, 2", '"[1, 2"'),
     ({"type": "array"}, "[b'x']", "\"[b'x']\""),
     ({"type": "number"}, "NaN", '"NaN"'),
+    ({"type": "integer"}, "-0x1f", "-31"),
+    *(({"type": "integer"}, f"10{word}", f'"10{word}"') for word in ("in", "or more", " inches")),
     ({"type": "array"}, "[" * 5000, '"' + "[" * 5000 + '"'),
 ]
 
@@ -261,7 +265,10 @@ def test_text_between_tags_gets_the_type_of_its_schema(schema, text, expected):
     parameters = {"type": "object", "properties": {"a": schema}, "$defs": {"x": {"enum": [1, "one"]}}}
     tools = [{"function": {"name": "f", "parameters": parameters}}]
     output = f"<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>"
-    assert parse([output], DIALECTS["glm"], tools=tools)[1].text == f'{{"a": {expected}}}'
+    with warnings.catch_warnings(record=True) as written:  # Python would write them to the log.
+        warnings.simplefilter("always")
+        assert parse([output], DIALECTS["glm"], tools=tools)[1].text == f'{{"a": {expected}}}'
+    assert not written
 
 
 PYTHON_CALLS = [
@@ -355,6 +362,7 @@ NESTED = {
         pytest.param("P<at>\nP</at>", {"at": {}}, id="empty object"),
         pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON inside"),
         pytest.param("P<x>P<b>x", {"x": {"b": "x"}}, id="elements that end with the call"),
+        pytest.param("P<x>\n  P<b>xP</b>\n  P<c>2P</c>\nP</x>", {"x": {"b": "x", "c": 2}}, id="indented elements"),
         pytest.param("P<any>" + "P<a>" * 2000, None, id="nested too deeply"),
     ],
 )

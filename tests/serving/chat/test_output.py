@@ -59,7 +59,7 @@ CALLS = [
 # Texts that are almost JSON, and the arguments made of them.
 CORRECTED = [
     ("comma before a bracket", '{"a": 1, "b": 2,}', '{"a": 1, "b": 2}'),
-    ("commas left out", '{"a": 1 "b": [1 2]}', '{"a": 1, "b": [1, 2]}'),
+    ("commas left out", '{"a": 1 "b": [1\n2]"c":"d""e":[]}', '{"a": 1, "b": [1,\n2],"c":"d","e":[]}'),
     ("names without quotes", '{a: 1, b_c : "x"}', '{"a": 1, "b_c": "x"}'),
     ("control characters", '["a\nb\t"]', '["a\\nb\\t"]'),
     ("escapes that JSON does not have", '["\\d\\\'\\x41"]', '["\\\\d\\\\\'\\\\x41"]'),

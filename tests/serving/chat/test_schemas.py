@@ -32,6 +32,7 @@ ENFORCED = {
     ),
     "object without type": (DECLARED, ['{"a": 1}'], ["-2", "{}"]),
     "names of any text": ({"type": "object", "propertyNames": {"type": "string"}}, ['{"a": 1}'], ["1"]),
+    "names with a title": ({"type": "object", "propertyNames": {"title": "Name"}}, ['{"a": 1}'], ["1"]),
     "listed names": (
         {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
         ['{"a": 1, "b": 2}', '{"a": 1}'], ['{"c": 1}', '{"a": 1, "a": 2}', '{"b": 1}', '{"a": ""}'],

@@ -691,8 +691,8 @@ def test_prompts_with_a_seed_are_computed_as_without_a_cached_prefix(seed: int, 
         for _ in range(random_.randint(0, 12)):
             scheduler.step()
             for one in [one for one in scheduler.running if one.n_sampled]:
-                n_rows = [cell.n_rows for cell in scheduler.cells.slots[one.slot or 0]]
                 if one.request.sampling.seed is not None and one.n_sampled == 1:
+                    n_rows = [cell.n_rows for cell in scheduler.cells.slots[one.slot or 0]]
                     n_reused += one.n_cached or 0
                     for start, end in parts_of(one):
                         assert {n >= TILE_ROWS for n in n_rows[start:end]} == {end - start >= TILE_ROWS}

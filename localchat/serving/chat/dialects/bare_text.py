@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ...schema.types import TYPE_NAMES
 
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
+# A number before a word of Python, such as 10in. It is no literal, and Python's compiler writes a warning to the log.
+_NUMBER_AND_WORD = re.compile(r"[+-]?\d[\d_.]*(?:and|else|for|if|in|is|not|or)")
 
 
 def text_json(text: str) -> str:
@@ -48,6 +51,8 @@ def _refuse_constant(word: str) -> Any:
 
 def _python_value(text: str) -> Any:
     """The value of a Python literal, if JSON can represent it; otherwise the text."""
+    if _NUMBER_AND_WORD.match(text):
+        return text
     try:
         value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
         json.dumps(value, allow_nan=False)

@@ -120,7 +120,7 @@ class ValueReader:
     def _emit_item(self, text: str) -> None:
         """Emit the beginning of an item after the white space and commas before it, with a comma if it is missing."""
         before, self._before = self._before, ""
-        self._emit(before if not self._follows_item or "," in before else "," + (before or " "))
+        self._emit(before if not self._follows_item or "," in before else "," + before)
         self._emit(text)
         self._follows_item = True
 

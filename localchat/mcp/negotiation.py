@@ -1,0 +1,108 @@
+"""The beginning of a connection: the client and a server agree on a revision of the protocol.
+
+Until revision 2025-11-25 a connection begins with the request `initialize`. Since 2026-07-28 each request has the
+revision, and `server/discover` returns those that the server supports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+from .. import __version__
+from ..transport.timeouts import Timeout
+from . import revisions
+from .features import ClientFeatures
+from .messages import Json, MCPError, failure
+from .revisions import ServerDescription
+from .session import Session, log
+
+_CLIENT_INFO = {"name": "localchat", "version": __version__}
+
+_LEVELS = ((logging.DEBUG, "debug"), (logging.INFO, "info"), (logging.WARNING, "warning"), (logging.ERROR, "error"))
+
+
+class Negotiation:
+    """Finds the revision of a server. `negotiate` raises MCPError or TimedOut if there is none.
+
+    Args:
+        session: Sends the requests.
+        transport: Says which request to begin with, and gets the revision.
+        features: What the client declares.
+        timeout: The limits of each request.
+    """
+
+    def __init__(self, session: Session, transport: Any, features: ClientFeatures, timeout: Timeout) -> None:
+        self._session = session
+        self._transport = transport
+        self._features = features
+        self._timeout = timeout
+
+    async def negotiate(self, waiter: Any, requested: str | None) -> ServerDescription:
+        """Begin with `server/discover` or with `initialize`. A server that does not know it gets the other one."""
+        if requested is not None:
+            return await (self._discover if revisions.is_modern(requested) else self._initialize)(waiter, requested)
+        if self._transport.begins_with_discover:
+            with contextlib.suppress(MCPError):
+                return await self._discover(waiter, revisions.MODERN[-1])
+            return await self._initialize(waiter, revisions.LEGACY[-1])
+        try:
+            return await self._initialize(waiter, revisions.LEGACY[-1])
+        except MCPError as error:
+            if error.code is None:
+                raise
+            with contextlib.suppress(MCPError):
+                return await self._discover(waiter, revisions.MODERN[-1])
+            raise
+
+    async def _discover(self, waiter: Any, revision: str) -> ServerDescription:
+        """Ask for the revisions of the server, first in `revision`. One before 2026-07-28 begins with `initialize`."""
+        result: Json = {}
+        try:
+            result = await self._request_description(waiter, revision)
+            supported = result.get("supportedVersions")
+        except MCPError as error:
+            if error.code != revisions.UNSUPPORTED_REVISION or not isinstance(error.data, dict):
+                raise
+            supported = error.data.get("supported")
+        newest = revisions.newest_of(supported if isinstance(supported, list) else [])
+        if newest is None:
+            raise self._error(f"it supports other revisions than {', '.join(revisions.REVISIONS)}")
+        if not revisions.is_modern(newest):
+            return await self._initialize(waiter, newest)
+        return ServerDescription.of(newest, result or await self._request_description(waiter, newest))
+
+    async def _request_description(self, waiter: Any, revision: str) -> Json:
+        params = {"_meta": request_meta(revision, self._features)}
+        return await self._session.request(waiter, "server/discover", params, self._timeout, reports_cancel=False)
+
+    async def _initialize(self, waiter: Any, revision: str) -> ServerDescription:
+        params = {"protocolVersion": revision, "capabilities": self._features.capabilities, "clientInfo": _CLIENT_INFO}
+        result = await self._session.request(waiter, "initialize", params, self._timeout, reports_cancel=False)
+        chosen = result.get("protocolVersion")
+        if chosen not in revisions.LEGACY:
+            raise self._error(f"it speaks the revision {chosen!r:.40}, this client {', '.join(revisions.LEGACY)}")
+        self._transport.revision = chosen
+        await self._session.notify_and_wait(waiter, "notifications/initialized", self._timeout)
+        description = ServerDescription.of(chosen, result)
+        if description.reports_tools or "logging" in description.capabilities or self._features.functions:
+            self._transport.listen()
+        if "logging" in description.capabilities:
+            with contextlib.suppress(MCPError):
+                await self._session.request(waiter, "logging/setLevel", {"level": _log_level()}, self._timeout)
+        return description
+
+    def _error(self, reason: str) -> MCPError:
+        return failure(self._session.name, reason)
+
+
+def request_meta(revision: str, features: ClientFeatures) -> Json:
+    """The field `_meta` of a request since revision 2026-07-28."""
+    return revisions.request_meta(revision, _CLIENT_INFO, features.capabilities, _log_level())
+
+
+def _log_level() -> str:
+    """The least level of messages that the logger takes, by its name in the protocol."""
+    level = log.getEffectiveLevel()
+    return next((name for limit, name in _LEVELS if level <= limit), "critical")
