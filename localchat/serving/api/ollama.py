@@ -125,7 +125,7 @@ class _OpenCalls:
         """The id of the call of a result: the one given, that of the first call of this name, or of the first call."""
         if not id:
             id = next(iter(self._ids.get(name or "") or self._names), None)
-        if id in self._names:
+        if id is not None and id in self._names:
             del self._ids[self._names.pop(id)][id]
         return id
 

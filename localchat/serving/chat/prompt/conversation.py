@@ -69,10 +69,10 @@ def _sorted_results(results: Messages, calls: Iterable[Mapping[str, Any]]) -> Me
         for queue in queues:
             while queue and queue[0] in indexes:
                 queue.popleft()
-        place = next((queue[0] for queue in queues if queue), None)
-        if place is None:
+        places = [queue[0] for queue in queues if queue]
+        if not places:
             return results
-        indexes[place] = index
+        indexes[places[0]] = index
     return [results[index] for _, index in sorted(indexes.items())]
 
 
