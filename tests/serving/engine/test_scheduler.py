@@ -673,7 +673,7 @@ def parts_of(sequence: Sequence) -> Iterable[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("images", [[], list(IMAGES)], ids=["text", "images"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_prompts_with_a_seed_are_computed_as_without_a_cached_prefix(seed: int, images: list[int]):
     """Each text and image in passes of a tile or more, unless it is shorter, whatever runs and ran before."""
     random_ = random.Random(seed)
