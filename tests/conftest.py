@@ -31,6 +31,10 @@ os.environ["HOME"] = os.environ["USERPROFILE"] = _home.name
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = _home.name
 
+# The threads of llama.cpp wait for each other after each operation. They spin meanwhile, which takes the cores from the
+# tests in other processes and, while a thread has no core, makes a step ten times as long. Here they sleep.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # A shell makes a background program ignore SIGINT, and its children inherit that. The programs under test must handle
 # SIGINT, also if the tests run in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

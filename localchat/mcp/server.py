@@ -184,6 +184,7 @@ class BaseMCPServer:
     async def _list(self, waiter: Any) -> dict[str, Json]:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
+        session.check_open()
         if self._definitions is not None and time.monotonic() < self._definitions_end and not session.tools_changed:
             return self._definitions
         session.tools_changed = False

@@ -26,6 +26,7 @@ from .messages import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     Json,
+    encode,
     escaped,
     failure,
     parse_messages,
@@ -178,10 +179,14 @@ class Session:
         if self._end is None:
             self._transport.send(Outgoing({"jsonrpc": "2.0", "method": method, "params": params}, {}))
 
+    def check_open(self) -> None:
+        """Raise the error that ended the session, if one did."""
+        if self._end is not None:
+            raise self._end.with_traceback(None)
+
     def _send(self, outgoing: Outgoing, request_id: int | None = None) -> None:
         with self._lock:
-            if self._end is not None:
-                raise self._end.with_traceback(None)
+            self.check_open()
             if request_id is not None:
                 self._pending[request_id] = outgoing
         self._transport.send(outgoing)
@@ -271,7 +276,9 @@ class Session:
         """The result or the error of a function of the program."""
         method, params = request["method"], request.get("params")
         try:
-            return {"result": self._features.answer(method, params if isinstance(params, dict) else {})}
+            result = self._features.answer(method, params if isinstance(params, dict) else {})
+            encode(result)  # Raises if it is not JSON.
+            return {"result": result}
         except Exception:
             log.warning("%s: the function for %s failed", self.name, method, exc_info=True)
             return {"error": {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}}

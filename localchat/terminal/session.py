@@ -101,7 +101,7 @@ class Session:
                 reply = printer.show(self.client.stream([*before, *prompt], **options))
                 self.messages = [*before, *prompt, kept_message(reply)]
             else:
-                tools, approve = self._toolset.tools, self._toolset.approve
+                tools, approve = self._toolset.tools(), self._toolset.approve
                 run = self.client.run_stream([*before, *prompt], tools, on_call=approve, **options)
                 reply = printer.show(run, self._toolset.show_result)
                 self.messages = run.messages

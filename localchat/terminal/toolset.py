@@ -47,26 +47,28 @@ class Toolset:
         self._runs_all = arguments.yes
         self._always_run: set[str] = set()  # The names of the tools whose calls need no approval.
         self._stack = contextlib.ExitStack()
-        self._tools: dict[str, list[Tool]] = {}  # By the names of the servers.
+        self._running: dict[str, MCPServer] = {}  # The servers that have started, by different names.
 
     def __enter__(self) -> Self:
-        # The program shows failed calls itself. Their tracebacks would hide the rest.
-        logging.getLogger("localchat.agent").setLevel(logging.ERROR)
         with contextlib.ExitStack() as stack:
+            # The program shows failed calls itself. Their tracebacks would hide the rest.
+            agent_log = logging.getLogger("localchat.agent")
+            stack.callback(agent_log.setLevel, agent_log.level)
+            agent_log.setLevel(logging.ERROR)
             for server in self._servers:
                 waiting = f"localchat: waiting for the MCP server {server.name}; Ctrl-C ends this"
                 try:
                     with delayed_notice(waiting, _NOTICE_S):
-                        tools = stack.enter_context(server).tools()
+                        stack.enter_context(server)
                 except LocalChatError as error:
                     report(f"localchat: {error}")
                     continue
                 name, number = server.name, 1
-                while name in self._tools:
+                while name in self._running:
                     number += 1
                     name = f"{server.name} {number}"
-                self._tools[name] = tools
-            if self._servers and not self._tools:
+                self._running[name] = server
+            if self._servers and not self._running:
                 raise ValueError("no MCP server could be used")
             self._stack = stack.pop_all()
         return self
@@ -76,14 +78,23 @@ class Toolset:
     ) -> None:
         self._stack.close()
 
-    @property
     def tools(self) -> list[Tool]:
-        return merge_tools(self._tools)
+        """The tools that the servers have now. Those of a server that has ended are left out."""
+        return merge_tools(self._listed())
+
+    def _listed(self) -> dict[str, list[Tool]]:
+        listed = {}
+        for name, server in self._running.items():
+            try:
+                listed[name] = server.tools()
+            except LocalChatError as error:
+                report(f"localchat: {error}")
+        return listed
 
     def description(self) -> str:
         """The servers and their tools, for `--tools`."""
         lines = []
-        for server, tools in self._tools.items():
+        for server, tools in self._listed().items():
             lines.append(escaped(server))
             for tool in tools:
                 properties = tool.parameters.get("properties")

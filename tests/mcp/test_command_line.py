@@ -140,8 +140,22 @@ def test_calls_are_confirmed_on_the_terminal(tmp_path: Path):
         terminal.wait_for("again\n> ")  # Without a question.
         assert results(fake)[-2:] == ['{"sum": 3}'] * 2
 
+        ask([("grow", {"name": "new_tool"})])
+        terminal.type("y\r")
+        terminal.wait_for("done\n> ")
+        ask([("misbehave", {"how": "exit"})])
+        assert "new_tool" in [tool["function"]["name"] for tool in fake.requests[-1].json["tools"]]
+        terminal.type("n\r")
+        terminal.wait_for("done\n> ")
+
         ask([("fail", {})])
         terminal.interrupt()
         terminal.wait_for("not kept)\n> ")
         terminal.enter("go", "done")
+        ask([("misbehave", {"how": "exit"})])
+        terminal.type("y\r")
+        assert "it ended with exit code 3" in terminal.wait_for("done\n> ")
+        fake.reply("without tools")
+        terminal.enter("go", "without tools")
+        assert "tools" not in fake.requests[-1].json
         terminal.end()

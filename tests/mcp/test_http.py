@@ -218,6 +218,23 @@ def test_keys_are_not_shown(caplog: pytest.LogCaptureFixture):
     assert "id-1-aZ81kq" not in caplog.text
 
 
+def test_key_of_the_model_is_not_sent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with MCPHTTPServer() as http, MCPServer(http.url) as server:
+        server.ping()
+        assert not [request for request in http.requests if "authorization" in request.headers]
+
+
+def test_redirect_is_not_followed():
+    with MCPHTTPServer() as other:
+        moved = with_length(b"", "307 Temporary Redirect", f"Location: {other.url}\r\n")
+        with MCPHTTPServer(respond=lambda request, peer: moved) as http:
+            headers = {"Authorization": f"Bearer {KEY}"}
+            with pytest.raises(MCPError, match="which is not followed"), MCPServer(http.url, headers=headers):
+                pass
+        assert other.requests == []
+
+
 def test_call_is_cancelled_after_its_timeout(server_class: Any):
     with MCPHTTPServer() as http, server_class(http.url) as server:
         with pytest.raises(TimedOut, match="no result of tools/call"):

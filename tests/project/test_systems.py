@@ -49,6 +49,14 @@ async def main():
         print((await client.chat("hi")).text, [text async for text in client.stream("hi").text])
 asyncio.run(main())
 """
+TOOLS_OF_OTHERS = """
+from localchat.mcp import MCPServer
+from tests.support.mcp_server import command
+for how in ("2025-11-25", "stubborn"):
+    with MCPServer(*command(how)) as server:
+        print(server.call("add", {"a": 1, "b": 2}).structured)
+    print(server._transport._process.returncode is not None)
+"""
 # Without Unix sockets. asyncio needs them on Linux.
 NO_UNIX = "import socket\ndel socket.AF_UNIX\n"
 
@@ -64,10 +72,11 @@ def folder(tmp_path: Path) -> Path:
     [
         (["-c", NO_UNIX + BLOCKING], "done\n"),
         (["-c", ASYNCHRONOUS], "Hello ['Hel', 'lo']\n"),
+        (["-c", NO_UNIX + TOOLS_OF_OTHERS], "{'sum': 3}\nTrue\n" * 2),
         (["-m", "localchat", "--usage", "hi"], "Hello\n"),
         (["-m", "localchat", "--models"], "first\n"),
     ],
-    ids=["blocking", "asyncio", "terminal", "models"],
+    ids=["blocking", "asyncio", "mcp", "terminal", "models"],
 )
 def test_client_needs_no_function_of_linux_alone(arguments: list[str], output: str, folder: Path):
     with always(HELLO) as server:

@@ -102,19 +102,19 @@ def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
 
 def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
     """OpenAI's map from token ids to biases, the same with texts, or a list of pairs. `false` bans a token."""
-    value = body.get(name)
+    value, path = body.get(name), body.at(name)
     if isinstance(value, (dict, list)) and len(value) > MAX_LISTED_TOKENS:
-        raise field_error(name, f"has {len(value)} biases, the limit is {MAX_LISTED_TOKENS}")
+        raise field_error(path, f"has {len(value)} biases, the limit is {MAX_LISTED_TOKENS}")
     if isinstance(value, dict):
-        return tuple(_bias([_token_or_text(key), bias], f"{name}.{key}") for key, bias in value.items())
-    return tuple(_bias(pair, f"{name}[{i}]") for i, pair in enumerate(body.items(name, "pairs")))
+        return tuple(_bias([_token_or_text(key, path), bias], f"{path}.{key}") for key, bias in value.items())
+    return tuple(_bias(pair, f"{path}[{i}]") for i, pair in enumerate(body.items(name, "pairs")))
 
 
-def _token_or_text(key: str) -> int | str:
+def _token_or_text(key: str, path: str) -> int | str:
     if not (key.isascii() and key.isdigit()):
         return key
     if len(key) > MAX_TOKEN_ID_DIGITS:
-        raise BadRequest(f"the token id {show(key)} in 'logit_bias' is too large", "logit_bias")
+        raise BadRequest(f"the token id {show(key)} in '{path}' is too large", path)
     return int(key)
 
 
@@ -271,7 +271,8 @@ def read_params(
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:
-        raise field_error("min_tokens", f"is {params.min_tokens} and must not exceed the length limit, {max_tokens}")
+        problem = f"is {params.min_tokens} and must not exceed the length limit, {max_tokens}"
+        raise field_error(body.at("min_tokens"), problem)
     return params
 
 

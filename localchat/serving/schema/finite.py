@@ -64,8 +64,12 @@ def _needed(node: Node) -> Iterator[list[str]]:
     if schema.get("type") == "object":
         for name in schema.get("required", ()):
             yield [f"/properties/{escaped(name)}"]
-    if schema.get("type") == "array" and schema.get("minItems", 0) > 0 and not isinstance(schema.get("items"), list):
-        yield ["/items"]
+    if schema.get("type") == "array":
+        n_items, n_listed = int(schema.get("minItems", 0)), len(schema.get("prefixItems", ()))
+        for i in range(min(n_items, n_listed)):
+            yield [f"/prefixItems/{i}"]
+        if n_items > n_listed:
+            yield ["/items"]
     for keyword in ("anyOf", "oneOf"):
         if schema.get(keyword):
             yield [f"/{keyword}/{i}" for i in range(len(schema[keyword]))]

@@ -181,6 +181,9 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"think": "a lot"}, "think"),
         ({"options": {"temperature": "hot"}}, "options.temperature"),
         ({"options": {"num_predict": "x"}}, "options.num_predict"),
+        ({"options": {"logit_bias": {"5": 1000}}}, "options.logit_bias.5"),
+        ({"options": {"logit_bias": [[5]]}}, "options.logit_bias[0]"),
+        ({"options": {"min_tokens": 9, "num_predict": 1}}, "options.min_tokens"),
     ],
     "generate": [({"template": "{{ .Prompt }}"}, "template"), ({"context": [1, 2]}, "context")],
     "completions": [

@@ -119,6 +119,10 @@ FINITE = {
     "items": ({"type": "array", "items": SELF}, True),
     "at least one item": ({"type": "array", "items": SELF, "minItems": 1}, False),
     "listed items": ({"type": "array", "items": [SELF], "minItems": 1}, True),
+    "the first items": ({"type": "array", "prefixItems": [NULL], "items": SELF, "minItems": 1}, True),
+    "the first items and more": ({"type": "array", "prefixItems": [NULL], "items": SELF, "minItems": 2}, False),
+    "a needed first item": ({"type": "array", "prefixItems": [SELF, NULL], "minItems": 1.0}, False),
+    "an optional first item": ({"type": "array", "prefixItems": [SELF], "minItems": 0}, True),
     "two definitions": ({"$ref": "#/$defs/a", "$defs": {
         "a": object_of(b={"$ref": "#/$defs/b"}), "b": object_of(a={"$ref": "#/$defs/a"})
     }}, False),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Callable
+
+from jinja2.utils import htmlsafe_json_dumps
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -19,12 +22,12 @@ def missing_text(
     """The index of the first message of which the prompt lacks a text, after those before it; None: it has all.
 
     A message has its content, and the strings in the arguments of its calls. System messages and calls have an order of
-    their own: templates print system messages elsewhere, and a call may follow the result of the one before. White
-    space and the escapes of JSON do not count, since templates strip texts, and some print them as JSON; neither do the
-    texts that the template replaces (`replaced`), such as "/no_think". `without_reasoning` returns the text of an
-    assistant message without the reasoning in it, which templates leave out of earlier messages.
+    their own: templates print system messages elsewhere, and a call may follow the result of the one before. A text may
+    be printed as JSON or without its white space, since templates strip texts, and without the texts that the template
+    replaces (`replaced`), such as "/no_think". `without_reasoning` returns the text of an assistant message without the
+    reasoning in it, which templates leave out of earlier messages.
     """
-    if _missing(prompt, messages, without_reasoning, str.strip) is None:
+    if _missing(prompt, messages, without_reasoning, lambda text: [text.strip()]) is None:
         return None
     words = [word for word in map(_compact, replaced) if word]
 
@@ -34,7 +37,7 @@ def missing_text(
             text = text.replace(word, "")
         return text
 
-    return _missing(compact(prompt), messages, without_reasoning, compact)
+    return _missing(compact(prompt), messages, without_reasoning, lambda text: map(compact, _printed(text)))
 
 
 def replaced_texts(source: str) -> list[str]:
@@ -49,34 +52,40 @@ def _missing(
     prompt: str,
     messages: Sequence[Mapping[str, Any]],
     without_reasoning: Callable[[str], str],
-    normalized: Callable[[str], str],
+    forms: Callable[[str], Iterable[str]],
 ) -> int | None:
-    """`missing_text` for a normalized prompt. Each text is searched after those before, so the time is linear."""
+    """`missing_text`, where `forms` returns the forms that a text may have in this prompt.
+
+    Each text is searched after those before, so the time is linear.
+    """
     end = system_end = call_end = 0
     for index, message in enumerate(messages):
         text = message.get("content") or ""
         if message["role"] in SYSTEM_ROLES:
-            system_end = _end_of(prompt, [normalized(text)], system_end)
+            system_end = _end_of(prompt, [forms(text)], system_end)
         elif message["role"] == "assistant":
-            end = _end_of(prompt, [normalized(without_reasoning(text))], end)
-            call_end = _end_of(prompt, map(normalized, _call_texts(message)), call_end)
+            end = _end_of(prompt, [forms(without_reasoning(text))], end)
+            call_end = _end_of(prompt, map(forms, _call_texts(message)), call_end)
         else:
-            end = _end_of(prompt, [normalized(text)], end)
+            end = _end_of(prompt, [forms(text)], end)
         if min(end, system_end, call_end) < 0:
             return index
     return None
 
 
-def _end_of(prompt: str, texts: Iterable[str], start: int) -> int:
-    """Where the last of these texts ends, each of which the prompt has behind `start`; -1 if it lacks one."""
+def _end_of(prompt: str, texts: Iterable[Iterable[str]], start: int) -> int:
+    """Where the last of these texts ends, each of which the prompt has behind `start`; -1 if it lacks one.
+
+    A text is given by the forms that it may have.
+    """
     end = start
-    for text in texts:
-        at = prompt.find(text, end)
-        if at < 0:  # Some templates sort the arguments of a call.
-            at = prompt.find(text, start)
+    for forms in texts:
+        # Some templates sort the arguments of a call, so a text may stand before the last one.
+        places = ((form, prompt.find(form, begin)) for form in forms for begin in dict.fromkeys((end, start)))
+        form, at = next((place for place in places if place[1] >= 0), ("", -1))
         if at < 0:
             return -1
-        end = max(end, at + len(text))
+        end = max(end, at + len(form))
     return end
 
 
@@ -105,18 +114,17 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)", re.DOTALL)
+def _printed(text: str) -> Iterator[str]:
+    """The ways in which templates print a text: as it is, and as JSON.
+
+    JSON may have escapes for the characters beyond ASCII, or for those that are special in HTML (Jinja's `tojson`).
+    """
+    yield text
+    text = text.strip()
+    yield json.dumps(text, ensure_ascii=False)
+    yield json.dumps(text)
+    yield str(htmlsafe_json_dumps(text))
 
 
-def _compact(text: str) -> str:
-    """A text without white space, quotes and backslashes, so that a text and the same as JSON are equal."""
-    without_escapes = _ESCAPE.sub(_character, text)
-    return "".join(without_escapes.split()).replace('"', "").replace("\\", "")
-
-
-def _character(escape: re.Match[str]) -> str:
-    """The character of an escape of JSON; the same text if it is none."""
-    try:
-        return str(json.loads(f'"{escape[0]}"'))
-    except ValueError:
-        return escape[0]
+# Without backslashes a text that is printed as JSON is like the same as JSON in JSON.
+_compact = partial(re.compile(r"""[\s\\"']+""").sub, "")
