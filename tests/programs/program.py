@@ -17,7 +17,7 @@ from tests.support.documents import ROOT, with_address
 from tests.support.interpreters import interpreter
 
 CONFIGURATION = ROOT / "examples" / "configuration"
-# The folder of the installed programs, one folder each. They are not in the environment of the project.
+# The folder of the installed programs, with a folder for each package. They are not in the environment of the project.
 INSTALLED = ROOT / ".programs"
 # uv installs the packages from PyPI in seconds, and their dependencies in the versions of a date.
 UV, UV_VERSION, DATE = INSTALLED / "uv" / "bin" / "uv", "0.13.8", "2026-11-28"
@@ -53,8 +53,6 @@ class Program:
     # The call with which the model reads the file NAME of the working folder: a tool of the program, and its arguments,
     # in which FOLDER is the working folder. None: the program has no tools.
     call: tuple[str, Mapping[str, Any]] | None = None
-    # The beginnings of paths that the program requests to find out which server this is. A status of 404 is right.
-    probes: tuple[str, ...] = ()
     # What the program prints if the prompt is too long, if the server has no such model, and if the model crashes: most
     # of them the message of the server.
     too_long: str = "maximum context length is 100 tokens"

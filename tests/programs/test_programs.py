@@ -26,8 +26,6 @@ FILES = {"notes.txt": "The lamp is vermilion.", "more.txt": "The door is turquoi
 NAME, ANSWER = "My name is Scripty.", "The notes are about colours."
 ANY = Rule("", NAME)
 ASKS_NAME, ASKS_NOTES, ASKS_AGAIN = "What is your name?", "What do the notes say?", "Please say that again."
-
-
 CHOSEN = [program for program in PROGRAMS if program.name in os.environ["LOCALCHAT_PROGRAMS"].split()]
 
 
@@ -67,12 +65,12 @@ class Session:
         return [request for request in self.server.requests() if request.method == "POST"]
 
     def check_requests(self) -> None:
-        """No request was refused, except probes."""
-        probes = self.workspace.program.probes
+        """No request was refused."""
+        requests = self.server.requests()
         refused = [
             (request.status, request.method, request.target, request.summary)
-            for request in self.server.requests()
-            if request.status >= 400 and not (request.status == 404 and request.target.startswith(probes))
+            for request in requests
+            if request.status >= 400
         ]
         assert refused == []
 
