@@ -83,9 +83,8 @@ class Dialect:
     # recipient, "all" or a tool. "": outputs have no recipients.
     recipient_mark: str = ""
     # --- markers that are dropped ---
-    # Those that open text or a message, and so end reasoning, and others around text and calls.
-    section_markers: tuple[str, ...] = ()
-    also_dropped: tuple[str, ...] = ()
+    section_markers: tuple[str, ...] = ()  # Those that open text or a message. They also end reasoning.
+    also_dropped: tuple[str, ...] = ()  # Others, around text and calls.
     # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
     text_tags: tuple[str, ...] = ()
     # --- the class of the parser ---
