@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,16 @@ class _Interrupts:
     def __init__(self) -> None:
         self._may_raise = False
         self._before: Any = None
+        self._unraisable_hook = sys.unraisablehook
 
     def __enter__(self) -> _Interrupts:
         with contextlib.suppress(ValueError):  # Only the main thread gets signals and may set their handlers.
             self._before = signal.signal(signal.SIGINT, self._handle)
+        sys.unraisablehook = self._handle_unraisable
         return self
 
     def __exit__(self, *exception: object) -> None:
+        sys.unraisablehook = self._unraisable_hook
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -78,6 +82,14 @@ class _Interrupts:
         if self._may_raise:
             self._may_raise = False
             raise KeyboardInterrupt
+
+    def _handle_unraisable(self, unraisable: Any) -> None:
+        """Let the next Ctrl-C raise again if Python discards this one: it came in a callback of a weak reference, such
+        as those of threads that have ended, or in a finalizer. Python would show a traceback."""
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self._may_raise = True
+        else:
+            self._unraisable_hook(unraisable)
 
 
 def _read_message() -> str:

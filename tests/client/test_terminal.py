@@ -2,6 +2,7 @@
 
 import codecs
 import fcntl
+import gc
 import io
 import json
 import os
@@ -22,7 +23,7 @@ import pytest
 from localchat import Client
 from localchat.__main__ import main
 from localchat.files import read_messages
-from localchat.terminal.chat import greeting
+from localchat.terminal.chat import _Interrupts, greeting
 from tests.client import test_main
 from tests.client.test_main import PROGRAM, environment
 from tests.client.test_model_list import listing
@@ -386,7 +387,25 @@ def test_interrupts_at_any_moment_end_neither_the_chat_nor_show_a_traceback(tmp_
             terminal.type(f"\r{text}\r")
             terminal.wait_for(f"{text}>")
         terminal.end("/quit\r")
-    assert b"Traceback" not in terminal.raw
+    _, found, traceback = terminal.raw.partition(b"Traceback")
+    assert not found, traceback
+
+
+def test_interrupt_that_python_discards_shows_nothing_and_the_next_one_is_raised(capfd):
+    """Python discards what is raised in a finalizer, or in a callback of a weak reference."""
+
+    class Dying:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    hook = sys.unraisablehook
+    with _Interrupts() as interrupts, interrupts.allowed():
+        Dying()
+        gc.collect()  # For other Pythons than CPython.
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert sys.unraisablehook is hook
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Not Allowed", "501 No"])

@@ -67,8 +67,8 @@ def large_tokens(engine: EngineProcess, random_: random.Random) -> None:
 
 
 def large_vectors(engine: EngineProcess, random_: random.Random) -> None:
-    vectors, n_tokens = engine.embed([[5]] * 8000, field="input")
-    assert (len(vectors), n_tokens) == (8000, 8000)
+    vectors, n_tokens = engine.embed([[5]] * 2000, field="input")
+    assert (len(vectors), n_tokens) == (2000, 2000)
 
 
 def generate_some(engine: EngineProcess, random_: random.Random) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED_ADDRESS = "http://127.0.0.1:8080"
-# The time limit of a program.
-TIMEOUT_S = 60
+# The time limit of a program that hangs. Beside other work, type checkers and large packages need more than a minute.
+TIMEOUT_S = 300
 
 
 def code_blocks(path: Path) -> list[tuple[str, str]]:
