@@ -29,12 +29,13 @@ AIDER = PyPIProgram(
     ask_again=(*AIDER_COMMAND, "--restore-chat-history", "--message", "QUESTION"),
     too_long="possibly exhausted context window!",
 )
-GPTME_COMMAND = ("gptme", "--non-interactive", "--model", "local/local", "--tool-format", "tool")
+GPTME_COMMAND = ("gptme", "--non-interactive", "--model", "local/local")
 GPTME = PyPIProgram(
     name="gptme",
     package="gptme",
     version="0.35.1",
     script="openai.sh",
+    variables={"GPTME_BREAK_ON_TOOLUSE": "false"},  # Otherwise it takes only the first call of a response.
     ask=(*GPTME_COMMAND, "QUESTION"),
     ask_again=(*GPTME_COMMAND, "--resume", "QUESTION"),
     call=("shell", {"command": "cat NAME"}),

@@ -24,7 +24,7 @@ class Tools:
         return open(name).read()
 '''
 # Time limits.
-START_S, SEND_S, RESPONSE_S, END_S = 120, 30, 90, 10
+START_S, SEND_S, RESPONSE_S, END_S = 120, 30, 160, 10
 # What the page lets the model generate after the first response.
 TASKS = {"title_generation": True, "tags_generation": True, "follow_up_generation": True}
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -110,16 +110,37 @@ def _think(body: Fields) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": value}
 
 
+class _OpenCalls:
+    """The calls without a result, in their order. It finds the call of a result, whether or not the calls have ids."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, str] = OrderedDict()  # Of the functions, by the ids of the calls.
+        self._ids: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)  # By the names.
+
+    def add(self, id: str, name: str) -> None:
+        self._names[id] = name
+        self._ids[name][id] = None
+
+    def take(self, id: str | None, name: str | None) -> str | None:
+        """The id of the call of a result: the one given, that of the first call of this name, or of the first call."""
+        if not id:
+            id = next(iter(self._ids.get(name or "") or self._names), None)
+        if id is not None and id in self._names:
+            del self._ids[self._names.pop(id)][id]
+        return id
+
+
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    """The chat messages. Ollama's calls have no ids, so results are assigned to calls in their order."""
+    """The chat messages. Calls get ids, since those of most clients have none, and results the ids of their calls."""
     messages: list[dict[str, Any]] = []
-    open_ids: OrderedDict[str, None] = OrderedDict()  # Of calls without a result, in their order.
+    open_calls = _OpenCalls()
     new_ids = map("call_{}".format, itertools.count())
     for message in body.objects("messages"):
         role = message.required_choice("role", _ROLES)
         images, text = _images(message, is_replayed=role == "tool"), message.text("content") or ""
         calls = [_call(call, next(new_ids)) for call in message.objects("tool_calls")]
-        open_ids.update((call["id"], None) for call in calls)
+        for call in calls:
+            open_calls.add(call["id"], call["function"]["name"])
         converted: dict[str, Any] = {
             "role": role,
             "content": text + images if role == "tool" else images + text,  # Models are trained with images first.
@@ -127,9 +148,8 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
             "tool_calls": calls or None,
         }
         if role == "tool":
-            id = message.text("tool_call_id") or next(iter(open_ids), None)
-            open_ids.pop(id or "", None)
-            converted.update(name=message.text("tool_name") or message.text("name"), tool_call_id=id)
+            name = message.text("tool_name") or message.text("name")
+            converted.update(name=name, tool_call_id=open_calls.take(message.text("tool_call_id"), name))
         messages.append(without_nulls(converted))
     return tuple(messages)
 
@@ -137,7 +157,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 def _call(call: Fields, new_id: str) -> dict[str, Any]:
     function = call.required_object("function")
     arguments = function.object_or_empty("arguments").raw
-    return tool_call(call.text("id") or new_id, function.required_text("name"), arguments)
+    return tool_call(call.text("id") or new_id, function.nonempty_text("name"), arguments)
 
 
 def _images(holder: Fields, *, is_replayed: bool = False) -> str:

@@ -102,6 +102,10 @@ MANY: dict[str, Callable[[int], Body]] = {
         "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * n},
                      *[{"role": "tool", "tool_name": "f", "content": "r"}] * n],
     },
+    "ollama: names in reverse": lambda n: {
+        "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": f"f{i}"}} for i in range(n)]},
+                     *({"role": "tool", "tool_name": f"f{n - 1 - i}", "content": "r"} for i in range(n))],
+    },
     "ollama: calls in reverse": lambda n: {
         "messages": [{"role": "assistant", "tool_calls": [call(i) | {"function": {"name": "f"}} for i in range(n)]},
                      *(result(n - 1 - i) for i in range(n))],

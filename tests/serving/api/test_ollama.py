@@ -78,14 +78,35 @@ def test_options_are_mapped():
     assert isinstance(read(parse_generate, {"prompt": "a", "suffix": "b"}), CompletionRequest)
 
 
-def test_results_are_assigned_to_the_calls_in_order():
-    call = {"function": {"name": "look", "arguments": {"a": 1}}}
-    history = [USER, {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [call, call]}]
-    history += [{"role": "tool", "content": text, "tool_name": "look"} for text in ("one", "two")]
-    _, assistant, first, second = parse(messages=history).messages
+CALLS = ["look", "look", "find", "read"]
+# The results of these calls in the order of a request, each by its name or its id, and the calls that they belong to.
+RESULTS: dict[str, tuple[list[dict[str, str]], list[int]]] = {
+    "nothing": ([{}, {}, {}, {}], [0, 1, 2, 3]),
+    "names in order": ([{"tool_name": name} for name in CALLS], [0, 1, 2, 3]),
+    "names in another order": ([{"tool_name": name} for name in reversed(CALLS)], [3, 2, 0, 1]),
+    "the older field": ([{"name": "read"}, {"name": "look"}, {"name": "find"}, {"name": "look"}], [3, 0, 2, 1]),
+    "some names": ([{"tool_name": "find"}, {}, {"tool_name": "look"}, {}], [2, 0, 1, 3]),
+    "names of no call": ([{"tool_name": "other"}, {}, {"tool_name": "look"}, {}], [0, 1, 2, 3]),
+    "ids in another order": ([{"tool_call_id": f"id_{i}"} for i in (2, 0, 3, 1)], [2, 0, 3, 1]),
+    "an id and a name": ([{"tool_call_id": "id_1", "tool_name": "read"}, {"tool_name": "look"}, {}, {}], [1, 0, 2, 3]),
+}
+
+
+@pytest.mark.parametrize(("results", "places"), RESULTS.values(), ids=RESULTS)
+def test_results_are_assigned_to_their_calls(results: list[dict[str, str]], places: list[int]):
+    """By their ids, else by their names, else in the order of the calls."""
+    has_ids = any("tool_call_id" in result for result in results)
+    calls = [
+        {"function": {"name": name, "arguments": {"a": i}}, **({"id": f"id_{i}"} if has_ids else {})}
+        for i, name in enumerate(CALLS)
+    ]
+    history = [USER, {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": calls}]
+    history += [{"role": "tool", "content": f"R{i}", **result} for i, result in enumerate(results)]
+    _, assistant, *converted = parse(messages=history).messages
     assert assistant["reasoning_content"] == "hm"
-    assert [one["id"] for one in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
-    assert first["tool_call_id"] != second["tool_call_id"]
+    ids = [call["id"] for call in assistant["tool_calls"]]
+    assert len(set(ids)) == len(ids)
+    assert [ids.index(result["tool_call_id"]) for result in converted] == places
 
 
 # --- The built-in model ---

@@ -103,6 +103,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "a second system message": [system("S1"), user("U1"), system("S2")],
     "two system messages first": [system("S1"), system("S2"), user("U1")],
     "a later system message": [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2")],
+    "a system message after the output": [system("S1"), user("U1"), assistant("A1"), system("S2")],
     "a system message last": [user("U1"), assistant("A1"), user("U2"), system("S1")],
     "a later developer message": [developer("S1"), user("U1"), assistant("A1"), developer("S2"), user("U2")],
     "system and developer": [system("S1"), developer("S2"), user("U1")],
@@ -148,6 +149,15 @@ def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(nam
                 assert prompt.count(text) == 1, (shape, text)
 
 
+def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, where each result names its function."""
+    question, calling, *results = messages
+    calls = [{key: value for key, value in call.items() if key != "id"} for call in calling["tool_calls"]]
+    names = {"R1": "look_1", "R2": "look_2"}
+    named = [{"role": "tool", "name": names[text], "content": text} for text in (r["content"] for r in results)]
+    return [question, {**calling, "tool_calls": calls}, *named]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_results_are_in_the_order_of_their_calls(name: str):
     """Most templates print no ids, so the model takes the first result for that of the first call."""
@@ -156,6 +166,10 @@ def test_results_are_in_the_order_of_their_calls(name: str):
     in_other_order = [*in_order[:2], in_order[3], in_order[2]]
     prompts = [template.render(messages, tools=TOOLS) for messages in (in_order, in_other_order)]
     assert prompts[0] == prompts[1]
+    # Results without ids name their functions.
+    prompts = [template.render(without_ids(messages), tools=TOOLS) for messages in (in_order, in_other_order)]
+    assert prompts[0] == prompts[1]
+    assert prompts[0].index("R1") < prompts[0].index("R2")
 
 
 def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_message():

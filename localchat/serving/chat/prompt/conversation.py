@@ -8,7 +8,7 @@ order.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -40,7 +40,8 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
 def with_results_in_order(messages: Messages) -> list[Mapping[str, Any]]:
     """The messages, with the results of each message in the order of its calls, which templates without ids rely on.
 
-    A result belongs to the call with its id.
+    A result belongs to the call with its id. Without an id it belongs to the first call of the function that it names,
+    or to the first call without an id.
     """
     ordered: list[Mapping[str, Any]] = []
     left = deque(messages)
@@ -55,17 +56,24 @@ def with_results_in_order(messages: Messages) -> list[Mapping[str, Any]]:
 
 
 def _sorted_results(results: Messages, calls: Iterable[Mapping[str, Any]]) -> Messages:
-    """The results in the order of their calls. They stay as they are if one of them has the id of no call."""
-    places: dict[object, deque[int]] = {}
+    """The results in the order of their calls. They stay as they are if one of them belongs to no call."""
+    by_id: defaultdict[object, deque[int]] = defaultdict(deque)
+    by_name: defaultdict[object, deque[int]] = defaultdict(deque)
     for place, call in enumerate(calls):
-        places.setdefault(call.get("id"), deque()).append(place)
-    numbered: list[tuple[int, int]] = []
+        by_id[call.get("id")].append(place)
+        by_name[call["function"]["name"]].append(place)
+    indexes: dict[int, int] = {}  # Of the results, by the places of their calls.
     for index, result in enumerate(results):
-        left = places.get(result.get("tool_call_id"))
-        if not left:
+        id, name = result.get("tool_call_id"), result.get("name")
+        queues = [by_id[id]] if id is not None else [by_name[name], by_id[id]]
+        for queue in queues:
+            while queue and queue[0] in indexes:
+                queue.popleft()
+        places = [queue[0] for queue in queues if queue]
+        if not places:
             return results
-        numbered.append((left.popleft(), index))
-    return [results[index] for _, index in sorted(numbered)]
+        indexes[places[0]] = index
+    return [results[index] for _, index in sorted(indexes.items())]
 
 
 def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
@@ -92,7 +100,10 @@ def _systems_at_start(messages: Iterable[Mapping[str, Any]]) -> Messages:
 
 
 def _joined(messages: Messages) -> Messages:
-    """The messages, where the texts of one role in a row are one message, and a text after a result belongs to it."""
+    """The messages, where the texts of one role in a row are one message.
+
+    A text of the user after a result of a tool is appended to the message of the result.
+    """
     groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None
