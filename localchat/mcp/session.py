@@ -26,6 +26,7 @@ from .messages import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     Json,
+    encode,
     escaped,
     failure,
     parse_messages,
@@ -275,7 +276,9 @@ class Session:
         """The result or the error of a function of the program."""
         method, params = request["method"], request.get("params")
         try:
-            return {"result": self._features.answer(method, params if isinstance(params, dict) else {})}
+            result = self._features.answer(method, params if isinstance(params, dict) else {})
+            encode(result)  # Raises if it is not JSON.
+            return {"result": result}
         except Exception:
             log.warning("%s: the function for %s failed", self.name, method, exc_info=True)
             return {"error": {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}}

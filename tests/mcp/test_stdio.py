@@ -216,14 +216,24 @@ def test_requests_of_the_server_go_to_the_functions_of_the_program(server_class:
             assert json.loads(server.call("request", {"method": "ping"}).text) == {}
 
 
-def test_function_that_fails_is_an_error_for_the_server(caplog: pytest.LogCaptureFixture):
-    def fail(params: Any) -> Any:
-        raise RuntimeError("a secret of the program")
+def fail(params: Any) -> Any:
+    raise RuntimeError("a secret of the program")
 
-    with MCPServer(*command(), on_request={"roots/list": fail}) as server:
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (fail, "a secret of the program"),
+        (lambda params: {"a": {1}}, "not JSON serializable"),
+        (lambda params: 5, "a dict"),
+    ],
+    ids=["raises", "no JSON", "no object"],
+)
+def test_function_that_fails_is_an_error_for_the_server(function: Any, words: str, caplog: pytest.LogCaptureFixture):
+    with MCPServer(*command(), on_request={"roots/list": function}) as server:
         error = json.loads(server.call("request", {"method": "roots/list"}).text)
     assert error == {"code": -32603, "message": "the client failed to answer roots/list"}
-    assert "a secret of the program" in caplog.text
+    assert words in caplog.text
 
 
 def test_server_gets_only_the_environment_that_is_given(monkeypatch: pytest.MonkeyPatch):

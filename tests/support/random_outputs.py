@@ -90,7 +90,7 @@ def parts_of(events: Sequence[Event]) -> tuple[str, str, list[tuple[str, Any]]]:
 
 def _text(dialect: Dialect, dice: random.Random) -> str:
     """A text without a marker. It begins and ends with a letter, since white space there belongs to the format."""
-    markers = sorted({*dialect.preserved, *dialect.reasoning_ends, dialect.part_mark} - {""})
+    markers = sorted({*dialect.preserved, *dialect.reasoning_ends, dialect.recipient_mark} - {""})
     pieces = [*_PIECES, *(marker[: dice.randint(1, len(marker))] for marker in markers)]
     while True:
         text = "I" + "".join(dice.choices(pieces, k=dice.randint(0, 12))) + "x"

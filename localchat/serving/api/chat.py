@@ -136,9 +136,7 @@ def _message(message: Fields) -> Iterator[dict[str, Any]]:
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:
-        content = parts.read_text(
-            message, "content", is_replayed=role in ("assistant", "tool"), is_result=role == "tool"
-        )
+        content = parts.read_text(message, "content", parts.Origin.of(role))
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
@@ -156,7 +154,7 @@ def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
         yield _called(id, call.required_object("function"))
     elif kind == "custom":  # From another server: chat completions here have no custom tools.
         custom = call.required_object("custom")
-        yield parts.tool_call(id, custom.required_text("name"), {parts.CUSTOM_INPUT: custom.text("input") or ""})
+        yield parts.tool_call(id, custom.nonempty_text("name"), {parts.CUSTOM_INPUT: custom.text("input") or ""})
     else:
         call.skip()
 
@@ -165,7 +163,7 @@ def _called(id: str | None, function: Fields) -> dict[str, Any]:
     arguments = first_given([function.get("arguments"), "{}"])
     if not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    return parts.tool_call(id, function.required_text("name"), arguments)
+    return parts.tool_call(id, function.nonempty_text("name"), arguments)
 
 
 class ChatEncoder(ChoicesEncoder[ChatRequest]):

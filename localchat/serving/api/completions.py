@@ -56,7 +56,7 @@ def parse_infill(body: Fields) -> CompletionRequest:
         prompt=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
-        input_extra=tuple((file.text("filename") or "file", file.given_text("text")) for file in files),
+        input_extra=tuple((file.text("filename") or "file", file.required_text("text")) for file in files),
         begun=body.text("prompt") or "",
         **_read_native(body, 1),
     )

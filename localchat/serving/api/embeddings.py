@@ -61,7 +61,7 @@ def parse_rerank(body: Fields) -> RerankRequest:
         body.refuse(field, f"a list of 1 to {MAX_INPUTS} strings")
     return RerankRequest(
         model=body.text("model") or "",
-        query=body.required_text("query"),
+        query=body.nonempty_text("query"),
         documents=tuple(documents),
         top_n=body.integer("top_n", 1),
         return_documents=body.boolean("return_text" if is_tei else "return_documents") or False,
@@ -112,7 +112,7 @@ def parse_tokenize(body: Fields) -> TokenizeRequest:
     content = first_given([body.text(name) for name in ("content", "prompt", "text")])
     return TokenizeRequest(
         model=body.text("model") or "",
-        content=body.given_text("content") if content is None else content,
+        content=body.required_text("content") if content is None else content,
         add_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
         parse_special=body.boolean("parse_special") is not False,
         with_pieces=body.boolean("with_pieces") or False,

@@ -178,18 +178,19 @@ class ChoicesEncoder(Encoder[R]):
 
     kind: str  # The types of a body and of a chunk.
     chunk_kind: str
-    empty: Mapping[str, Any]  # The field of a choice in a chunk without text.
+    empty: Mapping[str, Any]  # The fields of a choice in a chunk without text.
 
     def __init__(self, head: events.ResponseHead, request: R, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
-        # Whether chunks of text differ in nothing but their text. If so: the JSON before and after the text, by the
-        # index of the choice and the kind of text.
+        # Whether chunks of text differ in nothing but their text. If so, `_frames` has the JSON before and after the
+        # text, by the index of the choice and the kind of text, such as (0, CONTENT):
+        #     ['{"id": "chatcmpl-1", ..., "choices": [{"index": 0, "delta": {"content": ', '}, ...}]}']
         counts = request.continuous_usage_stats or request.timings_per_token
         self._is_plain = not (counts or request.return_token_ids or request.params.top_logprobs is not None)
         self._frames: dict[tuple[int, str], list[str]] = {}
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        """The field of a choice with the whole output."""
+        """The fields of a choice with the whole output."""
         raise NotImplementedError
 
     def logprobs(self, choice: Choice, sampled: Sequence[events.OutputToken]) -> dict[str, Any] | None:
@@ -207,36 +208,39 @@ class ChoicesEncoder(Encoder[R]):
         choices = [self.choice_body(choice, self.whole(choice)) for choice in self.choices]
         return {**self._head(self.kind), "choices": choices, **self._totals()}
 
-    def emit_choice(self, choice: Choice, text: Mapping[str, Any], **extra: Any) -> None:
-        """Emit a chunk with this field of the choice, and the `extra` fields beside it."""
+    def emit_choice(self, choice: Choice, fields: Mapping[str, Any], **extra: Any) -> None:
+        """Emit a chunk whose choice has these fields, with the `extra` fields beside `choices`."""
         if self.request.stream:
-            choices = [self.choice_body(choice, text)]
+            choices = [self.choice_body(choice, fields)]
             self.emit({**self._head(self.chunk_kind), "choices": choices, **self.counts(), **extra})
 
     def emit_text(
-        self, choice: Choice, kind: str, text: str, field: Callable[[str], Mapping[str, Any]], **extra: Any
+        self, choice: Choice, kind: str, text: str, fields_with: Callable[[str], Mapping[str, Any]], **extra: Any
     ) -> None:
-        """Emit a chunk like `emit_choice`, with the field of the choice that has a text of this kind."""
+        """Emit a chunk like `emit_choice`. `fields_with` makes the fields of the choice from a text of this kind."""
         if extra or not (self._is_plain and self.request.stream):
-            self.emit_choice(choice, field(text), **extra)
+            self.emit_choice(choice, fields_with(text), **extra)
             return
         frame = self._frames.get((choice.index, kind))
         if frame is None:
-            self.emit_choice(choice, field(_MARK))
+            self.emit_choice(choice, fields_with(_MARK))
             frame = self._frames[choice.index, kind] = self._chunks.pop().split(to_json(_MARK))
             self.n_chunks -= 1
         self.emit_json(frame[0] + to_json(text) + frame[1])
 
-    def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
-        """A choice of a chunk or of the body, with the tokens since its last chunk."""
+    def choice_body(self, choice: Choice, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A choice of a chunk or of the body, with these fields, and the tokens since its last chunk."""
         end, sampled = choice.end, choice.take_tokens()
         logprobs = self.logprobs(choice, sampled) if self.request.params.top_logprobs is not None else None
         ids = {"token_ids": [token.id for token in sampled]} if self.request.return_token_ids and sampled else {}
         finish = {"finish_reason": None} if end is None else {"finish_reason": end.reason, "stop_reason": end.stop}
-        return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
+        return {"index": choice.index, **fields, "logprobs": logprobs, **ids, **finish}
 
     def counts(self, usage: events.Usage | None = None) -> dict[str, Any]:
-        """The usage and timings so far, as the request asks for them. `usage` is null if only the last chunk has it."""
+        """The usage and timings so far, for a chunk, as the request asks for them.
+
+        The field `usage` is null if only the last chunk has a usage.
+        """
         request, counts = self.request, dict[str, Any]()
         if request.include_usage:
             counts["usage"] = (usage or self.usage()).body() if request.continuous_usage_stats else None

@@ -30,11 +30,15 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": 
 def parse_messages(body: Fields) -> ChatRequest:
     if body.integer("max_tokens", 1) is None:
         body.refuse("max_tokens", "an integer of at least 1")
-    return parse_count_tokens(body)
+    return _chat_request(body)
 
 
 def parse_count_tokens(body: Fields) -> ChatRequest:
     """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`."""
+    return _chat_request(body)
+
+
+def _chat_request(body: Fields) -> ChatRequest:
     body.ignore(_WITHOUT_EFFECT)
     messages, tools = (*_system(body), *parts.read_messages(body, _convert)), tuple(_tools(body))
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
@@ -70,7 +74,7 @@ def _tools(body: Fields) -> Iterator[parts.ToolAt]:
 def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any]:
     choice = body.object_or_empty("tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
-    names = [choice.required_text("name")] if kind == "tool" else []
+    names = [choice.nonempty_text("name")] if kind == "tool" else []
     chosen = parts.chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
     return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
 
@@ -101,11 +105,11 @@ def _assistant(message: Fields) -> dict[str, Any]:
         kind = block.text("type")
         if kind == "tool_use":
             arguments = block.object_or_empty("input").raw
-            calls.append(parts.tool_call(block.text("id"), block.required_text("name"), arguments))
+            calls.append(parts.tool_call(block.text("id"), block.nonempty_text("name"), arguments))
         elif kind == "thinking":
             reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
-            content += parts.part_text(block, is_replayed=True)
+            content += parts.part_text(block, parts.Origin.OUTPUT)
     others = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
     return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
 
@@ -120,8 +124,8 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:
-    id = block.required_text("tool_use_id")
-    text = "" if block.get("content") is None else parts.read_text(block, "content", is_replayed=True, is_result=True)
+    id = block.nonempty_text("tool_use_id")
+    text = "" if block.get("content") is None else parts.read_text(block, "content", parts.Origin.RESULT)
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id, "content": text}

@@ -157,7 +157,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 def _call(call: Fields, new_id: str) -> dict[str, Any]:
     function = call.required_object("function")
     arguments = function.object_or_empty("arguments").raw
-    return tool_call(call.text("id") or new_id, function.required_text("name"), arguments)
+    return tool_call(call.text("id") or new_id, function.nonempty_text("name"), arguments)
 
 
 def _images(holder: Fields, *, is_replayed: bool = False) -> str:

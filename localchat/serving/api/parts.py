@@ -8,6 +8,7 @@ agents send their whole history with each request, so an error would end the con
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,25 +38,35 @@ _TEXT_FIELDS = ("title", "url", "source", "tool_name", "text", "stdout", "stderr
 _MAX_UNKNOWN_PART = 4000
 
 
-def read_text(holder: Fields, name: str, *, is_replayed: bool = False, is_result: bool = False) -> str:
-    """The text of a field that is a string or a list of parts. Parts are joined without a separator.
+class Origin(enum.Enum):
+    """Where a text of a request comes from. Only the text of a user is refused if it has parts without support."""
 
-    `is_replayed`: the message was generated, or is the result of a tool, so nobody can correct it now. `is_result`: it
-    is a result, of which every part says something.
-    """
+    USER = "written for this conversation"
+    OUTPUT = "generated earlier, so nobody can correct it now"
+    RESULT = "a result of a tool: the same, and the model sees every part of it"
+
+    @classmethod
+    def of(cls, role: str) -> Origin:
+        """Where the message of a role comes from."""
+        return {"assistant": cls.OUTPUT, "tool": cls.RESULT}.get(role, cls.USER)
+
+
+def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
+    """The text of a field that is a string or a list of parts. Parts are joined without a separator."""
     value = holder.get(name)
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         holder.refuse(name, "a string or a list of parts")
-    return "".join(part_text(part, is_replayed=is_replayed, is_result=is_result) for part in holder.objects(name))
+    return "".join(part_text(part, origin) for part in holder.objects(name))
 
 
-def part_text(part: Fields, *, is_replayed: bool = False, is_result: bool = False) -> str:
-    """The text of a part; see `read_text`."""
-    kind = part.given_text("type", '"text"')
+def part_text(part: Fields, origin: Origin = Origin.USER) -> str:
+    """The text of a part, or the marker of its image or sound."""
+    is_replayed = origin is not Origin.USER
+    kind = part.required_text("type", '"text"')
     if kind in _TEXTS:
-        return part.given_text("refusal" if kind == "refusal" else "text")
+        return part.required_text("refusal" if kind == "refusal" else "text")
     source = part.raw.get("source")
     if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
         return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
@@ -69,7 +80,7 @@ def part_text(part: Fields, *, is_replayed: bool = False, is_result: bool = Fals
         if not is_replayed:
             raise field_error(part.path, f"is of type {show(kind)}, which this server does not support")
         part.skip()
-    return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if is_result else "")
+    return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if origin is Origin.RESULT else "")
 
 
 def _unknown_part(part: Fields, kind: str) -> str:
@@ -137,7 +148,7 @@ def _is_input(value: Any) -> bool:
 
 def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
-    function.required_text("name")
+    function.nonempty_text("name")
     function.text("description")
     function.object(field)
     others = {name: value for name, value in function.raw.items() if name != field}

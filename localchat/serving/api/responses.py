@@ -43,8 +43,9 @@ _REASONING_MARK = "localchat:"
 class ResponsesRequest(ChatRequest):
     """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
 
-    # For each name of a tool for the model, the fields of items that call it: `type`, and the names in the request.
-    calls: Mapping[str, Item] = field(default_factory=dict)
+    # By the name that a tool has for the model, the fields of items that call the tool. For a tool `f` of "files":
+    # {"type": "function_call", "name": "f", "namespace": "files"}.
+    item_fields_of_tool: Mapping[str, Item] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # Fields of the response that repeat the request's.
     items: tuple[Item, ...] = ()  # The items of the earlier response and of `input`.
     include: tuple[str, ...] = ()  # Fields to add to items, such as `_ENCRYPTED`.
@@ -80,7 +81,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
         stream=body.boolean("stream") or False,
         request_id=body.text("request_id"),
-        calls={name: call for name, (_, call) in offered.items()},
+        item_fields_of_tool={name: item_fields for name, (_, item_fields) in offered.items()},
         settings=_settings(body, reasoning),
         items=tuple(dict(item.raw) for item in all_items),
         store=None if body.boolean("store") is False else store,
@@ -109,17 +110,17 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
 
 
 def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
-    """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
+    """The functions and custom tools, each with its `item_fields_of_tool`, which include those of the `namespace`.
 
     Tools that run on OpenAI's servers, which agents also send, are skipped.
     """
     holder.check_size("tools")
     for declared in holder.objects("tools"):
-        kind = declared.given_text("type", '"function" or "custom"')
+        kind = declared.required_text("type", '"function" or "custom"')
         if kind == "namespace":
-            yield from _tools(declared, {"namespace": declared.required_text("name")})
+            yield from _tools(declared, {"namespace": declared.nonempty_text("name")})
         elif kind in ("function", "custom"):
-            name = declared.required_text("name")
+            name = declared.nonempty_text("name")
             described = _custom(declared) if kind == "custom" else _function(declared)
             whole_name = parts.qualified(namespace.get("namespace"), name)
             tool = parts.function_tool(declared.child({"name": whole_name, **described}, declared.path))
@@ -221,23 +222,23 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
     kind = item.raw["type"]
     if kind == "message":
         role = item.required_choice("role", ("user", "assistant", *_SYSTEM))
-        yield {"role": role, "content": parts.read_text(item, "content", is_replayed=role == "assistant")}
+        yield {"role": role, "content": parts.read_text(item, "content", parts.Origin.of(role))}
     elif kind in ("function_call", "custom_tool_call"):
-        name = parts.qualified(item.text("namespace"), item.required_text("name"))
+        name = parts.qualified(item.text("namespace"), item.nonempty_text("name"))
         is_custom = kind == "custom_tool_call"
         arguments = {parts.CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
-        yield {"role": "assistant", "tool_calls": [parts.tool_call(item.required_text("call_id"), name, arguments)]}
+        yield {"role": "assistant", "tool_calls": [parts.tool_call(item.nonempty_text("call_id"), name, arguments)]}
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        id = item.required_text("call_id")
+        id = item.nonempty_text("call_id")
         yield {
             "role": "tool",
             "tool_call_id": id,
-            "content": parts.read_text(item, "output", is_replayed=True, is_result=True),
+            "content": parts.read_text(item, "output", parts.Origin.RESULT),
         }
     elif kind == "reasoning":
-        text = "".join(parts.part_text(part, is_replayed=True) for part in item.objects("content"))
+        text = "".join(parts.part_text(part, parts.Origin.OUTPUT) for part in item.objects("content"))
         text = text or (item.text("encrypted_content") or "").partition(_REASONING_MARK)[2]
-        text = text or "\n\n".join(parts.part_text(part, is_replayed=True) for part in item.objects("summary"))
+        text = text or "\n\n".join(parts.part_text(part, parts.Origin.OUTPUT) for part in item.objects("summary"))
         if text:
             yield {"role": "assistant", "reasoning_content": text}
     elif kind != "additional_tools":  # `parse_response` has read these tools.
@@ -376,7 +377,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
 
     def _called(self, block: Block) -> Item:
-        return self.request.calls.get(block.call.name, {"type": "function_call", "name": block.call.name})
+        return self.request.item_fields_of_tool.get(block.call.name, {"type": "function_call", "name": block.call.name})
 
     def _status(self, block: Block) -> str:
         choice = self.choices[0]

@@ -121,11 +121,11 @@ class Fields:
     def text(self, name: str) -> str | None:
         return self._of_type(name, str, "a string")
 
-    def required_text(self, name: str) -> str:
+    def nonempty_text(self, name: str) -> str:
         return self.text(name) or self.refuse(name, "a string that is not empty")
 
-    def given_text(self, name: str, expected: str = "a string") -> str:
-        """A string, which may be empty. An absent field is refused."""
+    def required_text(self, name: str, expected: str = "a string") -> str:
+        """A string, which may be empty. An absent field is refused, like null."""
         text = self.text(name)
         return self.refuse(name, expected) if text is None else text
 

@@ -194,7 +194,9 @@ class SamplingParams:
     min_keep: int = _int(1, 0, _INT32)  # Samplers that truncate by probability keep at least this many tokens.
     samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)  # The samplers of the chain, in order.
     seed: int | None = _int(None, -(2**63), 2**64 - 1)  # None: a random one for each sequence (in a request, -1 too).
-    logit_bias: tuple[Bias, ...] = ()  # Added to the logits of token ids or of texts; minus infinity bans a token.
+    # Added to the logits of token ids or of texts; minus infinity bans a token. `Model.sequence` sets it from the field
+    # of GenerationParams.
+    logit_bias: tuple[Bias, ...] = ()
 
 
 # Fields of features that this server does not have, each with the values that do not need the feature.

@@ -6,7 +6,7 @@ since no single field of a body sets them:
     params               the sampling and generation parameters, which `core/params.py` declares
     attachments          the images and sounds in `messages`
     tool_paths           where the schemas of `tools` are in the body
-    begun                `prompt` of /infill, where `prompt` is `input_prefix`
+    begun                the field `prompt` of /infill; the attribute `prompt` is its field `input_prefix`
     suffix_field, field  the names under which the body has `suffix` and `documents`
     thought_field        an option of the server
 """

@@ -84,7 +84,8 @@ class Cursor:
         self.text = ""
         self.at = 0
         self.ended = False  # Set when no more text will come, so that no text is held back.
-        self.shown = 0  # The end of the text that the parser has emitted, or dropped.
+        # The end of the text for which a raw output has an event; only the parser of outputs uses it (`_emit_format`).
+        self.shown = 0
         self._start: int | None = None  # Where the record begins; None: there is none.
 
     @property

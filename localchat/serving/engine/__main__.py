@@ -79,6 +79,8 @@ class EngineMain(EngineServer):
             data = pickle.dumps(messages)
         except BaseException:
             log.exception("a message cannot be sent")
+            if any(kind == "steps" for kind, *_ in messages):
+                self.fail()  # Texts would have gaps.
             ends = [(kind, id) for kind, id, *_ in messages if kind in ("output", "ended")]
             if not ends:
                 return

@@ -57,14 +57,14 @@ class _Ended(NamedTuple):
 
 
 class EngineRequest:
-    """A request to the engine. Only the thread that started it uses it."""
+    """A request to the engine. Only the thread that started it calls its methods."""
 
     def __init__(self, client: EngineClient, id: int, mailbox: Mailbox, n_sequences: int) -> None:
         self.id = id
         self.mailbox = mailbox
-        # The next two belong to the thread that receives messages.
-        self.is_accepted = False
-        self.open = set(range(n_sequences))  # The indexes of the sequences that have not ended.
+        self.is_accepted = False  # Set by the thread that receives messages.
+        # The indexes of the sequences that have not ended. Both threads discard indexes, which is atomic.
+        self.open = set(range(n_sequences))
         self._client = client
         self._has_ended = False
         self._error: Exception | None = None

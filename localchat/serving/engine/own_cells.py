@@ -64,7 +64,7 @@ class OwnCells(KVCache):
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
-        n_exact = min(_n_exact(sequence, best.n_common, best.content.n_exact), length)
+        n_exact = min(_exact_length(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
     def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
@@ -72,6 +72,7 @@ class OwnCells(KVCache):
             return 0
         n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
         n_exact = self._content(running.slot or 0).n_exact
+        # If all of its cells are exact so far, those of the rest of its prompt will be.
         return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
@@ -243,14 +244,17 @@ def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
     if sequence.request.sampling.seed is None:
         return sequence.n_reusable(n_common)
     # Fewer rows than a tile would be added up in another order.
-    return _n_exact(sequence, n_common, n_exact, n_left=TILE_ROWS)
+    return _exact_length(sequence, n_common, n_exact, n_left=TILE_ROWS)
 
 
-def _n_exact(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -> int:
+def _exact_length(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -> int:
     """How many cells of a slot are exact for a sequence that has `n_common` tokens in common with the slot.
 
-    The first `n_exact` cells are exact for the tokens of the slot. For the sequence these are whole images, sounds and
+    The first `n_exact` cells are exact for the tokens of the slot. Exact for the sequence are whole images, sounds and
     texts between them, and then whole tiles of the next text, of which at least `n_left` tokens are left.
+
+    A prompt has 40 tokens, an image of 30 cells, and 150 tokens; of 200 common tokens all are exact for the slot. Exact
+    for the sequence are the first 70 cells, and 128 of the next 130, or 64 of them if 64 tokens must be left.
     """
     n_most = sequence.n_reusable(min(n_common, n_exact))
     # A text whose end the slot does not have is no whole text there: of the prompts "ab<image>" and "abcd" the text

@@ -102,6 +102,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Lets a running sequence wait again. Its tokens stay as an idle prefix."""
+        self._is_full = False
         self.running.remove(sequence)
         self._cache.release(sequence, keep=True)
         self.waiting = sorted([*self.waiting, sequence], key=lambda sequence: sequence.id)

@@ -1,7 +1,7 @@
-"""How many prompt tokens and draft tokens a step computes on each kind of device; the environment of the engine.
+"""What was measured once: the release of llama.cpp, the sizes of a step on each kind of device, the environment.
 
-Each value was measured once (docs/design.md, "The engine"); nothing is measured while requests run. This module
-imports nothing of the package, so that a process can set its environment before it loads any library.
+What is measured while requests run is in pace.py. This module imports nothing of the package, so that a process can set
+its environment before it loads any library.
 """
 
 from __future__ import annotations

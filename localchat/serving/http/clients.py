@@ -104,8 +104,8 @@ class ClientWatch:
                     if number not in self._watched:
                         continue
                     _, notify = self._watched[number]
-                    # From now on, only a hang-up or an error is reported, which need not be asked for. It lasts, so it
-                    # would be reported again and again.
+                    # From now on, only a hang-up or an error is reported, which need not be asked for. After it nothing
+                    # is, since a hang-up lasts, and would be reported again and again.
                     if not events & (select.EPOLLHUP | select.EPOLLERR):
                         with contextlib.suppress(OSError):  # An error of one connection concerns no other one.
                             self._epoll.modify(number, select.EPOLLONESHOT)

@@ -70,7 +70,7 @@ class Endpoints:
     def _new_table(self, service: Service, options: Options) -> dict[str, dict[str, Handler]]:
         """The handler for each path and method."""
         # The handlers of text, of vectors and of other values, each for a parser and what makes the response.
-        text, vectors, value = self._text, self._vectors, self._value
+        text, vectors, value = self._text_handler, self._vectors_handler, self._value_handler
         models, status = ModelEndpoints(service, options), StatusEndpoints(service, options, self._metrics)
         parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
@@ -179,7 +179,7 @@ class Endpoints:
         paths = [path for path in self._table if path not in ("/", "/v1")]
         return [f"{method} /v1{path}" for path in paths for method in self._table[path]]
 
-    def _text(
+    def _text_handler(
         self, parse: Callable[[Fields], TextRequest], encoder_type: type[Encoder[Any]], format: StreamFormat = CHAT
     ) -> Handler:
         """The handler of an interface for generated text: parse, start, encode."""
@@ -249,7 +249,7 @@ class Endpoints:
             stream.encoder = encoder
             stream.send(has_events=True, is_last=True)
 
-    def _vectors(
+    def _vectors_handler(
         self,
         parse: Callable[[Fields], Any],
         compute: Callable[[Model, Any, Mailbox], tuple[Sequence[Any], int]],
@@ -263,11 +263,11 @@ class Endpoints:
                 exchange.summary = f"{len(results)} results of {n_tokens} tokens"
                 return body(model.name, request, results, n_tokens)
 
-            self._value(parse, computed)(exchange)
+            self._value_handler(parse, computed)(exchange)
 
         return handle
 
-    def _value(self, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Mailbox], Any]) -> Handler:
+    def _value_handler(self, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Mailbox], Any]) -> Handler:
         """The handler of an endpoint that computes one JSON value."""
 
         def handle(exchange: Exchange) -> None:

@@ -36,7 +36,7 @@ NO_FILES_PAUSE_S = 0.5  # How long to pause before the next `accept` when the pr
 CLOSE_TIMEOUT_S = 5.0  # How long responses may take to end when the server closes.
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class ConnectionHandler(http.server.BaseHTTPRequestHandler):
     """The requests of one connection, parsed by http.server. The state of a request is in its Exchange."""
 
     server: ChatServer
@@ -127,7 +127,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         if options.tls_cert is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(options.tls_cert, options.tls_key)
-        super().__init__(("", 0), Handler, bind_and_activate=False)
+        super().__init__(("", 0), ConnectionHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.server_address = listener.getsockname()

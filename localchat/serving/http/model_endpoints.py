@@ -54,7 +54,7 @@ class ModelEndpoints:
 
     def change(self, load_or_unload: Callable[[ServedModel], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
-        load_or_unload(self.service.find(parse_body(exchange.read()).required_text("model")))
+        load_or_unload(self.service.find(parse_body(exchange.read()).nonempty_text("model")))
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
@@ -80,7 +80,7 @@ class ModelEndpoints:
 
     def show(self, exchange: Exchange) -> None:
         body = parse_body(exchange.read())
-        name = body.text("model") or body.required_text("name")
+        name = body.text("model") or body.nonempty_text("name")
         served = self.service.find(name)
         exchange.send_json(200, self._details(served, _adapter_of(served, name)))
 

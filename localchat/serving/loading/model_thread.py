@@ -175,7 +175,10 @@ class ModelThread:
         return None
 
     def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
-        """Unload one model for a new one, as soon as one is idle; with `only_idle`, none if all are in use."""
+        """Unload one model for a new one, as soon as one is idle; with `only_idle`, none if all are in use.
+
+        The caller tries the load again in any case.
+        """
         try:
             idle = self._drain_for(new, only_idle=only_idle)
             if idle is not None:

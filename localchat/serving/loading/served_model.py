@@ -68,8 +68,9 @@ class ServedModel:
         # --- QUEUED and LOADING ---
         self.queued_at = 0.0
         self.progress = 0.0  # The loaded share, from 0 to 1.
+        self._stamp = 0  # The modification time of the file when it was queued.
         # Whether it is to be loaded even if no request waits for it. In DRAINING: to be loaded again.
-        self.loads_unasked = False
+        self.is_ordered = False
 
         # --- from QUEUED to DRAINING ---
         self.unload_requested = False  # Whether it is to be unloaded as soon as no request uses it.
@@ -90,7 +91,7 @@ class ServedModel:
     @property
     def is_needed(self) -> bool:
         """Whether a request needs the load that is queued or running, or it was ordered without one."""
-        return self.loads_unasked or self.n_waiting > 0
+        return self.is_ordered or self.n_waiting > 0
 
     @property
     def n_bytes(self) -> int:
@@ -109,6 +110,7 @@ class ServedModel:
         self._leave(State.UNLOADED, State.FAILED)
         self.state = State.QUEUED
         self.queued_at = now
+        self._stamp = self.file.stamp
         self.progress = 0.0
         self.unload_requested = False
 
@@ -121,7 +123,7 @@ class ServedModel:
         self.state = State.READY
         self.was_loaded = True
         self.model = model
-        self.loads_unasked = False
+        self.is_ordered = False
         self.failure = None
         self.keep_for(now, idle_unload_s)
 
@@ -129,7 +131,7 @@ class ServedModel:
         """The load has failed. The error of a machine without memory, files or threads gets status 503."""
         self._leave(State.LOADING)
         self.state = State.FAILED
-        self.loads_unasked = False
+        self.is_ordered = False
         n_tries = self.failure.n_tries + 1 if self.failure else 1
         cause = out_of_resources(error) or error
         is_transient = getattr(cause, "is_transient", False) and n_tries < MAX_TRIES
@@ -138,7 +140,7 @@ class ServedModel:
             error=error_class(str(cause) or type(cause).__name__),
             failed_at=now,
             retry_at=now if is_transient else now + RETRY_S,
-            file_stamp=self.file.stamp,
+            file_stamp=self._stamp,
             n_tries=n_tries,
         )
 
@@ -162,7 +164,7 @@ class ServedModel:
         """It is not unloaded after all."""
         self._leave(State.DRAINING)
         self.state = State.READY
-        self.loads_unasked = False
+        self.is_ordered = False
 
     def finish_unload(self) -> None:
         """Its process has ended."""

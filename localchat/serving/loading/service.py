@@ -193,7 +193,7 @@ class Service:
             with self._changed.announced_to(mailbox):
                 while True:
                     with self._changed:
-                        self._queue_unless_ready(served, loads_unasked=not self.waits, waits_since=began_at)
+                        self._queue_unless_ready(served, is_ordered=not self.waits, waits_since=began_at)
                         if served.state is State.READY:
                             assert served.model is not None
                             served.n_users += 1
@@ -212,7 +212,7 @@ class Service:
         Raises InferenceError if a recent try has failed.
         """
         with self._changed:
-            self._queue_unless_ready(served, loads_unasked=True)
+            self._queue_unless_ready(served, is_ordered=True)
             served.unload_requested = False
 
     def unload(self, served: ServedModel) -> None:
@@ -221,12 +221,10 @@ class Service:
             served.unload_requested = True
             self._changed.notify_all()
 
-    def _queue_unless_ready(
-        self, served: ServedModel, *, loads_unasked: bool, waits_since: float | None = None
-    ) -> None:
+    def _queue_unless_ready(self, served: ServedModel, *, is_ordered: bool, waits_since: float | None = None) -> None:
         """Queue a model that is UNLOADED or FAILED. Called under the lock.
 
-        With `loads_unasked` it is loaded even if no request waits for it. A model that is DRAINING is queued by the
+        With `is_ordered` it is loaded even if no request waits for it. A model that is DRAINING is queued by the
         thread once it is unloaded. Raises what `_check_failure` raises.
         """
         if self.is_stopped:
@@ -236,7 +234,7 @@ class Service:
         if served.state is State.READY:
             return
         self._check_failure(served, waits_since)
-        served.loads_unasked = served.loads_unasked or loads_unasked
+        served.is_ordered = served.is_ordered or is_ordered
         if served.state in (State.UNLOADED, State.FAILED):
             self._model_thread.enqueue(served)
 

@@ -74,7 +74,7 @@ def read_mapping(path: Path) -> list[ModelFile]:
 def _model(path: Path, body: Fields, name: str) -> ModelFile:
     value = body.raw[name]
     given = body.child({"path": value}, name) if isinstance(value, str) else body.required_object(name)
-    weights = _beside(path, given.required_text("path"))
+    weights = _beside(path, given.nonempty_text("path"))
     aliases = given.items("aliases", "names")
     settings: dict[str, Any] = {}
     readers = {**{key: option.metadata["read"] for key, option in SETTINGS.items()}, "template": str}
@@ -84,7 +84,7 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
         elif file := given.text(key):  # The others are files.
             settings[key] = str(_beside(path, file))
     listed = given.object_or_empty("adapters")
-    adapters = tuple(read_adapter(f"{key}={_beside(path, listed.required_text(key))}") for key in listed.raw)
+    adapters = tuple(read_adapter(f"{key}={_beside(path, listed.nonempty_text(key))}") for key in listed.raw)
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)

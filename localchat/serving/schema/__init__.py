@@ -13,5 +13,5 @@
 A schema goes from `check.checked`, when a request is parsed, to `prepare.prepared` and to `refuse.refusal`. What is not
 refused becomes a rule of a grammar (`compiler.json_rule`), which llguidance enforces while the output is generated.
 
-Each keyword has one function in the table of `check.py`, `prepare.py` or `refuse.py`, which finds it by the keyword.
+What `check.py`, `prepare.py` and `refuse.py` do for one keyword is in a table in each, by the keyword.
 """

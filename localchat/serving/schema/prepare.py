@@ -40,12 +40,16 @@ class ClosedBy(Enum):
 
     This schema is closed by itself: it allows the names "a", "b" and "c". Its two parts are closed by the combination:
     if they were closed by themselves, they would forbid "a".
+
+        {"oneOf": [{"type": "object", "properties": {"b": {}}}, {"type": "object", "properties": {"c": {}}}]}
+
+    Nothing closes these two. As they stand, {"b": 1} matches both, so `oneOf` refuses it. If they were closed, it would
+    match the first one alone, and be allowed.
     """
 
     ITSELF = "itself"
     COMBINATION = "combination"
-    # It is inside `oneOf`: a closed object could match one branch where open ones match two.
-    NOTHING = "nothing"
+    NOTHING = "nothing"  # It is inside `oneOf`, and stays open.
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,10 @@ class Preparation:
 
 
 def _inner_context(keyword: str, context: Context, of_parts: Context) -> Context:
-    """The context of the schemas in a keyword: those that apply to the same value are parts of a combination."""
+    """The context of the schemas in a keyword.
+
+    Those that apply to the same value are parts of a combination. All that is inside `oneOf` stays open.
+    """
     if context.closed_by is ClosedBy.NOTHING or keyword == "oneOf":
         return replace(context, closed_by=ClosedBy.NOTHING)
     if keyword in IN_PLACE or keyword == "$ref":
@@ -223,8 +230,11 @@ def _close(schema: Schema, parts: list[Schema]) -> None:
     declares = any("properties" in part for part in parts)
     if not declares or any("additionalProperties" in part for part in parts):
         return
+    # The branches of a `oneOf` stay open, so an object with one beside other keywords does, too. `schema` is the first
+    # part after its rewriting, in which `oneOf` may have become `anyOf`.
     if len(parts) > 1 and any("oneOf" in part for part in (schema, *parts[1:])):
         return
+    # A required name counts as declared: a closed object without it could never be complete.
     for keyword, sources in (("properties", ("properties", "required")), ("patternProperties", ("patternProperties",))):
         names = [name for part in parts for source in sources for name in part.get(source, ())]
         if names:

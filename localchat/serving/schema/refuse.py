@@ -51,7 +51,8 @@ def loosened(schema: Schema) -> tuple[Schema, list[Refusal]]:
     if first is None:
         return schema, []
     refusals = [first]
-    # Now llguidance ignores keywords that it does not enforce, and takes `oneOf` for `anyOf`. The schema is a copy.
+    # The lenient mode: llguidance ignores keywords that it does not enforce, and takes `oneOf` for `anyOf`. The schema
+    # is copied through its text, since `_leave_out` changes it.
     text = json.dumps({**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}})
     schema = json.loads(text)
     for _ in range(min(_MAX_LEFT_OUT, 1 + _MAX_CHECKED // len(text))):
@@ -177,7 +178,7 @@ def _min_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:
     names = schema.get("properties", {}).keys() | set(required)
     if schema.get("additionalProperties", True) is False and not schema.get("patternProperties"):
         return f"it is {least}, and the number of possible names is {len(names)}" if least > len(names) else ""
-    if least <= max(1, len(required) + 1) or is_lenient:
+    if least <= len(required) + 1 or is_lenient:
         return ""
     return "2 or more can only be enforced for names that are listed"
 

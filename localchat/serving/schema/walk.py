@@ -91,7 +91,7 @@ class Node:
 
     schema: dict[str, Any]
     place: Place  # The place at which it was found first.
-    n_levels: int  # How many schemas are around it there. A reference is around its target.
+    n_levels: int  # How many schemas are around it there. To follow a "$ref" counts as one level, too.
     # The schemas directly inside it, by the JSON pointers from here, such as "/items", and the target of its "$ref".
     # Those that are true or false have no node.
     inner: dict[str, Node] = field(default_factory=dict)

@@ -151,7 +151,7 @@ def test_request_without_a_format_has_no_constraint(fields: Any):
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 def test_auto_constrains_from_every_opener_of_the_parser(dialect: Dialect):
     """A call that the parser reads and no grammar constrains could have any arguments."""
-    right = "all\nHi." if dialect.part_mark else "Hi."
+    right = "all\nHi." if dialect.recipient_mark else "Hi."
     check_fits(constraint_of("", dialect=dialect, **auto()), [right], [f"Hi. {text} then" for text in dialect.openers])
 
 

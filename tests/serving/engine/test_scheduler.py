@@ -633,6 +633,24 @@ def with_images(id: int, tokens: list[int], **fields: Any) -> Sequence:
     return Sequence(id, [*prompt, 1], 1000, SequenceRequest((), **fields), chunks=chunks)
 
 
+def test_sequence_that_loses_its_image_after_a_preemption_starts_again():
+    scheduler = new_scheduler(400, 4, 200)
+    first, second = with_images(1, [5, *[-1] * 40]), sequence(2, 40)
+    scheduler.add(first, second)
+    for _ in range(4):
+        scheduler.step()
+    assert scheduler.preempt_newest() is None
+    first.n_computed = 0  # As if a rejected draft could not be truncated.
+    scheduler.cells.clear(first.slot or 0)
+    (span,) = first.spans
+    span.chunk.rows = None
+    scheduler.schedule()
+    span.chunk.rows = b"encoded"
+    for _ in range(4):
+        scheduler.step()
+    assert (scheduler.running, scheduler.waiting) == ([first, second], [])
+
+
 def test_image_of_one_long_step_does_not_follow_a_step_of_a_prompt(monkeypatch: pytest.MonkeyPatch):
     """Its 400 rows take 1.2 s, longer than a stream may wait. So the stream waits for nothing else in addition."""
     monkeypatch.setitem(IMAGES, -5, (400, 400, False))

@@ -140,7 +140,8 @@ def test_stream_of_responses_gets_events_as_pings():
         raw += read_until(sock, b"event: response.in_progress")
         running.gate.release(1000)
         raw += read_until(sock, b"\r\n0\r\n\r\n")
-    response = check_stream(events_of(dechunked(raw).decode()))
+    # Until the engine has the request, pings are comments.
+    response = check_stream(events_of(dechunked(raw).decode().replace(": \n\n", "")))
     assert (response["status"], response["output"][0]["content"][0]["text"]) == ("completed", "a")
 
 

@@ -1,6 +1,7 @@
 """The states of a model: which transition leads where, and that a model that is loaded again is like a new one."""
 
 import math
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -87,13 +88,13 @@ def test_model_that_was_loaded_before_is_like_a_new_one_in_every_state(state: St
     """Whatever a request, an unload or a failure has left behind."""
     again = after(*PATHS[State.FAILED], *PATHS[State.READY])
     again.keep_for(500, 5)
-    again.unload_requested = again.loads_unasked = True
+    again.unload_requested = again.is_ordered = True
     again.progress = 0.7
     for name in (*unload, *PATHS[state]):
         TRANSITIONS[name](again)
     first = after(*PATHS[state])
     # What is loaded again after an unload, since somebody wants it, is wanted until it is loaded.
-    first.loads_unasked = again.loads_unasked and state in (State.QUEUED, State.LOADING)
+    first.is_ordered = again.is_ordered and state in (State.QUEUED, State.LOADING)
     # The time of the last request counts only while a model is loaded.
     is_loaded = again.model is not None
     different = set() if is_loaded else {"used_at", "expires_at"}
@@ -145,12 +146,15 @@ def test_failure_is_tried_again_at_once_if_it_may_be_gone_and_later_otherwise(er
         assert served.failure is None
 
 
-def test_failure_has_the_time_of_its_file(tmp_path):
+def test_failure_has_the_time_that_its_file_had_before_the_load(tmp_path):
+    """So a file that is repaired during the load is tried again at once."""
     path = tmp_path / "model.gguf"
     path.touch()
     served = ServedModel(ModelFile(path, "model"))
     served.queue(0)
     served.begin_load()
+    stamp = path.stat().st_mtime_ns
+    os.utime(path, ns=(stamp + 10**9, stamp + 10**9))
     served.fail_load(ERROR, 0)
     assert served.failure is not None
-    assert served.failure.file_stamp == path.stat().st_mtime_ns
+    assert served.failure.file_stamp == stamp

@@ -73,17 +73,24 @@ class _Arguments:
             raise NotExact
         if len(properties) > _MAX_ARGUMENTS:
             raise NotExact
-        # Made from the last argument to the first: `first` matches the arguments from here on if none precedes them,
-        # and `rest` matches them after an earlier one, with a separator before them.
-        first = rest = ""
-        between = f"/{self.format.separator}/" if self.format.separator else ""
+        # Made from the last argument to the first. `at_start` has the arguments from this one on if none precedes them,
+        # and `after_other` has them after another argument, with a separator before them. For a required argument A and
+        # an optional one B, with commas between them:
+        #
+        #     B    at_start: (B)?            after_other: ("," B | "")
+        #     A    at_start: A ("," B | "")  after_other: "," A ("," B | "")
+        at_start = after_other = ""
+        separator = f"/{self.format.separator}/" if self.format.separator else ""
         for name, schema in reversed(properties.items()):
-            with_rest = self.rules.rule(seq(self._argument(name, schema), rest))
-            is_required = name in required
-            first = with_rest if is_required else f"({with_rest} | {first})" if first else f"({with_rest})?"
-            rest = seq(between, with_rest) if is_required else f"({seq(between, with_rest)} | {seq(rest)})"
-            first, rest = self.rules.rule(first), self.rules.rule(rest)
-        return first or '""'
+            arguments = self.rules.rule(seq(self._argument(name, schema), after_other))
+            next_arguments = seq(separator, arguments)
+            if name in required:
+                at_start, after_other = arguments, next_arguments
+            else:
+                at_start = f"({arguments} | {at_start})" if at_start else f"({arguments})?"
+                after_other = f"({next_arguments} | {seq(after_other)})"
+            at_start, after_other = self.rules.rule(at_start), self.rules.rule(after_other)
+        return at_start or '""'
 
     def _argument(self, name: str, schema: Any) -> str:
         if not self.format.can_name(name):
@@ -113,28 +120,35 @@ class _Arguments:
         return self._resolved(target_of(schema["$ref"], self.root)) if "$ref" in schema else schema
 
     def _value(self, format: ValueFormat, schema: dict[str, Any], types: frozenset[str], name: str) -> str:
-        """A value between two texts. A line break may be on each side of it."""
-        start, end = (text_regex(text, name) for text in (format.start, format.end))
-        line = r"\n" if self.format.value_on_lines else ""
-        maybe_line = line and line + "?"
+        """A value between the two texts of its format. A line break may be on each side of it."""
+        line_break = r"\n?" if self.format.value_on_lines else ""
+        start, end = text_regex(format.start, name) + line_break, line_break + text_regex(format.end, name)
         if not (types & STRING and format.marker):
-            others = [other for name, other in _PYTHON_VALUES.items() if name in types] if is_free(schema) else []
-            value = f"({' | '.join([self._json(schema), *others])})"
-            return seq(f"/{start}{maybe_line}/", value, f"/{maybe_line}{end}/" if maybe_line + end else "")
+            return seq(f"/{start}/", self._json_value(schema, types), f"/{end}/" if end else "")
         values = _listed_values(schema)
         if values is not None:
-            texts = [self._listed_text(value, types, format) for value in values]
-            return self.rules.regex(f"{start}{maybe_line}({'|'.join(texts)}){maybe_line}{end}")
-        sets = [f"~/{regex_literal(format.not_start)}{ANY}/"] if format.not_start else []
-        if is_free(schema):
-            line = ""  # The free text includes the line breaks.
-        elif types == STRING:
-            sets += _text_sets(schema)
-        else:
-            raise NotExact
+            texts = "|".join(self._listed_text(value, types, format) for value in values)
+            return self.rules.regex(f"{start}({texts}){end}")
+        return self._bare_text(format, schema, types, name)
+
+    def _bare_text(self, format: ValueFormat, schema: dict[str, Any], types: frozenset[str], name: str) -> str:
+        """A value that is bare text: any value, or the strings that match a schema."""
+        bodies = [f"~/{regex_literal(format.not_start)}{ANY}/"] if format.not_start else []
+        # A text without restrictions includes the line breaks.
+        line_break = r"\n" if self.format.value_on_lines and not is_free(schema) else ""
+        start, end = text_regex(format.start, name) + line_break, line_break + text_regex(format.end, name)
+        if not is_free(schema):
+            if types != STRING:
+                raise NotExact
+            bodies += _string_restrictions(schema)
         # The text and its end are one lexeme.
-        text = self.rules.free_text(map(regex_literal, (format.marker, *self.ends)), *sets)
-        return self.rules.terminal(seq(f"/{start}{line}/", text, f"/{line}{end}/"))
+        text = self.rules.free_text(map(regex_literal, (format.marker, *self.ends)), *bodies)
+        return self.rules.terminal(seq(f"/{start}/", text, f"/{end}/"))
+
+    def _json_value(self, schema: dict[str, Any], types: frozenset[str]) -> str:
+        """A value as JSON; if its schema allows any value of its types, also as Python prints it."""
+        python = [body for type_name, body in _PYTHON_VALUES.items() if type_name in types] if is_free(schema) else []
+        return f"({' | '.join([self._json(schema), *python])})"
 
     def _json(self, schema: dict[str, Any]) -> str:
         """A value as JSON. Its schema becomes a root, so it can only have references to definitions."""
@@ -159,19 +173,19 @@ class _Arguments:
         return regex_literal(text)
 
 
-def _text_sets(schema: Mapping[str, Any]) -> list[str]:
-    """The sets of texts, each a terminal, whose intersection are the strings that match a schema."""
+def _string_restrictions(schema: Mapping[str, Any]) -> list[str]:
+    """Bodies of terminals: the strings that match all of them are those that match a schema."""
     if not restrictions(schema) <= {"type", "minLength", "maxLength", "pattern"}:
         raise NotExact
-    sets = []
+    bodies = []
     if schema.keys() & {"minLength", "maxLength"}:
-        sets.append(f"/(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}/")
+        bodies.append(f"/(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}/")
     if "pattern" in schema:
         pattern = whole_text(schema["pattern"])
         if pattern is None:
             raise NotExact
-        sets.append(f"/{pattern}/")
-    return sets
+        bodies.append(f"/{pattern}/")
+    return bodies
 
 
 def _listed_values(schema: Mapping[str, Any]) -> list[Any] | None:

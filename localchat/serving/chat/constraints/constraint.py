@@ -12,7 +12,13 @@ The grammar of one or more calls of `now`, which has no arguments, in the format
     rule_2: %json {"type": "object", ...}                the arguments, by their schema
     T_3: /\n{0,2}<tool_call>\n\{"name": "now", ... /      what precedes them in a later call: `between_calls`
 
-llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme.
+llguidance splits a text into lexemes, each as long as possible. So a free text and the marker after it are one lexeme,
+which is a terminal with both. If the model may call `now`, and need not, the grammar is
+
+    start: T_0 | T_1 (T_3 rule_4 T_2) (T_5 rule_4 T_2)* | ...      calls in the second format of Hermes
+    T_0: /(?s:.*)/ & ~/(?s:.*)(<function=|<tool_call>)(?s:.*)/     a free text: any text without an opener
+    T_1: T_0 /<tool_call>/                               a free text and the opener after it
+    T_3: /\n\{"name": "now", "arguments": /              the rest of what precedes the arguments
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ from ..dialects.call_format import CallFormat, Text, text_of
 from ..dialects.dialect import ReasoningStart
 from ..prompt.template import ChatTemplate
 from .argument_rules import argument_rule
-from .lark import Rules, gbnf_rule, regex_literal, seq, text_regex
+from .lark import Rules, Terminal, gbnf_rule, regex_literal, seq, text_regex
 
 log = logging.getLogger("localchat.server")
 
@@ -155,33 +161,38 @@ class _Grammar:
         if kind == "regex":
             if len(value) > MAX_PATTERN_CHARS:
                 raise ValueError(f"it has {len(value)} characters, the limit is {MAX_PATTERN_CHARS}")
-            rule = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
+            rule: str = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
         if is_empty(self._rules.render(rule)):
             raise ValueError("no text matches it")
         return rule
 
-    def _formatted(self, text: str) -> str:
+    def _formatted(self, format_rule: str) -> str:
+        """An output in the response format, or calls if there are tools."""
         starts = ("", "") if self.has_prefill else self.dialect.text_start
-        first, after = (seq(self._literal(start), text) for start in starts)
+        at_start, after_tag = (seq(self._literal(start), format_rule) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
         if self.functions and not self.has_prefill:
             format = self.dialect.calls[0]
-            first = f"({first} | {self._calls(format)})"
-            after = f"({after} | {self._calls(format, before=self.dialect.calls_start)})"
-        return self._after_reasoning(first, after, text)
+            at_start = f"({at_start} | {self._calls(format)})"
+            after_tag = f"({after_tag} | {self._calls(format, before=self.dialect.calls_start)})"
+        return self._with_reasoning(at_start=at_start, after_tag=after_tag, after_marker=format_rule)
 
     def _required(self) -> str:
+        """An output that consists of calls, after an assistant prefill if there is one."""
         format = self.dialect.calls[0]
-        first = self._calls(format, before=self.dialect.text_end if self.has_prefill else "")
-        return self._after_reasoning(first, self._calls(format, before=self.dialect.calls_start), None)
+        at_start = self._calls(format, before=self.dialect.text_end if self.has_prefill else "")
+        after_tag = self._calls(format, before=self.dialect.calls_start)
+        return self._with_reasoning(at_start=at_start, after_tag=after_tag, after_marker=None)
 
     def _auto(self) -> str:
+        """An output of free text, which calls may follow."""
         dialect = self.dialect
-        if dialect.part_mark:
-            return self._parts(dialect.calls)
-        # The header of a call is free text here: the opener of another format follows it.
+        if dialect.recipient_mark:
+            return self._recipients(dialect.calls)
+        # Here the header of a call of Muse is free text, up to the opener `<atem:function_calls>`. So a format that
+        # includes the header of the first call is not needed: the same format without it matches the call.
         formats = [format for format in dialect.calls if not (format.header[0] and format.has_first_header)]
         heads = [
             text_regex(text_of(format.section_begin, format.call_head), format.escaped(name))
@@ -191,67 +202,79 @@ class _Grammar:
         ]
         markers = [*map(regex_literal, dialect.openers), *heads]
         text = self._rules.free_text(markers)
-        options = [text, *(self._calls(format, after_text=text) for format in formats)]
+        options = [text, *(self._calls(format, after=text) for format in formats)]
         return " | ".join(options)
 
-    def _parts(self, formats: Sequence[CallFormat]) -> str:
-        """An output in parts with headers. The first token shows whether a part is a call."""
-        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start.first)
-        text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
-        text_and_mark = self._literal(self.dialect.part_mark, after=text)
+    def _recipients(self, formats: Sequence[CallFormat]) -> str:
+        r"""An output of texts and then calls, each with a recipient, which its first token shows: "all" or a tool.
+
+            all\nSure.>>>weather\n{"city": "Rome"}
+
+        A text and the mark after it are one lexeme.
+        """
+        recipient_mark = self.dialect.recipient_mark
+        mark, text_start = self._literal(recipient_mark), self._literal(self.dialect.text_start.first)
+        text = self._rules.free_text([regex_literal(recipient_mark)])
+        text_and_mark = self._literal(recipient_mark, after=text)
         calls = " | ".join(map(self._calls, formats))
-        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (text_and_mark, text))
-        part = self._rules.rule(f"{middle}* ({calls} | {end})")
-        return f"{text} | {text_and_mark} {part}" if self.has_prefill else f"{part} | {mark} {part}"
+        middle, end = (self._rules.terminal(f"{text_start} {lexeme}") for lexeme in (text_and_mark, text))
+        output = self._rules.rule(f"{middle}* ({calls} | {end})")
+        return f"{text} | {text_and_mark} {output}" if self.has_prefill else f"{output} | {mark} {output}"
 
-    def _calls(self, format: CallFormat, *, before: str = "", after_text: str = "") -> str:
-        """One or more calls, after the text `before`. `after_text` is the terminal of a text that ends with them."""
-        opener = format.opener if after_text else ""
-        prefix = self._literal(opener, after=after_text)
-        begin = text_of(before, format.section_begin)
-        first = self._call(format, begin, opener=opener, after="" if opener else after_text)
-        others = "" if self.max_calls == 1 else self._call(format, format.between_calls) + "*"
-        return seq(prefix, first, others, self._literal(format.section_end))
+    def _calls(self, format: CallFormat, *, before: str = "", after: Terminal | None = None) -> str:
+        """One or more calls, after the text `before`, or after the free text of the terminal `after`."""
+        head, first = text_of(before, format.section_begin, format.call_head), ""
+        if after and format.opener:
+            # One lexeme for the free text and the opener, and the calls of all tools without it.
+            first = self._literal(format.opener, after=after)
+            head, after = _without_start(head, format.opener), None
+        first = seq(first, self._call(format, head, after=after))
+        next_head = text_of(format.between_calls, format.call_head)
+        others = "" if self.max_calls == 1 else self._call(format, next_head) + "*"
+        return seq(first, others, self._literal(format.section_end))
 
-    def _call(self, format: CallFormat, before: Text, *, opener: str = "", after: str = "") -> str:
-        """A call of one of the tools, after the text `before` without its `opener`, and after another terminal."""
-        end = self._literal(format.call_tail)
-        begin, *others = text_of(before, format.call_head)
-        head = text_of(begin.removeprefix(opener) if isinstance(begin, str) else begin, *others)
+    def _call(self, format: CallFormat, head: Text, *, after: Terminal | None = None) -> str:
+        """A call of one of the tools: `head`, the arguments, `call_tail`. `after` is the terminal before the head."""
+        tail = self._literal(format.call_tail)
         calls = []
         for name, schema in self._schemas.items():
             named_head = self._literal(head, format.escaped(name), after=after)
-            calls.append(seq(named_head, argument_rule(self._rules, schema, format), end))
+            calls.append(seq(named_head, argument_rule(self._rules, schema, format), tail))
         return f"({' | '.join(calls)})"
 
-    def _after_reasoning(self, first: str, after: str, after_marker: str | None) -> str:
-        """Reasoning, if the model reasons, then the output.
+    def _with_reasoning(self, *, at_start: str, after_tag: str, after_marker: str | None) -> str:
+        r"""Reasoning, if the model reasons, then the output.
 
-        The output is `first` without reasoning, `after` after reasoning and its end tag, and `after_marker` after a
-        marker that opens text and ends reasoning; None: no such marker is allowed.
+        The output is `at_start` without reasoning, `after_tag` after reasoning and its end tag, and `after_marker`
+        after a marker that opens text and so ends reasoning; None: no such marker is allowed. The outputs of Hermes,
+        and the last one of Cohere, if reasoning is open:
+
+            hm</think>\n\nSure.         a free text and the end tag, `after_tag`
+            hm<tool_call>...            a free text and the opener of a call, the call
+            hm<|START_RESPONSE|>Sure.   a free text and a marker that opens text, `after_marker`
         """
         dialect = self.dialect
         if self.reasoning == "closed":
-            return first
+            return at_start
         # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
         text = self._rules.free_text(map(regex_literal, dialect.reasoning_ends))
-        ends = {dialect.reasoning.end: after}
+        ends = {dialect.reasoning.end: after_tag}
         if dialect.text_start.first in dialect.section_markers and after_marker is not None:
             ends[dialect.text_start.first] = after_marker
-        options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
+        options = [seq(self._literal(end, after=text), f"({output})") for end, output in ends.items()]
         for format in dialect.calls if self.functions and not self.has_prefill else ():
             if format.opener:
-                options.append(self._calls(format, after_text=text))
+                options.append(self._calls(format, after=text))
         reasoning = self._rules.rule(" | ".join(options))
         if self.reasoning == "open":
             return reasoning
-        no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
-        return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
+        no_reasoning = [seq(self._literal(dialect.no_reasoning), at_start)] if dialect.no_reasoning else []
+        return " | ".join([at_start, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
-    def _literal(self, text: str | Text, name: str = "", *, after: str = "") -> str:
-        """A text as a terminal, with a name in its holes, and after another terminal; "" for no text."""
+    def _literal(self, text: str | Text, name: str = "", *, after: Terminal | None = None) -> str:
+        """The terminal of a text with a name in its holes, with the terminal `after` before it; "" for no text."""
         regex = text_regex(text_of(text), name)
-        return self._rules.terminal(seq(after, f"/{regex}/")) if regex else ""
+        return self._rules.terminal(seq(after or "", f"/{regex}/")) if regex else ""
 
     def _parameters(self, path: str, function: Mapping[str, Any]) -> Any:
         """The schema of the arguments of a tool. If `strict` is false, any object matches it."""
@@ -270,6 +293,11 @@ class _Grammar:
         for refused in refusals:
             _report(name, f"#{refused.pointer}", refused.reason)
         return schema
+
+
+def _without_start(text: Text, start: str) -> Text:
+    first, *others = text
+    return text_of(first.removeprefix(start) if isinstance(first, str) else first, *others)
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:

@@ -1,11 +1,19 @@
-"""Grammars in the notation of llguidance: rules and terminals, and grammars in GBNF."""
+r"""Grammars in the notation of llguidance: rules and terminals, and grammars in GBNF.
+
+regex_literal("a.b")              the regular expression of one text: a\.b
+text_regex(text, "now")           that of a text of a call format, with the name of a tool in its holes
+rules.regex("a\.b")               the terminal of a regular expression: T_0, whose body is /a\.b/
+rules.terminal("T_0 /c/")         the terminal of several: T_1, whose body is T_0 /c/
+rules.free_text(["<x>"])          the terminal of any text without these markers
+rules.rule("T_0 T_1")             a rule of terminals and rules: rule_2
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NewType
 
 from ..dialects.call_format import Hole, Text
 
@@ -16,6 +24,9 @@ _HOLES = {
     Hole.INDENT: r"\n? {0,16}",
 }
 ANY = "(?s:.*)"
+
+Terminal = NewType("Terminal", str)
+"""The name of a terminal: of a lexeme of the grammar."""
 
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
@@ -45,18 +56,21 @@ class Rules:
     def rule(self, body: str) -> str:
         return self._named("rule", body)
 
-    def terminal(self, body: str) -> str:
+    def terminal(self, body: str) -> Terminal:
         """A lexeme: regular expressions between slashes and other terminals, joined by ` `, `|` and `&`."""
-        return self._named("T", body)
+        return Terminal(self._named("T", body))
 
-    def regex(self, regex: str) -> str:
+    def regex(self, regex: str) -> Terminal:
         return self.terminal(f"/{regex}/")
 
-    def free_text(self, markers: Iterable[str], *also: str) -> str:
-        """Any text that contains none of the markers, which are regular expressions, and is in all sets of `also`."""
+    def free_text(self, markers: Iterable[str], *restrictions: str) -> Terminal:
+        """Any text that contains none of the markers, which are regular expressions.
+
+        `restrictions` are bodies of terminals that match it, too.
+        """
         alternatives = "|".join(dict.fromkeys(markers))
         without_markers = [f"~/{ANY}({alternatives}){ANY}/"] if alternatives else []
-        return self.terminal(" & ".join([f"/{ANY}/", *also, *without_markers]))
+        return self.terminal(" & ".join([f"/{ANY}/", *restrictions, *without_markers]))
 
     def render(self, start: str) -> str:
         return "\n".join([f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items()), ""])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from dataclasses import dataclass
+from typing import Union
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING, types_at
@@ -16,6 +18,17 @@ from .values import read_container
 _ATTRIBUTE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
 _ITEM = "item"  # The name of list items that are elements.
 _MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
+
+
+class NoMarker(enum.Enum):
+    """Why no marker ends an argument or an element."""
+
+    OTHER_TEXT = "another text follows, which ends the call too"
+    OUTPUT_END = "the output ends, perhaps inside a marker"
+
+
+End = Union[str, NoMarker]
+"""What ends an argument or an element: the marker, which was read, or that there is none."""
 
 
 @dataclass(frozen=True)
@@ -35,45 +48,53 @@ class ArgumentReader:
 
     def read(self) -> Reader[None]:
         """Begin the call and read the arguments. Raises Mismatch unless an argument or the end of the call is next."""
-        marker: str | None = yield from self.cursor.expect(self.format.before_key, self.call_end)
+        end: End = yield from self.cursor.expect(self.format.before_key, self.call_end)
         self.calls.start(self.tool_name)
         self.cursor.end_record()
-        if marker == self.format.before_key:
-            marker = yield from self._items(self.call_end, frozenset({"object"}))
+        if end == self.format.before_key:
+            end = yield from self._items(self.call_end, frozenset({"object"}))
         else:
             self.calls.arguments("{}")
-        self.calls.is_open = marker not in (None, self.call_end)  # Any other text ends the call as well: it is content.
+        # Another text is content. If the output ends first, the call is cut.
+        self.calls.is_open = end not in (self.call_end, NoMarker.OTHER_TEXT)
 
-    def _items(self, end: str, types: frozenset[str], *path: str | None) -> Reader[str | None]:
-        """Emit the arguments, or the elements in an element, as an object or a list.
+    def _items(self, last_end: str, types: frozenset[str], *path: str | None) -> Reader[End]:
+        """Emit the arguments, or the elements in an element, as an object or a list. Returns what ends them.
 
-        The first `before_key` was read already. `end` is the marker after the last item, `types` are those that the
-        schema allows, `path` is that of `types_at`. Returns the marker that ends the items; None: another text follows;
-        "" or a part of a marker: the output ends.
+        The first `before_key` was read already. `last_end` is the marker after the last item, `types` are those that
+        the schema allows, `path` is that of `types_at`: empty for the arguments themselves.
         """
         start = self.format.before_key
         # Any other end tag ends the items too, since models leave out end tags.
-        ends = (end, self.call_end, start + "/")
+        ends = (last_end, self.call_end, start + "/")
         before, is_list = "", False
-        marker: str | None = start
-        while marker == start:
+        end: End = start
+        while end == start:
             name = (yield from self.cursor.read_until(self.format.after_key))[0].strip()
             # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
             is_list = is_list or (not before and name == _ITEM and types != {"object"})
             before = ", " if before else "[" if is_list else "{"
             self.calls.arguments(before if is_list else f"{before}{json.dumps(name, ensure_ascii=False)}: ")
-            marker = yield from self._value(name, *path, None if types == {"array"} else name)
-            if marker and marker != self.call_end and path:
-                # Other text between elements is dropped.
-                marker = (yield from self.cursor.read_until(start, *ends))[1] or ""
-            elif marker and marker != self.call_end:
-                marker = yield from self.cursor.read_end(start, *ends)
-        if marker in (None, *ends):
+            end = yield from self._value(name, *path, None if types == {"array"} else name)
+            if isinstance(end, str) and end != self.call_end:
+                end = yield from self._after_item(start, *ends, is_element=bool(path))
+        if end in (*ends, NoMarker.OTHER_TEXT):
             self.calls.arguments("]" if is_list else "}")
-        return marker
+        return end
 
-    def _value(self, name: str, *path: str | None) -> Reader[str | None]:
-        """Emit the value of the argument or element `name`. Returns the marker that ends it, or what `_items` returns.
+    def _after_item(self, *markers: str, is_element: bool) -> Reader[End]:
+        """Read the marker that follows an argument or element."""
+        if is_element:
+            # Other text between elements is dropped.
+            _, next_marker = yield from self.cursor.read_until(*markers)
+            return next_marker or NoMarker.OUTPUT_END
+        marker = yield from self.cursor.read_end(*markers)
+        if marker is None:
+            return NoMarker.OTHER_TEXT
+        return marker if marker in markers else NoMarker.OUTPUT_END
+
+    def _value(self, name: str, *path: str | None) -> Reader[End]:
+        """Emit the value of the argument or element `name`. Returns what ends it.
 
         The end marker of the call may also end an element.
         """
@@ -106,9 +127,9 @@ class ArgumentReader:
             return (yield from self._items(end, types, *path))
         text, marker = yield from cursor.read_until(*ends)
         self.calls.arguments(value_json(json_text + text, types) if marker else json_text + text)
-        return marker or ""
+        return marker or NoMarker.OUTPUT_END
 
-    def _string(self, *ends: str) -> Reader[str]:
+    def _string(self, *ends: str) -> Reader[End]:
         """Emit a value that must be a string, which can be streamed before its end is known."""
         self.calls.arguments('"')
         marker = yield from self.cursor.emit_until(
@@ -117,7 +138,7 @@ class ArgumentReader:
         if marker:
             self.cursor.take(len(marker))
             self.calls.arguments('"')
-        return marker or ""
+        return marker or NoMarker.OUTPUT_END
 
     def _begins_element(self) -> Reader[bool]:
         """Read white space and the start of an element; nothing if another text is next."""

@@ -31,6 +31,21 @@ Arguments by themselves in the format of DeepSeek V3.2, with the fields of `Argu
     Rome
     </|DSML|parameter>               after_value; `separator` would follow if another argument did
 
+Some families write the name of the tool in a header before each call, as in this output of Muse:
+
+     to=weather<|message|>           header
+    <atem:function_calls>\n          call_begin, as long as the texts around all calls are ""
+    <atem:invoke name="              before_name
+    weather
+    ">                               before_arguments
+    <atem:parameter name="city">Rome</atem:parameter>
+    </atem:invoke>                   after_arguments
+    </atem:function_calls>           call_end
+    <|eom|><|start|>assistant        separator; the header of the next call follows
+
+At the `opener` of a format in a text, the parser tries the format: `<|tool_calls_section_begin|>` in the first example.
+In the last one no marker alone begins a call, since messages that are text have a header, too.
+
 The parser accepts any white space where a text has some, and any text in the place of attributes. A call that is an
 object may have other fields, in any order.
 """
@@ -214,12 +229,14 @@ class CallFormat:
     notation: str = "json"
     # Whether any indentation is allowed between the fields of an object.
     is_indented: bool = False
-    # The texts around the name of the tool in a header before each call. The header of the first call may precede the
-    # format, as text.
+    # The texts around the name of the tool in a header before each call; ("", ""): calls have no headers.
     header: tuple[str, str] = ("", "")
+    # Whether the format includes the header of the first call. If not, this header is free text for the grammar, and
+    # the parser has read it before it tries the format (channels.py).
     has_first_header: bool = True
-    # The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text.
-    # None: the first of the texts above that is not empty.
+    # The `opener`, if the fields above do not have it. None: it is the first of `begin`, `call_begin` and `before_name`
+    # that is not "". "": no marker alone begins a call. The parser tries such a format only where content begins, or
+    # after a header.
     explicit_opener: str | None = None
     other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
     # The format applies only to models whose chat template contains this text. "": to all models of the family.
@@ -227,7 +244,7 @@ class CallFormat:
 
     @cached_property
     def opener(self) -> str:
-        """The marker that begins the calls."""
+        """The marker that begins the calls; "" if no marker alone does."""
         if self.explicit_opener is not None:
             return self.explicit_opener
         first = (self.before_id or "") if self.id_is_first else self.before_name

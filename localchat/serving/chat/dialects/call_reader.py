@@ -41,6 +41,8 @@ def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
     elif format.arguments is None:
         raise Mismatch
     else:
+        # The id is that of Kimi K3, the number of the call in the output. Clients need ids that are unique in the
+        # conversation, so the call gets a new one.
         yield from ArgumentReader(format.arguments, cursor, calls, name, format.ends[0]).read()
     yield from cursor.read_end(*format.ends)
 

@@ -1,12 +1,12 @@
 r"""The declaration of a model family, for its parser, its constraint, and the writer of earlier calls.
 
-A record has the texts around the parts of an output. These are the parts, each between the texts that surround it, in
-the outputs of families that have them:
+A record has the texts around reasoning, text and calls. These are outputs of families, each with the fields of
+`Dialect` that have its texts:
 
     hermes            <think>hm</think>\n\nSure.\n<tool_call>...
                       reasoning.start, reasoning.end, text_start.after_reasoning ("\n\n"), the opener of a call
     functionary-3.2   all\nSure.>>>weather\n{"city": "Rome"}
-                      text_start.first ("all\n"), text_end and part_mark (">>>")
+                      text_start.first ("all\n"), text_end and recipient_mark (">>>")
     harmony           <|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes<|return|>
                       reasoning.start, reasoning.end, text_start.after_reasoning, also_dropped ("<|return|>")
     solar             <|think|>hm<|end|><|begin|>assistant<|tool_calls|>...
@@ -70,21 +70,25 @@ class Dialect:
     detected_by: tuple[tuple[str, ...], ...] | None = None
     # Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them.
     also_read: tuple[CallFormat, ...] = ()
-    # Markers that open text or a message. They are dropped from the output, and end reasoning.
-    section_markers: tuple[str, ...] = ()
-    also_dropped: tuple[str, ...] = ()  # Other markers around text and calls that are dropped from the output.
-    # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
-    text_tags: tuple[str, ...] = ()
+    # --- reasoning ---
     reasoning: ReasoningTags = THINK  # The reasoning tags. If a template has other known tags instead, those apply.
     # Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped.
     reasons_anywhere: bool = False
     no_reasoning: str = ""  # The marker that begins an output without reasoning. "": there is no such marker.
+    # --- the beginning of text and of calls ---
     text_start: TextStart = _PLAIN_TEXT
-    text_end: str = ""  # The marker between text and calls.
     calls_start: str = "\n\n"  # The text between reasoning and calls.
-    # The text before the name of a recipient, as in Functionary's `>>>name`, which separates text and calls.
-    part_mark: str = ""
-    parser: type[OutputParser] = OutputParser  # The class of the parser of outputs.
+    text_end: str = ""  # The marker between text and calls.
+    # The text before the name of a recipient, as in Functionary's `>>>name`: each text and each call of an output has a
+    # recipient, "all" or a tool. "": outputs have no recipients.
+    recipient_mark: str = ""
+    # --- markers that are dropped ---
+    section_markers: tuple[str, ...] = ()  # Those that open text or a message. They also end reasoning.
+    also_dropped: tuple[str, ...] = ()  # Others, around text and calls.
+    # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
+    text_tags: tuple[str, ...] = ()
+    # --- the class of the parser ---
+    parser: type[OutputParser] = OutputParser
 
     @cached_property
     def formats(self) -> tuple[CallFormat, ...]:

@@ -183,7 +183,7 @@ _FAMILIES = (
         section_markers=(">>>all\n",),
         text_start=TextStart("all\n", "all\n"),
         text_end=">>>",
-        part_mark=">>>",
+        recipient_mark=">>>",
     ),
     # <|tool_call>call:f{a:1,b:<|"|>text<|"|>}<tool_call|>
     Dialect(

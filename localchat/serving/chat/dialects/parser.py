@@ -190,7 +190,7 @@ class OutputParser:
         cursor, dialect, starts = self._cursor, self._dialect, self._dialect.text_start
         start = starts.after_reasoning if end == dialect.reasoning.end else starts.first
         if not self._is_constrained:
-            # White space belongs to the format only if a constraint requires it.
+            # A `start` of white space alone was read after the end tag, see `_space_after_reasoning`.
             if not start.isspace():
                 yield from cursor.read_one_of(start)
             # A call with an opener is found in the text.

@@ -36,7 +36,8 @@ class ControlTokens:
         self._longest = max(map(len, texts), default=0)
         # The characters with which tokens begin and end.
         self._firsts, self._lasts = {text[0] for text in texts}, {text[-1] for text in texts}
-        # The beginnings and the ends of tokens, and all parts that do not have the last character.
+        # The beginnings and the ends of tokens, and all their parts without the last character; parts with it are ends.
+        # Of the token <s>: the beginnings "<" and "<s", the ends "s>" and ">", the inner parts "<", "<s" and "s".
         self._beginnings = {text[:n] for text in texts for n in range(1, len(text))}
         self._ends = {text[n:] for text in texts for n in range(1, len(text))}
         self._inner_parts = {text[n:] for text in self._beginnings for n in range(len(text))}
@@ -44,8 +45,13 @@ class ControlTokens:
     def marked(self, value: Any, template_words: frozenset[str] = frozenset()) -> Any:
         """A copy of a JSON value with markers in its strings.
 
-        A string that is a part of a control token, such as `s` of `<s>`, gets a marker too, unless it is one of
-        `template_words`, with which the template may compare it.
+        A string that is a part of a control token gets a marker too, unless it is one of `template_words`, with which
+        the template may compare it. With [ and ] for the two markers, and the control token <s>:
+
+            "a <s> b"    "a [<s>] b"    the whole token is literal text
+            "a <"        "a <]"         a template that prints "s>" after it prints <]s>, in which no token is found
+            "s> a"       "[s> a"        the same after a "<"
+            "s"          "s]"           the same between "<" and ">"
         """
         if isinstance(value, str):
             return self._marked_text(value, template_words)

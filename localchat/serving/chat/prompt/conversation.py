@@ -100,7 +100,10 @@ def _systems_at_start(messages: Iterable[Mapping[str, Any]]) -> Messages:
 
 
 def _joined(messages: Messages) -> Messages:
-    """The messages, where the texts of one role in a row are one message, and a text after a result belongs to it."""
+    """The messages, where the texts of one role in a row are one message.
+
+    A text of the user after a result of a tool is appended to the message of the result.
+    """
     groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None

@@ -63,7 +63,7 @@ class ChatTemplate:
         self._replaced = replaced_texts(self.source)
         # All test conversations share one deadline, so that a slow template does not delay the start.
         self.capabilities = find_capabilities(self.source, functools.partial(self._render_test, new_deadline()))
-        # Those of the markers that the parser needs; the text of other control tokens is left out.
+        # The ids of the tokens that the output keeps as text even if they are control tokens: the parser needs them.
         self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
     def render(
@@ -104,8 +104,8 @@ class ChatTemplate:
     def _check_whole(self, prompt: str, ordered: Messages, messages: Messages) -> None:
         """Raise TemplateError if a text of the messages is not in the prompt.
 
-        Not for a template that prints texts in another way, such as in capital letters. `ordered` are the messages in
-        the order of the prompt; the error has the place of the message in the request.
+        Does nothing for a template that prints texts in another way, such as in capital letters. `ordered` are the
+        messages in the order of the prompt; the error has the place of the message in the request.
         """
         if not self.capabilities.prints_texts:
             return

@@ -81,7 +81,8 @@ class Output:
         self._stop_text: str | None = None  # The stop text that has ended the output.
         self._n_reasoning = 0  # The tokens of reasoning and of its tags so far.
         self._has_reasoning = False  # Whether there is any text between the tags.
-        self._n_pending = 0  # The tokens since the last event, which may be the start tag of reasoning.
+        # The tokens since the last event, which may be the start tag of reasoning; see `_count_reasoning`.
+        self._n_pending = 0
         # The sampled tokens, with the one that ended the output.
         self._n_completion = 0
         self._n_cached = self._n_drafted = self._n_draft_accepted = 0
@@ -123,8 +124,9 @@ class Output:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
         parser, parsed = self._parser, list[ParserEvent]()
-        # All tokens at once, where none of them can end a reasoning or a stop text.
-        if not (parser.reasoning_is_open or parser.reasoning_may_open or (self._stop_ends and parser.holds_text)):
+        # All tokens at once, where none is of the reasoning, and no stop text can be in text that was held back.
+        has_reasoning = parser.reasoning_is_open or parser.reasoning_may_open
+        if not has_reasoning and not (self._stop_ends and parser.holds_text):
             state = self._decoder.getstate()
             text = self._decoder.decode(b"".join(pieces))
             if not any(end in text for end in self._stop_ends):

@@ -61,7 +61,8 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
             is_raw=request.reasoning_format == "none",
         )
         if continues_reasoning:
-            # Without rstrip(), the parser would hold white space at the end back, to emit it in the output.
+            # Its events are left out, as `echo` has the prefill. Without rstrip(), the parser would hold white space at
+            # the end back, to emit it in the output.
             parser.feed(request.prefill[0].rstrip())
         return parser
 

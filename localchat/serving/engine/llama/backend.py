@@ -93,7 +93,7 @@ class LlamaBackend:
 
     def share(self, source: int, target: int, position: int) -> None:
         for id in self._ids[target]:
-            L.llama_memory_seq_cp(self._memory, source, id, 0, position)
+            L.llama_memory_seq_cp(self._memory, self._ids[source][0], id, 0, position)
 
     # Between streams `llama_memory_seq_cp` would copy the whole stream.
 

@@ -89,6 +89,7 @@ def context_size(
         raise NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))
     size = _size_within(options, memories, n_ctx_train, n_weight_bytes, may_have_streams)
     if options.others.n_idle:
+        # Streams do not change the size of one request.
         n_alone = _size_within(
             options, [memory.with_freed(options.others.n_idle) for memory in memories], n_ctx_train, n_weight_bytes
         ).n_ctx

@@ -46,8 +46,8 @@ class LoadedModel:
         # sequence no longer attends to it, although another request with the same prefix still would. A second
         # sequence with the same cells prevents that.
         self.n_ids = 2 if self.has_window and self.can_truncate else 1
-        # The sequences of llama.cpp in a context in which all share the cells. llama.cpp requires that a batch may have
-        # as many rows with logits (n_outputs_max). So this is the limit of these rows in both layouts.
+        # The sequences of llama.cpp in a context in which all share the cells; with streams there are fewer. In both
+        # layouts it is also the limit of rows with logits (n_outputs_max), which may not be below n_seq_max.
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
         self.n_seq_max = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
         self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))

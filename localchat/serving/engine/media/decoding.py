@@ -260,7 +260,9 @@ def _resampled(reader: _SoundReader, rate: int) -> Any:
     n_segment, n_margin = _SEGMENT_S * reader.rate, _MARGIN_S * reader.rate
     # The margin before a segment, the segment, and the margin after it. There is silence before and after the sound.
     window = np.zeros(n_margin + n_segment + n_margin, np.float32)
-    n_kept = n_margin  # The samples at the start of the window that are not read now.
+    # The samples at the start of the window that are not read: first silence, later the last two margins of the window
+    # before.
+    n_kept = n_margin
     segments: list[Any] = []
     while len(segments) * n_segment < reader.n_read or not segments:
         new = reader.read(len(window) - n_kept)

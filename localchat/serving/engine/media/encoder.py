@@ -75,9 +75,9 @@ class MediaEncoder:
         self._is_needed = is_needed
         self._on_end = on_end
         self._max_bytes = max_bytes
-        self._counting = threading.Lock()  # Each content is decoded and counted once. Guards the next one.
+        self._counting = threading.Lock()  # Each content is decoded and counted once. Guards `_is_closed`.
         self._is_closed = False
-        self._lock = threading.Lock()  # Guards the rest.
+        self._lock = threading.Lock()  # Guards `_cache`, `_queue`, `_current` and `_thread`.
         self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
         self._current: PreparedMedia | None = None

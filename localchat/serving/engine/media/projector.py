@@ -25,7 +25,8 @@ from ..sequence import MediaChunk
 from ..values import EngineError
 from .decoding import Decoded, Pixels, decode
 
-# Placeholders of these sizes show the largest number of cells of an image.
+# Placeholders of these sizes show the largest number of cells of an image: large ones, wide and high ones, and one of
+# the usual size, since some projectors scale all images to it, and others divide large ones into more tiles.
 _SIZES = ((4096, 4096), (16384, 1024), (1024, 16384), (448, 448))
 # The side of the image that is encoded as a trial.
 _TRIAL_SIDE = 64
