@@ -59,6 +59,13 @@ PACKAGES = {
 }
 
 
+# The beginnings of lines of pip and scikit-build-core, and the step that each reports.
+STEPS = {
+    "Downloading ": "downloading",
+    "*** Configuring CMake": "configuring",
+    "Installing collected packages": "installing",
+}
+
 # What the output of pip or a compiler says if the machine lacks something, and the reason in words.
 LACKS = {
     r"No space left on device|Errno 28\b|Disk quota exceeded|Errno 122\b": "no space is left",
@@ -149,10 +156,7 @@ def step_of(line: str) -> str | None:
     match = re.search(r"^\s*(?:\[(\d+/\d+)\] |\[ *(\d+%)\] )", line)
     if match:
         return f"step {match.group(1)}" if match.group(1) else str(match.group(2))
-    for text, step in (("Downloading ", "downloading"), ("*** Configuring CMake", "configuring")):
-        if line.strip().startswith(text):
-            return step
-    return None
+    return next((step for text, step in STEPS.items() if line.strip().startswith(text)), None)
 
 
 class Progress:

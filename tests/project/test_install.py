@@ -119,6 +119,21 @@ def test_place_where_nothing_can_be_installed_is_refused_at_once(tmp_path, monke
     assert re.fullmatch(r"install: no space for /.*: \d+ MB are free, 1099511627776 MB are needed; .*", full)
 
 
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("  Downloading numpy-2.0.whl (16 MB)\n", "downloading"),
+        ("*** Configuring CMake...\n", "configuring"),
+        ("[12/240] Building CXX object\n", "step 12/240"),
+        ("  [ 37%] Building CXX object\n", "37%"),
+        ("Installing collected packages: numpy, jinja2\n", "installing"),
+        ("  Using cached numpy-2.0.whl\n", None),
+    ],
+)
+def test_progress_names_the_step_of_pip_and_of_the_build(line, step):
+    assert install.step_of(line) == step
+
+
 def test_old_python_is_refused_in_one_line(tmp_path):
     old = tmp_path / "python"
     # This interpreter runs the check with an older version number.

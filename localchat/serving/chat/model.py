@@ -48,6 +48,7 @@ class Model:
         self.reasoning_message = reasoning_message
         self.max_tokens = max_tokens
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
+        self.has_template = bool(chat_template or engine.facts.chat_template)
         self.template_source = chat_template or engine.facts.chat_template or CHATML
         self._template = self._template_or_error(self.template_source)
         # Some files have a second template, for requests with tools.

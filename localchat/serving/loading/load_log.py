@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InferenceError
 from ..core.server_options import Options
-from ..engine.values import ModelFacts
 from ..models.memory import gigabytes
 from ..models.model_file import DEMO_PATH, ModelFile, printable_name
 from .loader import load_options
@@ -106,7 +105,7 @@ class StartLog(LoadLog):
         self._end_start()
         # The existing objects live as long as the process. A collection of all of them would delay all requests.
         gc.freeze()
-        self._report(file, model.engine.facts)
+        self._report(file, model)
 
     def failed(self, file: ModelFile, error: InferenceError) -> None:
         if not self._is_starting:
@@ -123,7 +122,8 @@ class StartLog(LoadLog):
         self._is_starting = False
         self._is_open.wait()
 
-    def _report(self, file: ModelFile, facts: ModelFacts) -> None:
+    def _report(self, file: ModelFile, model: Model) -> None:
+        facts = model.engine.facts
         size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
         cells = f"{facts.n_parallel} requests at once; KV cache of {facts.n_cells} tokens"
         free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
@@ -133,6 +133,8 @@ class StartLog(LoadLog):
             report("         a tiny one for a first try; docs/models.md lists others: make run GET=Qwen/Qwen3-4B-GGUF")
         if facts.modalities:
             report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
+        if not model.has_template:
+            report("template none in the file: chats use ChatML; a mapping file names another (docs/models.md)")
         report(f"context  {facts.n_ctx} tokens for each request, {cells}")
         report(f"memory   {total} ({size} weights, {context} context){free}")
         report(f"device   {facts.device}; CPU threads: {facts.n_threads}")

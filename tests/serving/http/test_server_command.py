@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from localchat.server import read_options
+from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine.tuning import LIBRARY
@@ -28,6 +29,8 @@ from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.command import restored, run_command
 from tests.support.documents import ROOT, run
+from tests.support.engines import client_of, stepped
+from tests.support.fakes import FakeBackend
 from tests.support.serving import GOOD, raw_request, read_all, serving, wait_for
 
 DEADLINE_S = 60
@@ -282,6 +285,22 @@ def test_first_model_that_fails_ends_the_server_and_a_later_one_is_a_line_of_the
     assert sys.stderr.getvalue().count("\rloading demo [") == 1
     reason = f"cannot load {DEMO_PATH}: it is broken"
     assert caplog.messages == [f"localchat.server: {reason}", reason]
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages }}"])
+def test_start_says_that_a_file_has_no_chat_template(template: str | None, monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(load_log, "report", lines.append)
+    start_log = StartLog(Options())
+    start_log.begun()
+    start_log.open("http://localhost", lambda: None)
+    with stepped(FakeBackend(chat_template=template)) as engine:
+        start_log.loaded(ModelFile(DEMO_PATH, "demo"), Model("Fake", client_of(engine)))
+    assert [line for line in lines if line.startswith("template")] == (
+        []
+        if template
+        else ["template none in the file: chats use ChatML; a mapping file names another (docs/models.md)"]
+    )
 
 
 def test_invalid_mapping_file_ends_the_start_also_beside_a_model(tmp_path: Path):

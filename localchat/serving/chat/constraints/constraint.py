@@ -206,9 +206,11 @@ class _Grammar:
         return " | ".join(options)
 
     def _recipients(self, formats: Sequence[CallFormat]) -> str:
-        """An output of texts and then calls, each with a recipient, which its first token shows: "all" or a tool.
+        r"""An output of texts and then calls, each with a recipient, which its first token shows: "all" or a tool.
 
-        all\\nSure.>>>weather\\n{"city": "Rome"}
+            all\nSure.>>>weather\n{"city": "Rome"}
+
+        A text and the mark after it are one lexeme.
         """
         recipient_mark = self.dialect.recipient_mark
         mark, text_start = self._literal(recipient_mark), self._literal(self.dialect.text_start.first)
@@ -241,10 +243,15 @@ class _Grammar:
         return f"({' | '.join(calls)})"
 
     def _with_reasoning(self, *, at_start: str, after_tag: str, after_marker: str | None) -> str:
-        """Reasoning, if the model reasons, then the output.
+        r"""Reasoning, if the model reasons, then the output.
 
         The output is `at_start` without reasoning, `after_tag` after reasoning and its end tag, and `after_marker`
-        after a marker that opens text and so ends reasoning; None: no such marker is allowed.
+        after a marker that opens text and so ends reasoning; None: no such marker is allowed. The outputs of Hermes,
+        and the last one of Cohere, if reasoning is open:
+
+            hm</think>\n\nSure.         a free text and the end tag, `after_tag`
+            hm<tool_call>...            a free text and the opener of a call, the call
+            hm<|START_RESPONSE|>Sure.   a free text and a marker that opens text, `after_marker`
         """
         dialect = self.dialect
         if self.reasoning == "closed":

@@ -70,22 +70,25 @@ class Dialect:
     detected_by: tuple[tuple[str, ...], ...] | None = None
     # Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them.
     also_read: tuple[CallFormat, ...] = ()
-    # Markers that open text or a message. They are dropped from the output, and end reasoning.
-    section_markers: tuple[str, ...] = ()
-    also_dropped: tuple[str, ...] = ()  # Other markers around text and calls that are dropped from the output.
-    # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
-    text_tags: tuple[str, ...] = ()
+    # --- reasoning ---
     reasoning: ReasoningTags = THINK  # The reasoning tags. If a template has other known tags instead, those apply.
     # Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped.
     reasons_anywhere: bool = False
     no_reasoning: str = ""  # The marker that begins an output without reasoning. "": there is no such marker.
+    # --- the beginning of text and of calls ---
     text_start: TextStart = _PLAIN_TEXT
-    text_end: str = ""  # The marker between text and calls.
     calls_start: str = "\n\n"  # The text between reasoning and calls.
+    text_end: str = ""  # The marker between text and calls.
     # The text before the name of a recipient, as in Functionary's `>>>name`: each text and each call of an output has a
     # recipient, "all" or a tool. "": outputs have no recipients.
     recipient_mark: str = ""
-    parser: type[OutputParser] = OutputParser  # The class of the parser of outputs.
+    # --- markers that are dropped ---
+    section_markers: tuple[str, ...] = ()  # Those that open text or a message. They also end reasoning.
+    also_dropped: tuple[str, ...] = ()  # Others, around text and calls.
+    # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
+    text_tags: tuple[str, ...] = ()
+    # --- the class of the parser ---
+    parser: type[OutputParser] = OutputParser
 
     @cached_property
     def formats(self) -> tuple[CallFormat, ...]:

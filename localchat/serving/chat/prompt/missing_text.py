@@ -126,5 +126,5 @@ def _printed(text: str) -> Iterator[str]:
     yield str(htmlsafe_json_dumps(text))
 
 
-# Without backslashes a text that is printed as JSON is like the same as JSON in JSON.
+# JSON inside a JSON string has more backslashes than the JSON alone. Without backslashes and quotes, both are equal.
 _compact = partial(re.compile(r"""[\s\\"']+""").sub, "")
