@@ -122,12 +122,13 @@ class CompletionRequest(RequestArguments):
 
     async def _replace_model(self, call: Call, body: Json) -> bool:
         """Whether the server has another model now than the one that the client found before. The body then has it."""
-        server, model = self._settings.server, body.get("model")
-        if self.names_model or model is None or model != server.model:
+        server, refused = self._settings.server, body.get("model")
+        if self.decides_model or self._settings.model is not None or refused is None:
             return False
-        server.model = None
+        if server.model == refused:  # Otherwise another call has already replaced it.
+            server.model = None
         body["model"] = await self.model(call)
-        return body["model"] not in (None, model)
+        return body["model"] not in (None, refused)
 
 
 def _remove_stream_options(body: Json) -> bool:
