@@ -22,7 +22,7 @@ from ..core.text import decode_json
 from .chat import ends_in_prefill
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import chosen_tools, read_schema, read_tools, tool_call, without_nulls
+from .parts import MessageAt, chosen_tools, messages_with_paths, read_schema, read_tools, tool_call, without_nulls
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
@@ -42,7 +42,8 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 def parse_ollama(body: Fields) -> ChatRequest:
     tools = read_tools(body)
-    return _chat(body, _messages(body), **chosen_tools(body, "tools", "auto", [], tools))
+    messages = [(message, f"messages[{i}]") for i, message in enumerate(_messages(body))]
+    return _chat(body, messages, **chosen_tools(body, "tools", "auto", [], tools))
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
@@ -60,15 +61,16 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
         return CompletionRequest(
             prompt=(prompt,), suffix=suffix or None, add_special_tokens=not is_raw, **_common(body)
         )
-    messages = {"system": system, "user": images + prompt} if images + prompt else {}
-    return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
+    field = "prompt" if prompt else "images"
+    texts = [("system", system, "system"), ("user", images + prompt, field)] if images + prompt else []
+    messages = [({"role": role, "content": text}, path) for role, text, path in texts if text]
+    return _chat(body, messages, messages_field=field)
 
 
-def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **fields: Any) -> ChatRequest:
-    fields.update(
-        chat_template_kwargs=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages)
-    )
-    return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **fields)
+def _chat(body: Fields, messages: list[MessageAt], **fields: Any) -> ChatRequest:
+    fields.update(messages_with_paths(messages), chat_template_kwargs=_think(body))
+    fields.update(continue_final_message=bool(messages) and ends_in_prefill(fields["messages"]))
+    return ChatRequest(attachments=tuple(body.attachments), **_common(body), **fields)
 
 
 def _common(body: Fields) -> dict[str, Any]:
