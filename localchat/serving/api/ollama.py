@@ -22,7 +22,16 @@ from ..core.text import decode_json
 from .chat import ends_in_prefill
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import MessageAt, chosen_tools, messages_with_paths, read_schema, read_tools, tool_call, without_nulls
+from .parts import (
+    MessageAt,
+    Origin,
+    chosen_tools,
+    messages_with_paths,
+    read_schema,
+    read_tools,
+    tool_call,
+    without_nulls,
+)
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
@@ -150,7 +159,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     new_ids = map("call_{}".format, itertools.count())
     for message in body.objects("messages"):
         role = message.required_choice("role", _ROLES)
-        images, text = _images(message, is_replayed=role == "tool"), message.text("content") or ""
+        images, text = _images(message, Origin.of(role)), message.text("content") or ""
         calls = [_call(call, next(new_ids)) for call in message.objects("tool_calls")]
         converted: dict[str, Any] = {
             "role": role,
@@ -172,13 +181,13 @@ def _call(call: Fields, new_id: str) -> dict[str, Any]:
     return tool_call(call.text("id") or new_id, function.nonempty_text("name"), arguments)
 
 
-def _images(holder: Fields, *, is_replayed: bool = False) -> str:
+def _images(holder: Fields, origin: Origin = Origin.USER) -> str:
     """The markers of the images of a message."""
     sources = holder.items("images", "images")
     if not all(isinstance(source, str) for source in sources):
         holder.refuse("images", "a list of images in base64")
     paths = (item_path(holder.at("images"), sources, i) for i in range(len(sources)))
-    attachments = [Attachment(IMAGE, path, source, is_replayed) for path, source in zip(paths, sources)]
+    attachments = [Attachment(IMAGE, path, source, origin.is_replayed) for path, source in zip(paths, sources)]
     return "".join(map(holder.attach, attachments))
 
 
