@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
-from ..reply.reported_errors import find_error, parse_error
+from ..reply.reported_errors import parse_error, read_report
 from .addresses import Proxy, find_proxy
 from .connecting import connect
 from .exchange import Exchange
@@ -142,7 +142,7 @@ class Call:
         with self._masked():
             try:
                 parsed = json.loads(raw)
-                is_error = isinstance(parsed, dict) and "data" not in parsed and find_error(parsed) is not None
+                is_error = isinstance(parsed, dict) and "data" not in parsed and read_report(parsed).error is not None
                 reported = parse_error(parsed) if is_error else None
             except (ValueError, RecursionError) as error:
                 head = self.secrets.shown(raw[:MAX_DRAINED_BYTES].decode("utf-8", "replace"))
