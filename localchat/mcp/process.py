@@ -55,6 +55,7 @@ class ProcessTransport:
     """
 
     begins_with_discover = False  # Some servers end at a request before `initialize`.
+    is_listening = True  # Messages that belong to no request come as all others do.
 
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None

@@ -17,13 +17,13 @@ from ..errors import DoesNotFit
 from ..schema import targets
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
 from ..transport.sockets import run_blocking
-from ..transport.timeouts import Timeout
+from ..transport.timeouts import Timeout, TotalDeadline
 from . import revisions
 from .features import ClientFeatures, RequestFunction
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
 from .messages import Json, MCPError, escaped, failure
-from .names import command_name, free_name, url_name
+from .names import command_name, free_name, is_url, url_name
 from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport
 from .results import MCPResult, read_result
@@ -60,24 +60,24 @@ class BaseMCPServer:
         revision: str | None = None,
     ) -> None:
         words = [os.fspath(word) for word in (command, *arguments)]
-        is_url = not arguments and words[0].lower().startswith(("http://", "https://"))
-        unused = {"env": env, "cwd": cwd} if is_url else {"headers": headers, "proxy": proxy, "verify": verify}
+        has_url = not arguments and is_url(words[0])
+        unused = {"env": env, "cwd": cwd} if has_url else {"headers": headers, "proxy": proxy, "verify": verify}
         for option, value in unused.items():
             if value is not None:
-                raise ValueError(f"{option} is for a server {'that is a process' if is_url else 'at a URL'}")
+                raise ValueError(f"{option} is for a server {'that is a process' if has_url else 'at a URL'}")
         if not all(isinstance(value, str) for value in (env or {}).values()):
             raise TypeError("the values of env are texts")
         if not set(media) <= {"image", "audio"}:
             raise ValueError(f"media has image and audio, not {', '.join(set(media) - {'image', 'audio'})}")
         if revision is not None and revision not in revisions.REVISIONS:
             raise ValueError(f"revision is one of {', '.join(revisions.REVISIONS)}, not {revision!r}")
-        self.name = name or (url_name(words[0]) if is_url else command_name(words))
+        self.name = name or (url_name(words[0]) if has_url else command_name(words))
         self._timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         self._media = tuple(media)
         self._features = ClientFeatures(on_request)
         self._requested_revision = revision
         self._transport: Any
-        if is_url:
+        if has_url:
             options = {"headers": headers, "proxy": proxy, "verify": verify}
             self._transport = HTTPTransport(self.name, words[0], self._timeout, options)
             self._secrets = Secrets([*secrets_of_url(words[0]), *secrets_of_headers(headers or {})])
@@ -91,6 +91,7 @@ class BaseMCPServer:
         # The tools by their names, None before they are listed, and until when the list holds, by time.monotonic.
         self._definitions: dict[str, Json] | None = None
         self._definitions_end = 0.0
+        self._definitions_change = 0  # The number of changes, `Session.n_tool_changes`, before they were listed.
 
     @property
     def revision(self) -> str:
@@ -136,11 +137,14 @@ class BaseMCPServer:
         method: str,
         params: Json,
         timeout: Timeout | float | None = None,
+        total: TotalDeadline | None = None,
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Json:
         """The result of a request. If the server requests input first, the functions of the program give it."""
         session = self._ready_session()
+        limits = self._timeout if timeout is None else Timeout.of(timeout)
+        total = total or TotalDeadline(limits.total)  # That of all rounds.
         if revisions.is_modern(self.revision):
             params = {**params, "_meta": request_meta(self.revision, self._features)}
         added: Json = {}
@@ -149,7 +153,8 @@ class BaseMCPServer:
                 waiter,
                 method,
                 {**params, **added},
-                self._timeout if timeout is None else Timeout.of(timeout),
+                limits,
+                total=total,
                 headers=headers,
                 on_progress=on_progress,
                 reports_cancel=not self._is_stateless_http,
@@ -174,7 +179,10 @@ class BaseMCPServer:
             if method not in self._features.functions:
                 raise self._error(f"it requests {escaped(method)}, for which on_request has no function")
             answer = functools.partial(self._features.answer, method, params if isinstance(params, dict) else {})
-            responses[key] = await waiter.run(answer)
+            try:
+                responses[key] = await waiter.run(answer)
+            except Exception as error:
+                raise self._error(f"the function for {method} failed: {error}") from error
         state = {"requestState": result["requestState"]} if "requestState" in result else {}
         return {**({"inputResponses": responses} if responses else {}), **state}
 
@@ -185,9 +193,9 @@ class BaseMCPServer:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
         session.check_open()
-        if self._definitions is not None and time.monotonic() < self._definitions_end and not session.tools_changed:
+        n_changes = session.n_tool_changes
+        if self._definitions is not None and self._definitions_change == n_changes and self._holds_definitions:
             return self._definitions
-        session.tools_changed = False
         begin_s, ttl_s = time.monotonic(), float("inf")
         definitions: dict[str, Json] = {}
         cursor: Any = None
@@ -203,10 +211,19 @@ class BaseMCPServer:
                 break
         else:
             raise self._error(f"its list of tools has more than {_MAX_PAGES} pages")
-        if not revisions.is_modern(self.revision):
-            ttl_s = float("inf") if self._description.reports_tools else 0
         self._definitions, self._definitions_end = definitions, begin_s + ttl_s
+        self._definitions_change = n_changes
         return definitions
+
+    @property
+    def _holds_definitions(self) -> bool:
+        """Whether the list of tools holds until a change is reported.
+
+        Since 2026-07-28 the server limits the time. Before, the list holds while changes would be received.
+        """
+        if revisions.is_modern(self.revision):
+            return time.monotonic() < self._definitions_end
+        return self._description.reports_tools and bool(self._transport.is_listening)
 
     def _is_usable(self, definition: Any) -> bool:
         """Whether a tool can be called. One that cannot is logged, and does not keep others from being used."""
@@ -233,9 +250,8 @@ class BaseMCPServer:
         names = list(names)
         unknown = [name for name in names if name not in definitions]
         if unknown:
-            raise ValueError(
-                f"{self.name} has no tool {', '.join(unknown)}; it has: {', '.join(definitions) or 'none'}"
-            )
+            known = self._ready_session().shown(", ".join(definitions) or "none")
+            raise ValueError(f"{self.name} has no tool {', '.join(unknown)}; it has: {known}")
         tools: dict[str, Tool] = {}
         for name in names or definitions:
             fields = definitions[name]
@@ -255,15 +271,16 @@ class BaseMCPServer:
     ) -> MCPResult:
         params = {"name": name, "arguments": dict(arguments or {})}
         report = on_progress or (lambda progress: None)
+        total = TotalDeadline((self._timeout if timeout is None else Timeout.of(timeout)).total)
         try:
             headers = await self._argument_headers(waiter, params)
-            result = await self._request(waiter, "tools/call", params, timeout, headers, report)
+            result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
         except MCPError as error:
             if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
                 raise
             self._definitions = None  # The schema of the tool has changed.
             headers = await self._argument_headers(waiter, params)
-            result = await self._request(waiter, "tools/call", params, timeout, headers, report)
+            result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
         definition = (self._definitions or {}).get(name, {})
         try:
             read = read_result(result, self._media)

@@ -119,7 +119,7 @@ class Session:
     def __init__(self, name: str, transport: Any, features: ClientFeatures, secrets: Secrets) -> None:
         self.name = name
         self.has_begun = False  # Whether the server has sent a message.
-        self.tools_changed = False  # Whether the server has reported that its list of tools changed.
+        self.n_tool_changes = 0  # How often the list of tools has changed, or may have.
         self._transport = transport
         self._features = features
         self._secrets = secrets
@@ -139,24 +139,28 @@ class Session:
         params: Json,
         timeout: Timeout,
         *,
+        total: TotalDeadline | None = None,
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
         reports_cancel: bool = True,
     ) -> Json:
         """The result of a request. Raises MCPError or TimedOut.
 
-        After a timeout, or if the wait is interrupted, the server is told so, unless `reports_cancel` is False.
+        After a timeout, or if the wait is interrupted, the server is told so, unless `reports_cancel` is False. The
+        requests of one call share `total`.
         """
         request_id = next(self._ids)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         outgoing = Outgoing(message, headers or {}, waiter.wake)
+        is_sent = False
         try:
             self._send(outgoing, request_id)
-            result = await self._wait(waiter, outgoing, timeout, on_progress)
+            is_sent = True
+            result = await self._wait(waiter, outgoing, timeout, total, on_progress)
         except BaseException as error:
-            if not outgoing.is_settled:
+            if is_sent and not outgoing.is_settled:
                 outgoing.stop()
                 if reports_cancel:
                     reason = "timeout" if isinstance(error, TimedOut) else "interrupted"
@@ -172,7 +176,7 @@ class Session:
         """Send a notification, and wait until the transport has delivered it."""
         outgoing = Outgoing({"jsonrpc": "2.0", "method": method}, {}, waiter.wake)
         self._send(outgoing)
-        await self._wait(waiter, outgoing, timeout, None)
+        await self._wait(waiter, outgoing, timeout, None, None)
 
     def notify(self, method: str, params: Json) -> None:
         """Send a notification, unless the session has ended."""
@@ -196,10 +200,11 @@ class Session:
         waiter: Any,
         outgoing: Outgoing,
         timeout: Timeout,
+        total: TotalDeadline | None,
         on_progress: Callable[[Progress], object] | None,
     ) -> Any:
         """The outcome of a message. Each report of progress starts `Timeout.stall`."""
-        deadlines = Deadlines(timeout, TotalDeadline(timeout.total))
+        deadlines = Deadlines(timeout, total or TotalDeadline(timeout.total))
         deadlines.begin("first")
         while True:
             is_settled = outgoing.is_settled  # Before the reports are read, which came before the outcome.
@@ -259,7 +264,7 @@ class Session:
             level = _LOG_LEVELS.get(str(params.get("level")), logging.INFO)
             log.log(level, "%s: %s", self.name, self.shown(str(params.get("data"))))
         elif method == "notifications/tools/list_changed":
-            self.tools_changed = True
+            self.n_tool_changes += 1
 
     def _take_request(self, request: Json) -> None:
         """Answer a request of the server; a function of the program runs on a thread of its own."""

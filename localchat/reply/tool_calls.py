@@ -90,7 +90,9 @@ RULES = (
 def meaning_of(labels: str, name: str, arguments: str, piece: str) -> str:
     """The meaning in the first row that fits. Some row fits every combination."""
     facts = labels, name, arguments, piece
-    fits = (all(value in ("any", fact) or fact in value.split("|") for fact, value in zip(facts, row)) for row in RULES)
+    fits = (
+        all(value in ("any", fact) or fact in value.split("|") for fact, value in zip(facts, row[:4])) for row in RULES
+    )
     return next(row.meaning for row, is_fit in zip(RULES, fits) if is_fit)
 
 

@@ -51,6 +51,9 @@ class CallOptions(NamedTuple):
     total: TotalDeadline
     max_retries: int
     headers: Mapping[str, str]  # Added to those of the client.
+    # Whether a request may be sent again if the server closes a reused connection before its response begins. The
+    # server may have carried out the first one.
+    is_repeatable: bool = True
 
 
 class Call:
@@ -208,7 +211,8 @@ class Call:
         try:
             exchange = await self._exchange_heads()
         except ConnectError:
-            if not is_reused or (self._exchange is not None and self._exchange.response.has_begun):
+            response_has_begun = self._exchange is not None and self._exchange.response.has_begun
+            if not is_reused or response_has_begun or not self._options.is_repeatable:
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()

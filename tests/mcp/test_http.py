@@ -56,6 +56,41 @@ def test_changes_come_on_the_stream_that_belongs_to_no_request():
         wait_for(lambda: len(server.tools()) == n_tools + 1)
 
 
+def test_list_is_read_again_after_a_listing_that_failed():
+    def respond(request: Request, peer: Peer) -> Any:
+        if fails and request.body and request.json.get("method") == "tools/list":
+            return with_length(b"busy", "503 Service Unavailable")
+        return None
+
+    fails: list[bool] = []
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url) as server:
+        wait_for(lambda: server._transport.is_listening)
+        n_tools = len(server.tools())
+        n_requests = len(http.sent("tools/list"))
+        assert len(server.tools()) == n_tools
+        assert len(http.sent("tools/list")) == n_requests
+        fails.append(True)
+        server.call("grow", {"name": "other"})
+        wait_for(lambda: server._session.n_tool_changes > 1)
+        with pytest.raises(MCPError, match="busy"):
+            server.tools()
+        fails.clear()
+        assert len(server.tools()) == n_tools + 1
+
+
+def test_server_that_ignores_discover_gets_initialize(monkeypatch: pytest.MonkeyPatch):
+    def respond(request: Request, peer: Peer) -> Any:
+        if request.body and request.json.get("method") == "server/discover":
+            assert peer.is_disconnected()
+            return CLOSE
+        return None
+
+    monkeypatch.setattr("localchat.mcp.negotiation._DISCOVER_S", 0.2)
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url) as server:
+        assert server.revision == "2025-11-25"
+        server.ping()
+
+
 def wait_for(condition: Any) -> None:
     end = time.monotonic() + 10
     while not condition():
@@ -92,6 +127,27 @@ def test_session_that_ends_at_once_is_an_error():
         with pytest.raises(MCPError, match="MCP server test: status 404: no such session") as caught:
             server.call("echo", {"text": "a"})
         assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("ending", ["resumption", "connection"])
+def test_accepted_call_is_not_repeated(ending: str):
+    """Neither if the session is gone when its stream is resumed, nor if a reused connection closes."""
+
+    def respond(request: Request, peer: Peer) -> Any:
+        if request.body and request.json.get("method") == "tools/call":
+            if ending == "connection":
+                return CLOSE
+            http.sessions.clear()
+            return EVENTS + b"Connection: close\r\n\r\n" + chunks(event(None, "first", retry_ms=1))
+        return None
+
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url, name="test") as server:
+        server.ping()
+        with pytest.raises(MCPError, match="MCP server test: "):
+            server.call("echo", {"text": "a"})
+        assert len(http.sent("tools/call")) == 1
+        server.ping()  # In a new session, if it has ended.
+        assert len(http.sent("tools/call")) == 1
 
 
 RESULT = {"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": "at last"}]}}
@@ -268,7 +324,9 @@ def test_server_without_a_stream_for_other_messages():
 
     with MCPHTTPServer(respond=respond) as http:
         with MCPServer(http.url, timeout=Timeout(10)) as server:
-            server.ping()
+            n_tools = len(server.tools())
+            server.call("grow", {"name": "other"})
+            assert len(server.tools()) == n_tools + 1  # No change was reported.
         assert [request.method for request in http.requests].count("GET") <= 1
 
 

@@ -167,6 +167,37 @@ def test_progress_is_reported_and_restarts_the_timeout(server_class: Any):
         assert caught.value.kind == "total"
 
 
+def test_call_that_cannot_be_sent_is_not_cancelled(server_class: Any):
+    """A server must not get a cancellation of a request that it never got."""
+    with server_class(*command()) as server:
+        with pytest.raises(TypeError):
+            server.call("echo", {"text": {1}})
+        assert json.loads(server.call("cancelled").text) == []
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 0.15])
+def test_total_timeout_includes_the_input_that_a_server_requests(server_class: Any, takes_s: float):
+    def decline(params: Any) -> Any:
+        threading.Event().wait(takes_s)
+        return {"action": "decline"}
+
+    with server_class(*command(MODERN), on_request={"elicitation/create": decline}) as server:
+        limits = Timeout(10, total=0.1 if takes_s else 10)
+        if takes_s:
+            with pytest.raises(TimedOut) as caught:
+                server.call("request", {"method": "elicitation/create"}, timeout=limits)
+            assert caught.value.kind == "total"
+        else:
+            server.call("request", {"method": "elicitation/create"}, timeout=limits)
+
+
+def test_function_that_fails_is_an_error_of_the_call(server_class: Any):
+    with server_class(*command(MODERN), name="test", on_request={"elicitation/create": fail}) as server:
+        with pytest.raises(MCPError, match="MCP server test: the function for elicitation/create failed") as caught:
+            server.call("request", {"method": "elicitation/create"})
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+
 def test_cancelled_task_cancels_the_call():
     async def run() -> str:
         async with AsyncMCPServer(*command()) as server:
