@@ -71,6 +71,7 @@ class EventIterator(Generic[AnyEvent, Value]):
             self._failure = error if isinstance(error, Exception) else self._cancelled("interrupted")
             if self._failure is not error or not self._ready:
                 raise
+            # There are events that were made before the error: `_next` returns these, and then raises it.
         finally:
             self._is_advancing = False
 
