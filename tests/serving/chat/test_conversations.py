@@ -128,6 +128,20 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         assistant(CODE),
         user("U1"),
     ],
+    "texts of one role with further fields": [
+        {**system("S1"), "name": "rules"},
+        {**user("U1"), "name": "ann"},
+        {**user("U2"), "name": "bob"},
+        {**assistant("A1"), "name": "bot"},
+        {**assistant("A2"), "reasoning_content": "because"},
+        user("U3"),
+    ],
+    "reasoning before a call, after a text": [
+        user("U1"),
+        assistant("A1"),
+        {**assistant("", 1), "reasoning_content": "because"},
+        result(1, "R1"),
+    ],
     "the same text twice": [user("yes"), assistant("yes"), user("yes")],
 }
 LOOK = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
@@ -147,6 +161,17 @@ def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(nam
             text = message["content"].strip()
             if len(text) == 2:
                 assert prompt.count(text) == 1, (shape, text)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning", "thought"])
+def test_reasoning_of_joined_messages_is_in_the_prompt(key: str):
+    source = TURNS.replace("{{ message.content", f"{{{{ message.{key} }}}}|{{{{ message.content")
+    texts = [assistant("A1"), {**assistant("A2"), "reasoning_content": "B2"}]
+    with_call = {**assistant("", 1), "reasoning_content": "B3"}
+    messages = [system("S1"), user("U1"), *texts, with_call, result(1, "R1")]
+    prompt = without_markers(ChatTemplate(source).render(messages, tools=TOOLS))
+    assert "B2\n\nB3|A1\n\nA2\n" in prompt
+    assert [prompt.count(text) for text in ("B2", "B3")] == [1, 1]
 
 
 def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .capabilities import Capabilities, Messages
+from .capabilities import REASONING_KEYS, Capabilities, Messages
 from .missing_text import SYSTEM_ROLES
 
 
@@ -107,10 +107,8 @@ def _joined(messages: Messages) -> Messages:
     groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None
-        is_text = "tool_calls" not in message and message["role"] in ("user", "assistant")
-        if first is None or not is_text or "tool_calls" in first:
-            groups.append([message])
-        elif first["role"] == message["role"] or (first["role"], message["role"]) == ("tool", "user"):
+        is_after_result = first is not None and (first["role"], message["role"]) == ("tool", "user")
+        if first is not None and (is_after_result or can_join(first, message)):
             groups[-1].append(message)
         else:
             groups.append([message])
@@ -126,9 +124,19 @@ def _from_user(messages: Messages) -> Messages:
     return [*messages[:n_systems], {"role": "user", "content": ""}, *after]
 
 
+def can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two messages are texts of one role. Calls and results stay apart, since each result belongs to a call."""
+    has_calls = "tool_calls" in first or "tool_calls" in second
+    return first["role"] == second["role"] != "tool" and not has_calls
+
+
 def joined_message(messages: Messages) -> Mapping[str, Any]:
-    """The first message, with the texts of the others after its own, separated by blank lines."""
+    """The first message, with the texts and the reasoning of the others after its own, separated by blank lines."""
     if len(messages) == 1:
         return messages[0]
-    texts = (message.get("content") for message in messages)
-    return {**messages[0], "content": "\n\n".join(text for text in texts if text)}
+    joined = dict(messages[0])
+    for key in ("content", *REASONING_KEYS):
+        texts = [text for message in messages if isinstance(text := message.get(key), str) and text]
+        if texts:
+            joined[key] = "\n\n".join(texts)
+    return joined

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from .capabilities import NO_PARAMETERS, Capabilities, Message, Messages
-from .conversation import joined_message
+from .conversation import can_join, joined_message
 
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 """Writes tool calls, each with `name` and `arguments`, in the format of a model family."""
@@ -163,19 +163,15 @@ def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWri
 
 
 def _join_adjacent(messages: Messages) -> Messages:
-    """Join adjacent messages of the same role that have only text."""
+    """Join adjacent texts of the same role."""
     groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None
-        if first is not None and first["role"] == message["role"] and _has_only_text(first) and _has_only_text(message):
+        if first is not None and can_join(first, message):
             groups[-1].append(message)
         else:
             groups.append([message])
     return list(map(joined_message, groups))
-
-
-def _has_only_text(message: Mapping[str, Any]) -> bool:
-    return message.keys() == {"role", "content"}
 
 
 def _with_content(message: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, Any]:
