@@ -151,7 +151,7 @@ class HTTPTransport:
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             reported = json.loads(error.body)["error"]
             if isinstance(reported, dict):
-                return reported_failure(self._name, reported, error.status)
+                return reported_failure(self._name, reported, self._session.shown, error.status)
         reason = self._session.shown(parse_error(error.body).message)
         if 300 <= error.status < 400:
             location = self._session.shown(error.headers.get("location", ""))

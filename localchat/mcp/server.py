@@ -19,7 +19,7 @@ from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
 from ..transport.sockets import run_blocking
 from ..transport.timeouts import Timeout, TotalDeadline
 from . import revisions
-from .features import ClientFeatures, RequestFunction
+from .features import ClientFeatures, RequestFunction, UnsupportedRequest
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
 from .messages import Json, MCPError, escaped, failure
@@ -28,7 +28,7 @@ from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport
 from .results import MCPResult, read_result
 from .revisions import ServerDescription
-from .session import Progress, Session, Waiter, log
+from .session import AnyWaiter, Progress, Session, Transport, Waiter, log
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,6 +43,8 @@ _MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one
 
 class BaseMCPServer:
     """What MCPServer and AsyncMCPServer do, as coroutines with a waiter."""
+
+    _runs_coroutines = False  # Whether the functions of `on_request` may be coroutine functions.
 
     def __init__(
         self,
@@ -75,8 +77,11 @@ class BaseMCPServer:
         self._timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         self._media = tuple(media)
         self._features = ClientFeatures(on_request)
+        if self._features.coroutine_functions and not self._runs_coroutines:
+            methods = ", ".join(self._features.coroutine_functions)
+            raise TypeError(f"only an AsyncMCPServer can run coroutine functions: {methods}")
         self._requested_revision = revision
-        self._transport: Any
+        self._transport: Transport
         if has_url:
             options = {"headers": headers, "proxy": proxy, "verify": verify}
             self._transport = HTTPTransport(self.name, words[0], self._timeout, options)
@@ -114,7 +119,7 @@ class BaseMCPServer:
         """The function of a tool, which gets the arguments by name."""
         raise NotImplementedError
 
-    async def _start(self, waiter: Any) -> None:
+    async def _start(self, waiter: AnyWaiter) -> None:
         if self._session is not None:
             raise RuntimeError(f"{self!r} was started before: make another one")
         self._session = Session(self.name, self._transport, self._features, self._secrets)
@@ -133,7 +138,7 @@ class BaseMCPServer:
 
     async def _request(
         self,
-        waiter: Any,
+        waiter: AnyWaiter,
         method: str,
         params: Json,
         timeout: Timeout | float | None = None,
@@ -169,7 +174,7 @@ class BaseMCPServer:
             added = await self._input(waiter, result)
         raise self._error(f"it still requests input for {method} after {_MAX_ROUNDS} rounds")
 
-    async def _input(self, waiter: Any, result: Json) -> Json:
+    async def _input(self, waiter: AnyWaiter, result: Json) -> Json:
         """The parameters that give a server the input that it requests."""
         requests = result.get("inputRequests")
         responses = {}
@@ -181,15 +186,17 @@ class BaseMCPServer:
             answer = functools.partial(self._features.answer, method, params if isinstance(params, dict) else {})
             try:
                 responses[key] = await waiter.run(answer)
+            except UnsupportedRequest as error:
+                raise self._error(f"it requests {method}, but {error}") from None
             except Exception as error:
                 raise self._error(f"the function for {method} failed: {error}") from error
         state = {"requestState": result["requestState"]} if "requestState" in result else {}
         return {**({"inputResponses": responses} if responses else {}), **state}
 
-    async def _ping(self, waiter: Any) -> None:
+    async def _ping(self, waiter: AnyWaiter) -> None:
         await self._request(waiter, "server/discover" if revisions.is_modern(self.revision) else "ping", {})
 
-    async def _list(self, waiter: Any) -> dict[str, Json]:
+    async def _list(self, waiter: AnyWaiter) -> dict[str, Json]:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
         session.check_open()
@@ -223,7 +230,7 @@ class BaseMCPServer:
         """
         if revisions.is_modern(self.revision):
             return time.monotonic() < self._definitions_end
-        return self._description.reports_tools and bool(self._transport.is_listening)
+        return self._description.reports_tools and self._transport.is_listening
 
     def _is_usable(self, definition: Any) -> bool:
         """Whether a tool can be called. One that cannot is logged, and does not keep others from being used."""
@@ -245,7 +252,7 @@ class BaseMCPServer:
         """Whether requests have headers with arguments of a call, and are cancelled by closing their connections."""
         return revisions.is_modern(self.revision) and isinstance(self._transport, HTTPTransport)
 
-    async def _tools(self, waiter: Any, names: Iterable[str], prefix: str) -> list[Tool]:
+    async def _tools(self, waiter: AnyWaiter, names: Iterable[str], prefix: str) -> list[Tool]:
         definitions = await self._list(waiter)
         names = list(names)
         unknown = [name for name in names if name not in definitions]
@@ -263,7 +270,7 @@ class BaseMCPServer:
 
     async def _call(
         self,
-        waiter: Any,
+        waiter: AnyWaiter,
         name: str,
         arguments: Mapping[str, Any] | None,
         timeout: Timeout | float | None = None,
@@ -290,7 +297,7 @@ class BaseMCPServer:
             raise self._error(f"the result of {escaped(name)} is not valid: {error}") from error
         return read
 
-    async def _argument_headers(self, waiter: Any, params: Json) -> dict[str, str]:
+    async def _argument_headers(self, waiter: AnyWaiter, params: Json) -> dict[str, str]:
         """The headers with arguments of a call, for which the tools must have been listed."""
         if not self._is_stateless_http:
             return {}
@@ -323,12 +330,6 @@ class MCPServer(BaseMCPServer):
             roots/list. Each gets the parameters and returns the result. Other requests are refused.
         revision: The revision of the protocol to begin with; default: the newest that the server supports.
     """
-
-    def __init__(self, command: str | os.PathLike[str], *arguments: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__(command, *arguments, **options)
-        if self._features.coroutine_functions:
-            methods = ", ".join(self._features.coroutine_functions)
-            raise TypeError(f"only an AsyncMCPServer can run coroutine functions: {methods}")
 
     def __enter__(self) -> Self:
         try:
@@ -384,7 +385,7 @@ class MCPServer(BaseMCPServer):
         return call_tool
 
 
-def _close(transport: Any, process_id: int) -> None:
+def _close(transport: Transport, process_id: int) -> None:
     """End a server. A process that was forked from the one that started it leaves it alone."""
     if os.getpid() == process_id:
         transport.close()

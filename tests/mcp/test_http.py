@@ -49,6 +49,48 @@ def test_requests_of_the_server_are_answered(server_class: Any):
         assert refused["code"] == -32601
 
 
+def test_requests_of_the_server_are_limited_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch):
+    """A request that the server has cancelled gets no response."""
+    monkeypatch.setattr("localchat.mcp.session._MAX_FUNCTIONS", 1)
+    begun, release = threading.Event(), threading.Event()
+
+    def answer(params: Any) -> Any:
+        begun.set()
+        assert release.wait(10)
+        return {"roots": []}
+
+    def response(request_id: str) -> Any:
+        return next((message for message in http.tools.received if message.get("id") == request_id), None)
+
+    def send(**fields: Any) -> None:
+        http.tools._send({"jsonrpc": "2.0", **fields})
+
+    def call() -> None:
+        with pytest.raises(MCPError, match="it was closed"):
+            server.call("wait")
+
+    thread = threading.Thread(target=call)
+    with MCPHTTPServer() as http, MCPServer(http.url, on_request={"roots/list": answer}) as server:
+        thread.start()
+        wait_for(lambda: http.sent("tools/call"))  # Its stream brings the requests.
+        wait_for(lambda: http.tools.received[-1].get("method") == "tools/call")
+        send(id="first", method="roots/list")
+        assert begun.wait(10)
+        send(id="second", method="roots/list")
+        wait_for(lambda: response("second"))
+        assert response("second")["error"] == {"code": -32603, "message": "1 requests are in progress"}
+        send(method="notifications/cancelled", params={"requestId": "first"})
+        send(id="ping", method="ping")
+        wait_for(lambda: response("ping"))
+        release.set()
+        wait_for(lambda: server._session._function_slots._value == 1)
+        send(id="third", method="roots/list")
+        wait_for(lambda: response("third"))
+        assert response("third")["result"] == {"roots": []}
+        assert response("first") is None
+    thread.join(10)
+
+
 def test_changes_come_on_the_stream_that_belongs_to_no_request():
     with MCPHTTPServer() as http, MCPServer(http.url) as server:
         n_tools = len(server.tools())
