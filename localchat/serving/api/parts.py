@@ -22,6 +22,8 @@ from ..schema.check import Malformed, checked
 
 Tool = dict[str, Any]
 ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
+Message = dict[str, Any]
+MessageAt = tuple[Message, str]  # A chat message, and the path in the body of what it is made of.
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
@@ -116,12 +118,18 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(value.get(name))
 
 
-def read_messages(body: Fields, convert: Callable[[Fields], Iterable[dict[str, Any]]]) -> tuple[dict[str, Any], ...]:
+def read_messages(body: Fields, convert: Callable[[Fields], Iterable[Message]]) -> list[MessageAt]:
     """The chat messages of the field `messages`, at least one; `convert` returns those of one object."""
-    messages = tuple(converted for message in body.objects("messages") for converted in convert(message))
+    messages = [(converted, message.path) for message in body.objects("messages") for converted in convert(message)]
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return messages
+
+
+def messages_with_paths(messages: Iterable[MessageAt]) -> dict[str, Any]:
+    """The fields of a ChatRequest for its messages."""
+    messages = tuple(messages)
+    return {"messages": tuple(message for message, _ in messages), "message_paths": tuple(path for _, path in messages)}
 
 
 def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:

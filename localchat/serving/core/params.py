@@ -237,6 +237,11 @@ class GenerationParams:
     lora: tuple[tuple[int, float], ...] | None = _read_by(_lora, None)
     cache_prompt: bool = _read_by(Fields.boolean, True)  # Whether the cells of cached prefixes are reused.
     truncate_prompt_tokens: int = _read_by(_n_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
+    params_path: str = ""  # The path of the object in the body that has these fields; "": the body itself.
+
+    def at(self, name: str) -> str:
+        """The path of one of these fields in the body, for errors."""
+        return f"{self.params_path}.{name}" if self.params_path else name
 
 
 # The numbers of SamplingParams by name.
@@ -270,6 +275,7 @@ def read_params(
         max_tokens=max_tokens,
         sampling=read_sampling(body),
         stop=_texts(body, stop),
+        params_path=body.path,
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:

@@ -327,7 +327,7 @@ def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> Non
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
-        field = "response_prefix" if request.response_prefix else "messages"
+        field = "response_prefix" if request.response_prefix else request.messages_field
         raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
     places: dict[str, str] = {}
     for tool, path in tools:
@@ -341,4 +341,4 @@ def _check_sampling(params: GenerationParams) -> None:
     """Refuse options that forbid end-of-generation tokens: after a complete text, no token would be allowed."""
     for name in ("ignore_eos", "min_tokens"):
         if getattr(params, name):
-            raise field_error(name, "cannot be combined with tools or a response format")
+            raise field_error(params.at(name), "cannot be combined with tools or a response format")
