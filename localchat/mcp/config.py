@@ -59,12 +59,12 @@ def _server(name: str, entry: Mapping[str, Any], server_class: type[AnyServer]) 
         raise ValueError(
             f"the server {name} uses the old transport sse, which MCP replaced: is there a URL of streamable HTTP?"
         )
-    known = _PROCESS_FIELDS if is_process else _URL_FIELDS
-    fields = {field: entry[field] for field in known if entry.get(field) is not None}
+    field_types = _PROCESS_FIELDS if is_process else _URL_FIELDS
+    fields = {field: entry[field] for field in field_types if entry.get(field) is not None}
     for field, value in fields.items():
         texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if not isinstance(value, known[field]) or not all(isinstance(text, str) for text in texts):
-            expected = _EXPECTED[known[field]]
+        if not isinstance(value, field_types[field]) or not all(isinstance(text, str) for text in texts):
+            expected = _EXPECTED[field_types[field]]
             raise ValueError(f"{field} of the server {name} is {expected}")
     if is_process and is_url(fields["command"]):
         raise ValueError(f"command of the server {name} is a URL, which belongs into url")

@@ -87,7 +87,7 @@ class HTTPTransport:
     def listen(self) -> None:
         """Receive the messages that belong to no request, if the server has a stream for them."""
         self._listener = driver = Driver()
-        self._listener_stream = stream = _EventStream(begun=False)
+        self._listener_stream = stream = _EventStream(has_begun=False)
 
         def listen() -> None:
             try:
@@ -214,10 +214,10 @@ class HTTPTransport:
             if self._session_id != ended_id or self._initialize_message is None:
                 return
             log.info("%s: the server ended the session; a new one begins", self._name)
-            begin = Outgoing(self._initialize_message, {})
-            await self._exchange(driver, begin, {})
-            begin.settle(self._error("the response to initialize has no result"))
-            result = begin.outcome
+            outgoing = Outgoing(self._initialize_message, {})
+            await self._exchange(driver, outgoing, {})
+            outgoing.settle(self._error("the response to initialize has no result"))
+            result = outgoing.outcome
             if not isinstance(result, dict) or result.get("protocolVersion") != self.revision:
                 raise ProtocolError("the new session has another revision of the protocol")
             await self._exchange(driver, Outgoing(_INITIALIZED_NOTIFICATION, {}), self._state_headers())
@@ -310,38 +310,38 @@ class HTTPTransport:
         while outgoing is None or not outgoing.is_settled:
             if tries == _MAX_TRIES:
                 raise IncompleteStream(f"the stream ended, and {tries} tries to resume it brought nothing")
-            if stream.begun:
+            if stream.has_begun:
                 default_s = min(_RESUME_S * 2**tries, _MAX_RESUME_S)
                 with contextlib.suppress(ConnectionAbortedError):  # It was cancelled.
                     await driver.sleep(default_s if stream.retry_s is None else stream.retry_s)
             if driver.is_cancelled:
                 raise Cancelled("the stream was closed")
             n_events, begin_s = stream.n_events, time.monotonic()
-            resume = {"Last-Event-ID": stream.last_id} if stream.last_id else {}
-            call = self._call(driver, {**self._state_headers(), **resume})
+            resume_headers = {"Last-Event-ID": stream.last_id} if stream.last_id else {}
+            call = self._call(driver, {**self._state_headers(), **resume_headers})
             try:
                 await call.send("GET", self._path, None)
-                stream.begun = True
+                stream.has_begun = True
                 if not _is_stream(call):
                     raise ProtocolError("the response to a GET is no stream of events")
                 if outgoing is None:  # Changes before this connection were not reported.
-                    stream.is_connected = True
                     self._session.n_tool_changes += 1
+                    stream.is_connected = True
                 await self._receive_events(call, stream, outgoing)
             except (ConnectError, IncompleteStream) as error:
                 log.debug("%s: a stream ended: %s", self._name, error)
             finally:
                 stream.is_connected = False
                 call.release()
-            brought = stream.n_events > n_events or time.monotonic() - begin_s > _LONG_S
-            tries = 0 if brought else tries + 1
+            has_made_progress = stream.n_events > n_events or time.monotonic() - begin_s > _LONG_S
+            tries = 0 if has_made_progress else tries + 1
 
 
 @dataclass
 class _EventStream:
     """A stream of events, which several connections may bring one after another."""
 
-    begun: bool = True  # Whether a connection has brought a part of it.
+    has_begun: bool = True  # Whether a connection has brought a part of it.
     is_connected: bool = False  # Whether a connection brings it now; only for the messages that belong to no request.
     n_events: int = 0
     last_id: str = ""  # The id of its last event; empty if events have none.

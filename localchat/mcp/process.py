@@ -217,12 +217,12 @@ class ProcessTransport:
     def _read_stderr(self) -> None:
         """Log the lines of stderr."""
         with self._process.stderr as stderr:
-            held = b""
+            incomplete = b""
             while True:
                 data = stderr.read(_READ_BYTES)
-                *lines, held = (held + data).split(b"\n")
-                if not data or len(held) > _MAX_STDERR_LINE:
-                    lines, held = [*lines, held], b""
+                *lines, incomplete = (incomplete + data).split(b"\n")
+                if not data or len(incomplete) > _MAX_STDERR_LINE:
+                    lines, incomplete = [*lines, incomplete], b""
                 for line in filter(bytes.strip, lines):
                     self._last_stderr = self._session.shown(line.decode("utf-8", "replace"))
                     log.info("%s: %s", self._name, self._last_stderr)

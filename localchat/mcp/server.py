@@ -61,8 +61,8 @@ class BaseMCPServer:
         on_request: Mapping[str, RequestFunction] | None = None,
         revision: str | None = None,
     ) -> None:
-        words = [os.fspath(word) for word in (command, *arguments)]
-        has_url = not arguments and is_url(words[0])
+        command_line = [os.fspath(word) for word in (command, *arguments)]
+        has_url = not arguments and is_url(command_line[0])
         unused = {"env": env, "cwd": cwd} if has_url else {"headers": headers, "proxy": proxy, "verify": verify}
         for option, value in unused.items():
             if value is not None:
@@ -73,7 +73,7 @@ class BaseMCPServer:
             raise ValueError(f"media has image and audio, not {', '.join(set(media) - {'image', 'audio'})}")
         if revision is not None and revision not in revisions.REVISIONS:
             raise ValueError(f"revision is one of {', '.join(revisions.REVISIONS)}, not {revision!r}")
-        self.name = name or (url_name(words[0]) if has_url else command_name(words))
+        self.name = name or (url_name(command_line[0]) if has_url else command_name(command_line))
         self._timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         self._media = tuple(media)
         self._features = ClientFeatures(on_request)
@@ -84,10 +84,10 @@ class BaseMCPServer:
         self._transport: Transport
         if has_url:
             options = {"headers": headers, "proxy": proxy, "verify": verify}
-            self._transport = HTTPTransport(self.name, words[0], self._timeout, options)
-            self._secrets = Secrets([*secrets_of_url(words[0]), *secrets_of_headers(headers or {})])
+            self._transport = HTTPTransport(self.name, command_line[0], self._timeout, options)
+            self._secrets = Secrets([*secrets_of_url(command_line[0]), *secrets_of_headers(headers or {})])
         else:
-            self._transport = ProcessTransport(self.name, words, env or {}, cwd)
+            self._transport = ProcessTransport(self.name, command_line, env or {}, cwd)
             self._secrets = Secrets((env or {}).values())
         # None before the server is started, and the function that ends it, also at the end of the program.
         self._session: Session | None = None
@@ -152,12 +152,12 @@ class BaseMCPServer:
         total = total or TotalDeadline(limits.total)  # That of all rounds.
         if revisions.is_modern(self.revision):
             params = {**params, "_meta": request_meta(self.revision, self._features)}
-        added: Json = {}
+        input_params: Json = {}  # Those with the input that the server has requested.
         for _ in range(_MAX_ROUNDS):
             result = await session.request(
                 waiter,
                 method,
-                {**params, **added},
+                {**params, **input_params},
                 limits,
                 total=total,
                 headers=headers,
@@ -171,7 +171,7 @@ class BaseMCPServer:
                 raise self._error(
                     f"the result of {method} has the type {escaped(str(result_type))!r}, which is unknown"
                 )
-            added = await self._input(waiter, result)
+            input_params = await self._input(waiter, result)
         raise self._error(f"it still requests input for {method} after {_MAX_ROUNDS} rounds")
 
     async def _input(self, waiter: AnyWaiter, result: Json) -> Json:
@@ -201,7 +201,7 @@ class BaseMCPServer:
         session = self._ready_session()
         session.check_open()
         n_changes = session.n_tool_changes
-        if self._definitions is not None and self._definitions_change == n_changes and self._holds_definitions:
+        if self._definitions is not None and self._definitions_change == n_changes and self._definitions_are_valid:
             return self._definitions
         begin_s, ttl_s = time.monotonic(), float("inf")
         definitions: dict[str, Json] = {}
@@ -223,10 +223,11 @@ class BaseMCPServer:
         return definitions
 
     @property
-    def _holds_definitions(self) -> bool:
-        """Whether the list of tools holds until a change is reported.
+    def _definitions_are_valid(self) -> bool:
+        """Whether the list of tools needs to be read again only after a change that is reported.
 
-        Since 2026-07-28 the server limits the time. Before, the list holds while changes would be received.
+        Since 2026-07-28 the server limits the time. Before, the list is valid while reports of changes
+        would be received.
         """
         if revisions.is_modern(self.revision):
             return time.monotonic() < self._definitions_end
@@ -290,12 +291,12 @@ class BaseMCPServer:
             result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
         definition = (self._definitions or {}).get(name, {})
         try:
-            read = read_result(result, self._media)
-            if "outputSchema" in definition and not read.is_error:
-                _check_structured(definition["outputSchema"], read)
+            tool_result = read_result(result, self._media)
+            if "outputSchema" in definition and not tool_result.is_error:
+                _check_structured(definition["outputSchema"], tool_result)
         except ValueError as error:
             raise self._error(f"the result of {escaped(name)} is not valid: {error}") from error
-        return read
+        return tool_result
 
     async def _argument_headers(self, waiter: AnyWaiter, params: Json) -> dict[str, str]:
         """The headers with arguments of a call, for which the tools must have been listed."""

@@ -60,14 +60,14 @@ async def default_model(call: Call) -> str | None:
     response to the request itself says whether the model has to be named.
     """
     settings = call.settings
-    server = settings.server
-    if settings.model is None and server.model is None and server.may_list_models:
+    learned = settings.learned
+    if settings.model is None and learned.model is None and learned.may_list_models:
         try:
-            server.model = choose_model(await fetch_models(call))
+            learned.model = choose_model(await fetch_models(call))
         except NO_LIST_ERRORS as error:
             is_missing = isinstance(error, ProtocolError) or getattr(error, "status", 0) in NO_LIST_STATUSES
-            server.may_list_models = not is_missing
-    return settings.model or server.model
+            learned.may_list_models = not is_missing
+    return settings.model or learned.model
 
 
 def parse_models(body: Any) -> list[Model]:

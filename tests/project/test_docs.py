@@ -112,7 +112,9 @@ def test_options_in_the_docs_are_those_of_the_server():
 
 
 def test_tables_of_the_client_are_complete():
-    names = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("| option | of |") + rows("| field | of |")))
+    names = re.findall(
+        r"`(\w+)`", " ".join(row[0] for row in rows("| option | methods |") + rows("| field | methods |"))
+    )
     classes = [options.MapOptions, options.RunOptions, options.CompletionOptions, options.EmbeddingOptions]
     assert sorted(names) == sorted(set().union(*(known.__annotations__ for known in classes)))
     shown = " ".join(row[0] for row in rows("| option | meaning |", DOCS / "terminal.md"))

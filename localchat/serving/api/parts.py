@@ -52,6 +52,11 @@ class Origin(enum.Enum):
         """Where the message of a role comes from."""
         return {"assistant": cls.OUTPUT, "tool": cls.RESULT}.get(role, cls.USER)
 
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the text repeats an earlier output or result, as agents do with each request."""
+        return self is not Origin.USER
+
 
 def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
     """The text of a field that is a string or a list of parts. Parts are joined without a separator."""
@@ -65,24 +70,32 @@ def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
 
 def part_text(part: Fields, origin: Origin = Origin.USER) -> str:
     """The text of a part, or the marker of its image or sound."""
-    is_replayed = origin is not Origin.USER
     kind = part.required_text("type", '"text"')
     if kind in _TEXTS:
         return part.required_text("refusal" if kind == "refusal" else "text")
-    source = part.raw.get("source")
-    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
-        return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
+    if kind == "document" and (text := _document_text(part, origin)) is not None:
+        return text
     if kind in _MEDIA:
-        return part.attach(Attachment(_MEDIA[kind], part.path, _media_source(part, kind), is_replayed))
+        return part.attach(Attachment(_MEDIA[kind], part.path, _media_source(part, kind), origin.is_replayed))
     if kind in _FILES:
-        if not is_replayed:
+        if not origin.is_replayed:
             raise field_error(part.path, "is a file; this server reads no files: leave it out, or send text about it")
         return note_of("a file", "this server reads no files")
     if kind != "search_result":
-        if not is_replayed:
+        if not origin.is_replayed:
             raise field_error(part.path, f"is of type {show(kind)}, which this server does not support")
         part.skip()
     return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if origin is Origin.RESULT else "")
+
+
+def _document_text(part: Fields, origin: Origin) -> str | None:
+    """The text of a document whose source is a text or a list of parts; None if its source is a file."""
+    raw = part.raw.get("source")
+    field = {"text": "data", "content": "content"}.get(str(raw.get("type"))) if isinstance(raw, dict) else None
+    if field is None:
+        return None
+    text = read_text(part.required_object("source"), field, origin)
+    return "\n".join(texts_in([part.raw.get("title"), part.raw.get("context"), text]))
 
 
 def _unknown_part(part: Fields, kind: str) -> str:
