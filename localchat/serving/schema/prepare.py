@@ -9,6 +9,7 @@ Three things are read in the way of the programs that write schemas for models, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,19 @@ from urllib.parse import quote
 from .exclusion import exclude_each_other
 from .patterns import whole_names, with_closed_classes
 from .types import declared_types, is_of_objects
-from .walk import ANNOTATIONS, IN_PLACE, escaped, resolved, schemas_of_value, target_of, with_children
+from .walk import (
+    ANNOTATIONS,
+    IN_PLACE,
+    at_pointer,
+    escaped,
+    resolved,
+    schemas_of_value,
+    subschemas,
+    target_of,
+    with_children,
+)
+
+_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `source_pointer`.
 
 # The formats that llguidance enforces. By the standard, all others are annotations.
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
@@ -77,6 +90,25 @@ def prepared(schema: Any) -> Any:
     return result
 
 
+def source_pointer(schema: Any, pointer: str, keyword: str) -> str:
+    """The JSON pointer in a schema to what is at `pointer` in its prepared one, with the keyword if it is there.
+
+    Prepares a copy, in which the annotation `_SOURCE` of each schema is its pointer. A schema that the preparation
+    adds has none; then that of the schema around it counts.
+    """
+    marked = json.loads(json.dumps(schema))
+    for place, part in list(subschemas(marked)):
+        if isinstance(part, dict):
+            part[_SOURCE] = place.pointer
+    node, source = {"": prepared(marked)}, ""
+    for step in pointer.split("/"):
+        node = at_pointer(f"/{step}", node)
+        if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
+            source = node[_SOURCE]
+    part = at_pointer(source, schema)
+    return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
+
+
 class Preparation:
     """The preparation of one schema: what has been read, and the definitions that are added."""
 
@@ -94,7 +126,8 @@ class Preparation:
         schema = _without_defaults(schema)
         if _is_only_all_of(schema):
             (only,) = schema.pop("allOf")
-            return self.rewrite({**only, **schema} if isinstance(only, dict) else only, context)
+            source = {_SOURCE: only[_SOURCE]} if isinstance(only, dict) and _SOURCE in only else {}
+            return self.rewrite({**only, **schema, **source} if isinstance(only, dict) else only, context)
         schema = _with_listed_names(_with_type(schema, context), context)
         # A choice or a reference alone has no names: its schemas are closed themselves.
         is_choice = len(keywords := _keywords(schema)) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})

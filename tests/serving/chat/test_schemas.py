@@ -117,6 +117,7 @@ ENFORCED = {
     ),
 }  # fmt: skip
 
+UNIQUE = {"type": "array", "uniqueItems": True}
 REFERENCES = [{"$ref": f"#/$defs/{i}"} for i in range(100)]
 CHAIN = {f"d{i}": {"properties": {"n": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(3000)}
 # A schema that cannot be enforced, and the place in it; None: the error names the field.
@@ -127,6 +128,16 @@ UNENFORCEABLE = {
     ),
     "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
     "large objects": ({"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2}, "/prefixItems/1"),
+    "branch that becomes another keyword": ({"oneOf": [{"type": "string"}, UNIQUE]}, "/oneOf/1/uniqueItems"),
+    "only part": ({"allOf": [UNIQUE]}, "/allOf/0/uniqueItems"),
+    "only part of an only part": ({"items": {"allOf": [{"allOf": [UNIQUE]}]}}, "/items/allOf/0/allOf/0/uniqueItems"),
+    "copied definition": (
+        {"properties": {"a": {"allOf": [{"$ref": "#/$defs/x"}, {"properties": {"b": {}}}]}},
+         "$defs": {"x": {"properties": {"c": UNIQUE}}}}, "/$defs/x/properties/c/uniqueItems",
+    ),
+    "names from a pattern": ({"patternProperties": {"^(a|b)$": UNIQUE}}, "/patternProperties/^(a|b)$/uniqueItems"),
+    "empty name": ({"properties": {"": {"properties": {"": UNIQUE}}}}, "/properties//properties//uniqueItems"),
+    "comment": ({"$comment": "c", "allOf": [{"$comment": "d", **UNIQUE}]}, "/allOf/0/uniqueItems"),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
     "an exclusive bound beside a wider one": (
         {"items": {"type": "number", "minimum": -0.5, "exclusiveMinimum": 0, "exclusiveMaximum": 1.5, "maximum": 0.75}},

@@ -38,7 +38,7 @@ from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
 from ...schema.compiler import error_in, is_empty, json_rule
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
-from ...schema.prepare import prepared
+from ...schema.prepare import prepared, source_pointer
 from ...schema.refuse import MAX_PATTERN_CHARS, loosened, refusal
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
@@ -160,7 +160,7 @@ class _Grammar:
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
             schema = {"type": "object"} if kind == "json_object" else prepared(value)
-            _check_schema(schema, param)
+            _check_schema(schema, value, param)
             return self._rules.rule(json_rule(schema))
         if kind == "choice":
             if any("\0" in choice for choice in value):
@@ -295,7 +295,7 @@ class _Grammar:
             schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
-            _check_schema(schema, path, hint)
+            _check_schema(schema, parameters, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
         schema, refusals = loosened(schema)
@@ -320,10 +320,12 @@ def _without_start(text: Text, start: str) -> Text:
     return text_of(first.removeprefix(start) if isinstance(first, str) else first, *others)
 
 
-def _check_schema(schema: Any, path: str, hint: str = "") -> None:
+def _check_schema(schema: Any, source: Any, path: str, hint: str = "") -> None:
+    """Refuse a prepared schema that cannot be enforced. The error has the place in its `source`, the one at `path`."""
     refused = refusal(schema)
     if refused is not None:
-        raise field_error(f"{path}#{refused.pointer}", f"cannot be enforced: {refused.reason}{hint}")
+        pointer = source_pointer(source, refused.place.pointer, refused.keyword)
+        raise field_error(f"{path}#{pointer}", f"cannot be enforced: {refused.reason}{hint}")
 
 
 @functools.lru_cache(1000)
