@@ -171,6 +171,7 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
     function.nonempty_text("name")
     function.text("description")
+    function.boolean("strict")
     function.object(field)
     others = {name: value for name, value in function.raw.items() if name != field}
     described = without_nulls({**others, "parameters": read_schema(function, field)})

@@ -85,9 +85,11 @@ def _texts(body: Fields, name: str) -> tuple[str, ...]:
     """A text or a list of texts. Empty ones are refused: as stop texts they would end every output at once."""
     value = body.get(name)
     texts = [value] if isinstance(value, str) else body.items(name, "strings")
-    # A NUL would end the text in llama.cpp.
-    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text and "\0" not in text for text in texts):
+    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text for text in texts):
         body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
+    for text in texts:
+        if "\0" in text:  # It would end the text in llama.cpp.
+            raise field_error(body.at(name), f"has a text with a NUL character, {show(text)}: remove the character")
     n_chars = max(map(len, texts), default=0)
     if n_chars > MAX_STOP_CHARS:
         raise field_error(body.at(name), f"has a text of {n_chars} characters, the limit is {MAX_STOP_CHARS}")

@@ -223,13 +223,23 @@ def _has_near_bounds(schema: Schema) -> bool:
     """Whether a whole number is an exclusive bound near the other one: llguidance includes it."""
     if possible_types(schema) == {"integer"}:
         return False
-    bounds: list[Any] = []
-    is_whole = False
-    for name in ("Minimum", "Maximum"):
-        exclusive, bound = schema.get(f"exclusive{name}", False), schema.get(name.lower())
-        bounds.append(bound if isinstance(exclusive, bool) else exclusive)
-        is_whole = is_whole or (exclusive is not False and bounds[-1] is not None and bounds[-1] % 1 == 0)
-    return is_whole and None not in bounds and 0 < bounds[1] - bounds[0] < 1
+    lows, highs = _bounds_of(schema, "Minimum"), _bounds_of(schema, "Maximum")
+    if not lows or not highs:
+        return False
+    # The narrower bound of each side counts, the exclusive one of two equal ones.
+    low, excludes_low = max(lows)
+    high, excludes_high = min(highs, key=lambda bound: (bound[0], not bound[1]))
+    is_whole = (excludes_low and low % 1 == 0) or (excludes_high and high % 1 == 0)
+    return is_whole and 0 < high - low < 1
+
+
+def _bounds_of(schema: Schema, name: str) -> list[tuple[float, bool]]:
+    """The bounds of one side of a schema, each with whether it is exclusive."""
+    exclusive, bound = schema.get(f"exclusive{name}", False), schema.get(name.lower())
+    # In draft 4, a boolean makes the other bound exclusive.
+    is_exclusive = exclusive is True
+    bounds = [] if bound is None else [(bound, is_exclusive)]
+    return bounds if isinstance(exclusive, bool) else [*bounds, (exclusive, True)]
 
 
 # Keywords that no grammar enforces.

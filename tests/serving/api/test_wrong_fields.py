@@ -122,6 +122,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
         ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
         ({"tools": [{"function": {"name": "f", "parameters": {"type": "x"}}}]}, "tools[0].function.parameters#/type"),
+        ({"tools": [{"function": {"name": "f", "strict": "true"}}]}, "tools[0].function.strict"),
+        ({"functions": [{"name": "f", "strict": 1}]}, "functions[0].strict"),
         ({"json_schema": {"properties": {"a": 1}}}, "json_schema#/properties/a"),
         ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
         ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
@@ -153,6 +155,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         (said("user"), "messages[0].content"),
         (said("user", content=[{"type": "tool_result"}]), "messages[0].content[0].tool_use_id"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "x", "input_schema": {}, "strict": "true"}]}, "tools[0].strict"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [{"name": "a", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
         ({"thinking": {"type": "much"}}, "thinking.type"),
@@ -167,6 +170,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
         ({"tools": [{"name": "a"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{**LOOK, "strict": "true"}]}, "tools[0].strict"),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [{"name": "a"}]}]}, "tools[0].tools[0].type"),
         ({"tools": [LOOK], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"background": True}, "background"),
@@ -180,6 +184,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"messages": [{"role": "king"}]}, "messages[0].role"),
         (said("assistant", tool_calls=[{}]), "messages[0].tool_calls[0].function"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"function": {"name": "f", "strict": "true"}}]}, "tools[0].function.strict"),
         ({"format": "xml"}, "format"),
         ({"think": "a lot"}, "think"),
         ({"options": {"temperature": "hot"}}, "options.temperature"),
@@ -289,6 +294,13 @@ def test_parameter_that_excludes_a_constraint_is_named_as_in_the_body():
         with pytest.raises(BadRequest, match="cannot be combined") as caught:
             constraint_for(chat, ChatTemplate(None), "closed")
         assert caught.value.param == f"options.{name}"
+
+
+@pytest.mark.parametrize("name", ["stop", "dry_sequence_breakers"])
+def test_text_with_a_nul_is_not_called_empty(name: str):
+    with pytest.raises(BadRequest, match="NUL") as caught:
+        parse(**{name: ["a", "b\0"]})
+    assert "empty" not in caught.value.message
 
 
 REQUESTS = (request.ChatRequest, request.CompletionRequest, request.EmbeddingsRequest, request.RerankRequest)

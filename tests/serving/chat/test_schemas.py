@@ -100,6 +100,9 @@ ENFORCED = {
         ['{"7_a": 1}'], ['{"7_a": ""}'],
     ),
     "length as a float": ({"type": "string", "maxLength": 1.0}, ['"a"'], ['"ab"']),
+    "an exclusive bound that has no effect": (
+        {"type": "number", "exclusiveMinimum": 0, "minimum": 0.25, "maximum": 0.75}, ["0.25", "0.75"], ["0", "1"],
+    ),
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
@@ -125,6 +128,10 @@ UNENFORCEABLE = {
     "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
     "large objects": ({"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2}, "/prefixItems/1"),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
+    "an exclusive bound beside a wider one": (
+        {"items": {"type": "number", "minimum": -0.5, "exclusiveMinimum": 0, "exclusiveMaximum": 1.5, "maximum": 0.75}},
+        "/items",
+    ),
     "bounds near zero": ({"items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}}, "/items"),
     "control character": ({**DECLARED, "additionalProperties": {"enum": ["x\1"]}}, "/additionalProperties"),
     "control patterns": ({**DECLARED, "additionalProperties": {"pattern": "^\\x1b$"}}, "/additionalProperties"),

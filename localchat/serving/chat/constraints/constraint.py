@@ -23,11 +23,12 @@ which is a terminal with both. If the model may call `now`, and need not, the gr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +99,7 @@ def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning:
 
 @functools.lru_cache(MAX_CACHED)
 def _constraint(grammar: _Grammar) -> Constraint:
-    field = grammar.response_format.param if grammar.response_format else "tools"
+    field = grammar.field
     try:
         text = grammar.text()
         reason = error_in(text)
@@ -106,8 +107,6 @@ def _constraint(grammar: _Grammar) -> Constraint:
         raise NotSupported(_MISSING, field) from error
     except RecursionError:
         reason = "it is nested too deeply"
-    except ValueError as error:
-        reason = str(error)
     if reason:
         raise field_error(field, f"cannot be enforced: {reason}")
     return Constraint(text, field)
@@ -133,13 +132,22 @@ class _Grammar:
         form = vars(self.response_format) if self.response_format else None
         object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
+    @property
+    def field(self) -> str:
+        """The field of the request that an error of the grammar as a whole names."""
+        if self.response_format is not None and not self.must_call:
+            return self.response_format.param
+        path, _ = self.functions[0]
+        return path.rpartition("[")[0]  # The list of the tool.
+
     def text(self) -> str:
         """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
         format_rule = ""
         if self.response_format is not None:
             # With required calls the output has only calls, so the format has no effect. It is still checked.
             form = self.response_format
-            format_rule = self._format(form.kind, form.value, form.param)
+            with _naming(form.param):
+                format_rule = self._format(form.kind, form.value, form.param)
         if self.must_call:
             return self._rules.render(self._required())
         return self._rules.render(self._formatted(format_rule) if format_rule else self._auto())
@@ -283,7 +291,8 @@ class _Grammar:
             return {"type": "object"}
         if not parameters:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-        schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        with _naming(path):
+            schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
             _check_schema(schema, path, hint)
@@ -293,6 +302,17 @@ class _Grammar:
         for refused in refusals:
             _report(name, f"#{refused.pointer}", refused.reason)
         return schema
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Make an error of the block, which cannot enforce the field at this path, a BadRequest that names the field."""
+    try:
+        yield
+    except RecursionError as error:
+        raise field_error(path, "cannot be enforced: it is nested too deeply") from error
+    except ValueError as error:
+        raise field_error(path, f"cannot be enforced: {error}") from error
 
 
 def _without_start(text: Text, start: str) -> Text:
