@@ -222,23 +222,24 @@ def document(kind: str, field: str, text: Any, **fields: Any) -> dict[str, Any]:
 
 
 # Documents that are no files, and their texts.
-DOCUMENTS = [
-    (document("text", "data", "a"), "a"),
-    (document("content", "content", "a"), "a"),
-    (document("content", "content", [A, B]), "ab"),
-    (document("content", "content", [A, block()]), "a[an image, left out: this model supports only text]"),
-    (document("content", "content", [A], title="T", context="from C"), "T\nfrom C\na"),
-    (document("text", "data", "a", title="T", context="from C"), "T\nfrom C\na"),
-]
+DOCUMENTS = {
+    "text": (document("text", "data", "a"), "a"),
+    "a text as content": (document("content", "content", "a"), "a"),
+    "parts": (document("content", "content", [A, B]), "ab"),
+    "an image": (document("content", "content", [A, block()]), "a[an image, left out: this model supports only text]"),
+    "parts with a title": (document("content", "content", [A], title="T", context="from C"), "T\nfrom C\na"),
+    "text with a title": (document("text", "data", "a", title="T", context="from C"), "T\nfrom C\na"),
+}
 
 
-@pytest.mark.parametrize(("part", "text"), DOCUMENTS, ids=str)
+@pytest.mark.parametrize(("part", "text"), DOCUMENTS.values(), ids=DOCUMENTS)
 def test_document_that_is_no_file_is_read_in_messages_and_results(part: dict[str, Any], text: str):
+    # An image in a new message is refused by a model of text.
     bodies = [messages_result(part)] if "image" in text else [messages_result(part), chat(part)]
     with serving(chat_template=CONTENTS, **BIG) as running:
         for body in bodies:
-            status, found = ask(running.port, MESSAGES, {**LIMIT, **body})
-            assert status == 200, found
+            status, response = ask(running.port, MESSAGES, {**LIMIT, **body})
+            assert status == 200, response
             assert running.last_prompt.endswith(text)
 
 
