@@ -83,11 +83,30 @@ class Context:
 
 def prepared(schema: Any) -> Any:
     """A schema for llguidance. Raises ValueError if it is too large."""
+    schema = _with_pointers(schema)
     preparation = Preparation(schema)
     result = preparation.rewrite(schema, Context(preparation, ClosedBy.ITSELF))
     if preparation.definitions:
         result["$defs"] = {**result.get("$defs", {}), **preparation.definitions}
     return result
+
+
+def _with_pointers(schema: Any) -> Any:
+    """A schema in which references to an `$anchor` are JSON pointers, the only references that this package follows."""
+    anchors = {
+        f"#{part['$anchor']}": "#" + quote(place.pointer)
+        for place, part in subschemas(schema)
+        if isinstance(part, dict) and isinstance(part.get("$anchor"), str)
+    }
+
+    def convert(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        converted = {key: with_children(key, value, convert) for key, value in part.items() if key != "$anchor"}
+        reference = part.get("$ref")
+        return {**converted, "$ref": anchors[reference]} if reference in anchors else converted
+
+    return convert(schema) if anchors else schema
 
 
 def source_pointer(schema: Any, pointer: str, keyword: str) -> str:

@@ -173,6 +173,12 @@ def _unsupported(keyword: str, schema: Schema, is_lenient: bool) -> str:
     return "" if is_lenient else f"'{keyword}' is not supported"
 
 
+def _reference(keyword: str, schema: Schema, is_lenient: bool) -> str:
+    """Refuse a reference that is no JSON pointer: the checks do not follow it, and llguidance may."""
+    is_pointer = f"{schema[keyword]}/".startswith("#/")
+    return "" if is_pointer else "only a JSON pointer or an '$anchor' of the same schema is supported"
+
+
 def _min_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:
     least, required = schema[keyword], schema.get("required", ())
     names = schema.get("properties", {}).keys() | set(required)
@@ -250,6 +256,7 @@ _NOT_ENFORCED = (
 )  # fmt: skip
 _KEYWORDS: Mapping[str, Callable[[str, Schema, bool], str]] = {
     **dict.fromkeys(_NOT_ENFORCED, _unsupported),
+    "$ref": _reference,
     "minProperties": _min_properties,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,

@@ -103,6 +103,9 @@ ENFORCED = {
     "an exclusive bound that has no effect": (
         {"type": "number", "exclusiveMinimum": 0, "minimum": 0.25, "maximum": 0.75}, ["0.25", "0.75"], ["0", "1"],
     ),
+    "anchor": (
+        {"items": {"$ref": "#i"}, "$defs": {"x/y": {"$anchor": "i", "type": "integer"}}}, ["[1]"], ['["a"]', "[0.5]"],
+    ),
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
@@ -137,6 +140,15 @@ UNENFORCEABLE = {
     ),
     "names from a pattern": ({"patternProperties": {"^(a|b)$": UNIQUE}}, "/patternProperties/^(a|b)$/uniqueItems"),
     "empty name": ({"properties": {"": {"properties": {"": UNIQUE}}}}, "/properties//properties//uniqueItems"),
+    "definition behind an anchor": (
+        {"properties": {"a": {"$ref": "#foo"}}, "$defs": {"x": {"$anchor": "foo", **UNIQUE}}}, "/$defs/x/uniqueItems"),
+    "bounds behind an anchor": (
+        {"properties": {"a": {"$ref": "#foo"}},
+         "$defs": {"x": {"$anchor": "foo", "type": "number", "exclusiveMinimum": 1, "maximum": 1.5}}}, "/$defs/x"),
+    "definition behind an id": (
+        {"properties": {"a": {"$ref": "http://a.b/c"}}, "$defs": {"x": {"$id": "http://a.b/c", **UNIQUE}}},
+        "/properties/a/$ref"),
+    "reference to no anchor": ({"items": {"$ref": "#foo"}}, "/items/$ref"),
     "comment": ({"$comment": "c", "allOf": [{"$comment": "d", **UNIQUE}]}, "/allOf/0/uniqueItems"),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
     "an exclusive bound beside a wider one": (
