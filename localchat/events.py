@@ -319,8 +319,8 @@ class Reply(Record, Generic[Value]):
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    # The fields of the response. Of a stream, which `chat` requests too, those outside `choices`, each with its last
-    # value: what `choices` had is in the attributes of `choices` above.
+    # The fields of the response. For a stream, which `chat` requests too, these are the fields outside `choices`, each
+    # with its last value, and in `choices` only those fields that the client does not read.
     raw: Any = field(default=None, compare=False, repr=False)
     # The value of the text if `response_format` is a type or a schema, else None.
     # Only calls without a response_format leave it out.

@@ -88,7 +88,7 @@ class ManyPrompts:
 
     async def _find_model(self, driver: Any) -> None:
         """Find the model of the server once for all prompts. If that fails, the request of each prompt tries again."""
-        if self.prompts and not self._request.names_model:
+        if self.prompts and not self._request.decides_model:
             with contextlib.suppress(LocalChatError):
                 await default_model(self._client._call(driver, self._request))
 

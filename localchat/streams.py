@@ -71,6 +71,7 @@ class EventIterator(Generic[AnyEvent, Value]):
             self._failure = error if isinstance(error, Exception) else self._cancelled("interrupted")
             if self._failure is not error or not self._ready:
                 raise
+            # There are events that were made before the error: `_next` returns these, and then raises it.
         finally:
             self._is_advancing = False
 
@@ -332,7 +333,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         if parser.n_progress > self._n_progress:
             self._n_progress = parser.n_progress
             call.deadlines.restart(parser.has_output)
-        call.deadlines.end_within(_AFTER_FINISH_S if parser.is_complete else None)
+        call.deadlines.end_within(_AFTER_FINISH_S if parser.has_known_reasons else None)
         is_end = False
         try:
             data = await call.read()
@@ -341,7 +342,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
             is_end = not data and call.all_read
         except (IncompleteStream, TimedOut, ProtocolError) as error:
             # After the last finish reason only usage and [DONE] are missing. The parser judges a body that was cut.
-            if not isinstance(error, IncompleteStream) and not parser.is_complete:
+            if not isinstance(error, IncompleteStream) and not parser.has_known_reasons:
                 raise
             self._body_error, is_end = error, True
         self._payloads = parser.feed(data, is_end)

@@ -95,7 +95,7 @@ class FakeServer:
         """Add a response of a model: its text, the names and the arguments of its tool calls, and its reasoning.
 
         A stream has one event for each word. `finish_reason` is "tool_calls" or "stop" by default; with None the
-        connection ends after the text, as if the server had crashed.
+        connection ends before the end of the response, as if the server had crashed: that of a stream after the text.
         """
         reason = ("tool_calls" if calls else "stop") if finish_reason == "" else finish_reason
         self._responses.append(_ModelResponse(text, tuple(calls), reasoning, reason))
@@ -152,16 +152,18 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             message = {**response.message(), "content": response.text, "reasoning_content": response.reasoning}
             choice = {"index": 0, "message": message, "text": response.text, "finish_reason": response.finish_reason}
-            self._send(_JsonResponse(200, {"id": "fake-1", "model": "fake", "choices": [choice], "usage": _USAGE}, {}))
+            body = {"id": "fake-1", "model": "fake", "choices": [choice], "usage": _USAGE}
+            self._send(_JsonResponse(200, body, {}), is_cut=response.finish_reason is None)
 
-    def _send(self, response: _JsonResponse) -> None:
+    def _send(self, response: _JsonResponse, is_cut: bool = False) -> None:
+        """Send the head and the body. `is_cut`: the connection ends in the middle of the body."""
         data = json.dumps(response.json).encode()
         self.send_response(response.status)
         for name, value in {**response.headers, "Content-Type": "application/json"}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(data[: len(data) // 2] if is_cut else data)
 
     def _stream(self, response: _ModelResponse) -> None:
         """Send the words as events; the connection ends after them."""

@@ -15,7 +15,8 @@ from .serving.core.model_options import WORKER_PORT, Whole
 from .serving.engine.values import EngineError
 from .serving.http.access import is_loopback
 
-OPEN = (
+# Why a port that the network can reach is a danger, for messages.
+WHY_DANGEROUS = (
     "whoever reaches the port can use this machine's memory, and may take over the worker: llama.cpp's RPC asks for no "
     "key. Use an SSH tunnel (docs/machines.md), or a network in which you trust every machine"
 )
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-t", "--threads", type=Whole(0, 512), default=0, help="CPU threads (default: chosen)")
     options = parser.parse_args(arguments)
     if not is_loopback(options.host) and not options.insecure:
-        parser.error(f"--host {options.host} can be reached from the network: {OPEN}; or add --insecure")
+        parser.error(f"--host {options.host} can be reached from the network: {WHY_DANGEROUS}; or add --insecure")
     try:
         host = socket.gethostbyname(options.host)
         with socket.create_server((host, options.port)):  # llama.cpp's error has no reason.
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve = server(host, options.port, options.threads or default_threads())
         print(f"This worker is for `--rpc {host}:{options.port}` (Ctrl-C ends it).", flush=True)
         if not is_loopback(options.host):
-            print(f"Beware: {OPEN}.", flush=True)
+            print(f"Beware: {WHY_DANGEROUS}.", flush=True)
         for number in (signal.SIGINT, signal.SIGTERM):  # Python's handlers would wait for the end of `serve`.
             signal.signal(number, signal.SIG_DFL)
         serve()

@@ -57,7 +57,8 @@ class _BaseConversation:
         options = {**self._options, **set_options(options)}
         has_system = "system" in options  # It replaces that of the conversation in this turn.
         earlier: list[dict[str, Any]] = self.messages[n_system(self.messages) if has_system else 0 :]
-        n_earlier = len(earlier) + has_system
+        # The run adds the message of `system` in front. It is not one of the conversation, which keeps those after it.
+        n_earlier = len(earlier) + int(has_system)
 
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_earlier:]

@@ -88,9 +88,10 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         self._parallel = parallel
         self._raise_errors = bool(raise_errors)
         self._on_done = _on_done
-        # The conversation so far. The request has no media, whose files are read later.
-        self._request = CompletionRequest(client._settings, prompt, options, "run")
-        self.messages: list[dict[str, Any]] = self._request.prompt
+        # Never sent: it checks the options, makes the messages of the prompt, and has the total timeout of the run and
+        # its rule for replies that are cut. It has no media, whose files are read later.
+        self._template = CompletionRequest(client._settings, prompt, options, "run")
+        self.messages: list[dict[str, Any]] = self._template.prompt  # The conversation so far.
         self._media = take_media(options)
         # The options of the next request.
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
@@ -126,7 +127,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         """Make the stream of the next request, which its first event sends."""
         options = {**self._options, "tools": self._tools.values()}
         request = CompletionRequest(self._client._settings, self.messages, options, "stream")
-        request.share_total(self._request)
+        request.share_total(self._template)
         self._stream = self._client._stream(request)
         self._reply = None
         self._n_rounds += 1
@@ -146,7 +147,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
 
         A reply that is cut and must not be returned raises IncompleteReply in place of this event.
         """
-        check_not_cut(reply, self._request)
+        check_not_cut(reply, self._template)
         self._reply = reply
         self.messages.append(kept_message(reply))
         # Without functions there is nothing to run. The calls of a cut reply are not run either.
@@ -156,7 +157,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
 
     async def _end_round(self) -> None:
         """End the run, or run the calls of the reply."""
-        self._is_done = self.done
+        self._is_done = self.done  # After the last reply, the last event of its stream ends the run.
         if self.done:
             return
         calls = self.reply.tool_calls

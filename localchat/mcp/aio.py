@@ -51,6 +51,8 @@ class AsyncMCPServer(BaseMCPServer):
     The arguments are those of MCPServer; the functions of `on_request` may be coroutine functions.
     """
 
+    _runs_coroutines = True
+
     async def __aenter__(self) -> Self:
         loop, functions = asyncio.get_running_loop(), self._features.functions
         for method in self._features.coroutine_functions:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from ..agent.tools import Tool
-from .names import free_name
+from .names import free_name, is_url
 from .server import BaseMCPServer, MCPServer
 
 AnyServer = TypeVar("AnyServer", bound=BaseMCPServer)
@@ -52,21 +52,25 @@ def read_servers(path: str | os.PathLike[str], server_class: Any = MCPServer) ->
 
 
 def _server(name: str, entry: Mapping[str, Any], server_class: type[AnyServer]) -> AnyServer:
-    if ("command" in entry) == ("url" in entry):
+    is_process = entry.get("command") not in (None, "")
+    if is_process == (entry.get("url") not in (None, "")):
         raise ValueError(f"the server {name} needs either a command or a url")
     if entry.get("type") == "sse":
         raise ValueError(
             f"the server {name} uses the old transport sse, which MCP replaced: is there a URL of streamable HTTP?"
         )
-    known = _PROCESS_FIELDS if "command" in entry else _URL_FIELDS
-    fields = {field: entry[field] for field in known if entry.get(field) is not None}
+    field_types = _PROCESS_FIELDS if is_process else _URL_FIELDS
+    fields = {field: entry[field] for field in field_types if entry.get(field) is not None}
     for field, value in fields.items():
         texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if not isinstance(value, known[field]) or not all(isinstance(text, str) for text in texts):
-            expected = _EXPECTED[known[field]]
+        if not isinstance(value, field_types[field]) or not all(isinstance(text, str) for text in texts):
+            expected = _EXPECTED[field_types[field]]
             raise ValueError(f"{field} of the server {name} is {expected}")
-    words = [fields.pop("command", None) or fields.pop("url", None), *fields.pop("args", [])]
-    return server_class(*words, name=name, **fields)
+    if is_process and is_url(fields["command"]):
+        raise ValueError(f"command of the server {name} is a URL, which belongs into url")
+    if not is_process and not is_url(fields["url"]):  # It would be taken for a program.
+        raise ValueError(f"url of the server {name} begins with https:// or http://")
+    return server_class(fields.pop("command" if is_process else "url"), *fields.pop("args", ()), name=name, **fields)
 
 
 def merge_tools(tools: Mapping[str, Iterable[Tool]]) -> list[Tool]:

@@ -19,6 +19,10 @@ _CAPABILITIES = {
 }
 
 
+class UnsupportedRequest(ValueError):
+    """A request of a server has a variant that the client does not declare."""
+
+
 class ClientFeatures:
     """The functions for requests of a server. Raises ValueError for one that is not named in the specification."""
 
@@ -42,7 +46,15 @@ class ClientFeatures:
         return {_CAPABILITIES[method]: {} for method in self.functions}
 
     def answer(self, method: str, params: Json) -> Json:
-        """The result of a request. Raises what the function raises, and TypeError for a result that is no object."""
+        """The result of a request. Raises what the function raises, and TypeError for a result that is no object.
+
+        Raises UnsupportedRequest for what the declared capabilities do not include: elicitation at a URL, sampling
+        with tools.
+        """
+        if method == "elicitation/create" and params.get("mode", "form") != "form":
+            raise UnsupportedRequest("this client has no elicitation in other modes than form")
+        if method == "sampling/createMessage" and not params.keys().isdisjoint(("tools", "toolChoice")):
+            raise UnsupportedRequest("this client has no sampling with tools")
         result = self.functions[method](params)
         if not isinstance(result, dict):
             raise TypeError(f"the function for {method} returns a dict, not {result!r:.100}")

@@ -36,7 +36,7 @@ _LONG_S, _MAX_RETRY_S = 5.0, 3600.0
 _MAX_REQUESTS = 256  # The limit of requests in flight.
 _CLOSE_S = 2.0  # The limit of the request that ends a session.
 
-_INITIALIZED: Json = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+_INITIALIZED_NOTIFICATION: Json = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class HTTPTransport:
@@ -63,9 +63,15 @@ class HTTPTransport:
         self._is_closed = False
         # The session of the server: its id, None if it has none; and the request that began it, which begins it again.
         self._session_id: str | None = None
-        self._initialize: Json | None = None
+        self._initialize_message: Json | None = None
         self._lock = threading.Lock()  # One thread at a time begins a session.
-        self._listener: Driver | None = None  # Receives the messages that belong to no request.
+        # The driver and the stream of the messages that belong to no request, None before `listen`.
+        self._listener: Driver | None = None
+        self._listener_stream: _EventStream | None = None
+
+    @property
+    def is_listening(self) -> bool:
+        return self._listener_stream is not None and self._listener_stream.is_connected
 
     def start(self, session: Session) -> None:
         self._session = session
@@ -81,10 +87,11 @@ class HTTPTransport:
     def listen(self) -> None:
         """Receive the messages that belong to no request, if the server has a stream for them."""
         self._listener = driver = Driver()
+        self._listener_stream = stream = _EventStream(has_begun=False)
 
         def listen() -> None:
             try:
-                run_blocking(self._follow(driver, _EventStream(begun=False), None))
+                run_blocking(self._follow(driver, stream, None))
             except (LocalChatError, NotAMessage, SSEError, ValueError) as error:
                 log.debug("%s: no messages outside of responses: %s", self._name, self._session.shown(str(error)))
 
@@ -144,7 +151,7 @@ class HTTPTransport:
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             reported = json.loads(error.body)["error"]
             if isinstance(reported, dict):
-                return reported_failure(self._name, reported, error.status)
+                return reported_failure(self._name, reported, self._session.shown, error.status)
         reason = self._session.shown(parse_error(error.body).message)
         if 300 <= error.status < 400:
             location = self._session.shown(error.headers.get("location", ""))
@@ -160,9 +167,15 @@ class HTTPTransport:
 
     # Requests. The coroutines run in threads.
 
-    def _call(self, driver: Driver, headers: Mapping[str, str], timeout: Timeout | None = None) -> Call:
+    def _call(
+        self,
+        driver: Driver,
+        headers: Mapping[str, str],
+        timeout: Timeout | None = None,
+        is_repeatable: bool = True,
+    ) -> Call:
         check_headers(headers)
-        options = CallOptions(timeout or self._timeout, TotalDeadline(None), 0, headers)
+        options = CallOptions(timeout or self._timeout, TotalDeadline(None), 0, headers, is_repeatable)
         return Call(self._settings, self._pool, driver, options)
 
     def _state_headers(self) -> dict[str, str]:
@@ -171,39 +184,44 @@ class HTTPTransport:
         return {**headers, "Mcp-Session-Id": self._session_id} if self._session_id is not None else headers
 
     async def _post(self, outgoing: Outgoing, driver: Driver) -> None:
-        """Send a message. If the server has ended the session, begin a new one and send it again."""
+        """Send a message and receive its response.
+
+        If the server refuses the message since the session has ended, begin a new session and send the message again.
+        A message that the server has accepted is never sent again: a tool would run twice.
+        """
         message = outgoing.message
         revision = message.get("params", {}).get("_meta", {}).get(VERSION_KEY)
         if revision is not None:
             headers = {"MCP-Protocol-Version": revision, **message_headers(message), **outgoing.headers}
             await self._exchange(driver, outgoing, headers, is_resumable=False)
         elif message.get("method") == "initialize":
-            self._initialize = message
+            self._initialize_message = message
             await self._exchange(driver, outgoing, {})
         else:
             session_id = self._session_id
             try:
-                await self._exchange(driver, outgoing, self._state_headers())
+                call = await self._send_post(driver, outgoing.message, self._state_headers())
             except StatusError as error:
                 if error.status != 404 or session_id is None:
                     raise
                 await self._renew_session(driver, session_id)
-                await self._exchange(driver, outgoing, self._state_headers())
+                call = await self._send_post(driver, outgoing.message, self._state_headers())
+            await self._receive(driver, call, outgoing)
 
     async def _renew_session(self, driver: Driver, ended_id: str) -> None:
         """Begin a new session in place of one that has ended, unless another thread has done that."""
         with self._lock:
-            if self._session_id != ended_id or self._initialize is None:
+            if self._session_id != ended_id or self._initialize_message is None:
                 return
             log.info("%s: the server ended the session; a new one begins", self._name)
-            begin = Outgoing(self._initialize, {})
-            await self._exchange(driver, begin, {})
-            begin.settle(self._error("the response to initialize has no result"))
-            result = begin.outcome
+            outgoing = Outgoing(self._initialize_message, {})
+            await self._exchange(driver, outgoing, {})
+            outgoing.settle(self._error("the response to initialize has no result"))
+            result = outgoing.outcome
             if not isinstance(result, dict) or result.get("protocolVersion") != self.revision:
                 raise ProtocolError("the new session has another revision of the protocol")
-            await self._exchange(driver, Outgoing(_INITIALIZED, {}), self._state_headers())
-        self._session.tools_changed = True
+            await self._exchange(driver, Outgoing(_INITIALIZED_NOTIFICATION, {}), self._state_headers())
+        self._session.n_tool_changes += 1
         if self._listener is not None:
             self._listener.cancel()
             self.listen()
@@ -221,11 +239,24 @@ class HTTPTransport:
         self, driver: Driver, outgoing: Outgoing, headers: Mapping[str, str], is_resumable: bool = True
     ) -> None:
         """Send a message and receive the response to it."""
-        call = self._call(driver, headers)
+        call = await self._send_post(driver, outgoing.message, headers)
+        await self._receive(driver, call, outgoing, is_resumable)
+
+    async def _send_post(self, driver: Driver, message: Json, headers: Mapping[str, str]) -> Call:
+        """Send a message and receive the head of the response. The caller releases the call."""
+        call = self._call(driver, headers, is_repeatable=message.get("method") != "tools/call")
         try:
-            await call.send("POST", self._path, outgoing.message)
-            if outgoing.message.get("method") == "initialize":  # Before its result lets the program send another one.
+            await call.send("POST", self._path, message)
+            if message.get("method") == "initialize":  # Before its result lets the program send another one.
                 self._take_session_id(call.headers.get("mcp-session-id"))
+        except BaseException:
+            call.release()
+            raise
+        return call
+
+    async def _receive(self, driver: Driver, call: Call, outgoing: Outgoing, is_resumable: bool = True) -> None:
+        """Receive the response to a message, if it has one."""
+        try:
             if "method" not in outgoing.message or "id" not in outgoing.message:
                 return
             if not _is_stream(call):
@@ -279,34 +310,39 @@ class HTTPTransport:
         while outgoing is None or not outgoing.is_settled:
             if tries == _MAX_TRIES:
                 raise IncompleteStream(f"the stream ended, and {tries} tries to resume it brought nothing")
-            if stream.begun:
+            if stream.has_begun:
                 default_s = min(_RESUME_S * 2**tries, _MAX_RESUME_S)
                 with contextlib.suppress(ConnectionAbortedError):  # It was cancelled.
                     await driver.sleep(default_s if stream.retry_s is None else stream.retry_s)
             if driver.is_cancelled:
                 raise Cancelled("the stream was closed")
             n_events, begin_s = stream.n_events, time.monotonic()
-            resume = {"Last-Event-ID": stream.last_id} if stream.last_id else {}
-            call = self._call(driver, {**self._state_headers(), **resume})
+            resume_headers = {"Last-Event-ID": stream.last_id} if stream.last_id else {}
+            call = self._call(driver, {**self._state_headers(), **resume_headers})
             try:
                 await call.send("GET", self._path, None)
-                stream.begun = True
+                stream.has_begun = True
                 if not _is_stream(call):
                     raise ProtocolError("the response to a GET is no stream of events")
+                if outgoing is None:  # Changes before this connection were not reported.
+                    self._session.n_tool_changes += 1
+                    stream.is_connected = True
                 await self._receive_events(call, stream, outgoing)
             except (ConnectError, IncompleteStream) as error:
                 log.debug("%s: a stream ended: %s", self._name, error)
             finally:
+                stream.is_connected = False
                 call.release()
-            brought = stream.n_events > n_events or time.monotonic() - begin_s > _LONG_S
-            tries = 0 if brought else tries + 1
+            has_made_progress = stream.n_events > n_events or time.monotonic() - begin_s > _LONG_S
+            tries = 0 if has_made_progress else tries + 1
 
 
 @dataclass
 class _EventStream:
     """A stream of events, which several connections may bring one after another."""
 
-    begun: bool = True  # Whether a connection has brought a part of it.
+    has_begun: bool = True  # Whether a connection has brought a part of it.
+    is_connected: bool = False  # Whether a connection brings it now; only for the messages that belong to no request.
     n_events: int = 0
     last_id: str = ""  # The id of its last event; empty if events have none.
     retry_s: float | None = None  # The time that the server sent, to wait before the next connection.

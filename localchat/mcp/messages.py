@@ -6,6 +6,7 @@ Texts of a server in errors and logs are escaped here, since a terminal may show
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import LocalChatError, excerpt
@@ -15,7 +16,7 @@ Json = dict[str, Any]
 # Larger than an image or a file in a result, and small enough for the memory of a small machine.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
-METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32601, -32602, -32603
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 
 
 class MCPError(LocalChatError):
@@ -62,11 +63,11 @@ def failure(server: str, reason: str, **attributes: Any) -> MCPError:
     return MCPError(f"MCP server {server}: {reason}", server=server, **attributes)
 
 
-def reported_failure(server: str, reported: Json, status: int | None = None) -> MCPError:
-    """The error for the field `error` of a response."""
+def reported_failure(server: str, reported: Json, shown: Callable[[str], str], status: int | None = None) -> MCPError:
+    """The error for the field `error` of a response. `shown` masks its message before it cuts it."""
     code = reported.get("code")
     code = code if isinstance(code, int) else None
-    text = escaped(str(reported.get("message") or "no message"))
+    text = shown(str(reported.get("message") or "no message"))
     return failure(server, f"{text} (error {code})", code=code, data=reported.get("data"), status=status)
 
 

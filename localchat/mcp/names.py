@@ -25,6 +25,11 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
+def is_url(text: str) -> bool:
+    """Whether a text is the URL of a server, and not a program."""
+    return text.lower().startswith(("http://", "https://"))
+
+
 def url_name(url: str) -> str:
     """The host of a URL. Its path and query may have keys."""
     return url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]

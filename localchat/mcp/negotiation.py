@@ -7,18 +7,21 @@ revision, and `server/discover` returns those that the server supports.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
-from typing import Any
 
 from .. import __version__
+from ..errors import TimedOut
 from ..transport.timeouts import Timeout
 from . import revisions
 from .features import ClientFeatures
 from .messages import Json, MCPError, failure
 from .revisions import ServerDescription
-from .session import Session, log
+from .session import AnyWaiter, Session, Transport, log
 
 _CLIENT_INFO = {"name": "localchat", "version": __version__}
+
+_DISCOVER_S = 10.0  # After this time without a result of `server/discover`, a server gets `initialize`.
 
 _LEVELS = ((logging.DEBUG, "debug"), (logging.INFO, "info"), (logging.WARNING, "warning"), (logging.ERROR, "error"))
 
@@ -33,20 +36,24 @@ class Negotiation:
         timeout: The limits of each request.
     """
 
-    def __init__(self, session: Session, transport: Any, features: ClientFeatures, timeout: Timeout) -> None:
+    def __init__(self, session: Session, transport: Transport, features: ClientFeatures, timeout: Timeout) -> None:
         self._session = session
         self._transport = transport
         self._features = features
         self._timeout = timeout
 
-    async def negotiate(self, waiter: Any, requested: str | None) -> ServerDescription:
+    async def negotiate(self, waiter: AnyWaiter, requested: str | None) -> ServerDescription:
         """Begin with `server/discover` or with `initialize`. A server that does not know it gets the other one."""
         if requested is not None:
             return await (self._discover if revisions.is_modern(requested) else self._initialize)(waiter, requested)
         if self._transport.begins_with_discover:
-            with contextlib.suppress(MCPError):
-                return await self._discover(waiter, revisions.MODERN[-1])
-            return await self._initialize(waiter, revisions.LEGACY[-1])
+            try:
+                return await self._discover(waiter, revisions.MODERN[-1], self._discover_timeout)
+            except MCPError:
+                return await self._initialize(waiter, revisions.LEGACY[-1])
+            except TimedOut as error:  # Some servers before 2026-07-28 ignore requests that they do not know.
+                if error.kind == "connect":
+                    raise
         try:
             return await self._initialize(waiter, revisions.LEGACY[-1])
         except MCPError as error:
@@ -56,11 +63,17 @@ class Negotiation:
                 return await self._discover(waiter, revisions.MODERN[-1])
             raise
 
-    async def _discover(self, waiter: Any, revision: str) -> ServerDescription:
+    @property
+    def _discover_timeout(self) -> Timeout:
+        """The limits of the first request to a server that may not know it."""
+        first = self._timeout.first
+        return dataclasses.replace(self._timeout, first=_DISCOVER_S if first is None else min(first, _DISCOVER_S))
+
+    async def _discover(self, waiter: AnyWaiter, revision: str, timeout: Timeout | None = None) -> ServerDescription:
         """Ask for the revisions of the server, first in `revision`. One before 2026-07-28 begins with `initialize`."""
         result: Json = {}
         try:
-            result = await self._request_description(waiter, revision)
+            result = await self._request_description(waiter, revision, timeout)
             supported = result.get("supportedVersions")
         except MCPError as error:
             if error.code != revisions.UNSUPPORTED_REVISION or not isinstance(error.data, dict):
@@ -73,11 +86,12 @@ class Negotiation:
             return await self._initialize(waiter, newest)
         return ServerDescription.of(newest, result or await self._request_description(waiter, newest))
 
-    async def _request_description(self, waiter: Any, revision: str) -> Json:
+    async def _request_description(self, waiter: AnyWaiter, revision: str, timeout: Timeout | None = None) -> Json:
         params = {"_meta": request_meta(revision, self._features)}
-        return await self._session.request(waiter, "server/discover", params, self._timeout, reports_cancel=False)
+        limits = timeout or self._timeout
+        return await self._session.request(waiter, "server/discover", params, limits, reports_cancel=False)
 
-    async def _initialize(self, waiter: Any, revision: str) -> ServerDescription:
+    async def _initialize(self, waiter: AnyWaiter, revision: str) -> ServerDescription:
         params = {"protocolVersion": revision, "capabilities": self._features.capabilities, "clientInfo": _CLIENT_INFO}
         result = await self._session.request(waiter, "initialize", params, self._timeout, reports_cancel=False)
         chosen = result.get("protocolVersion")

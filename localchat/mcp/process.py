@@ -18,6 +18,7 @@ from .session import Outgoing, Session, log
 
 _READ_BYTES = 65536
 _MAX_STDERR_LINE = 10_000
+_MAX_SHOWN_BYTES = 1000  # Of what is no text.
 
 # The limits of the three steps that end a process, in seconds: closing its stdin, SIGTERM, SIGKILL.
 CLOSE_S, TERMINATE_S, KILL_S = 2.0, 2.0, 1.0
@@ -42,6 +43,29 @@ def server_environment(added: Mapping[str, str]) -> dict[str, str]:
     return {**{name: os.environ[name] for name in names if name in os.environ}, **added}
 
 
+def find_program(
+    command: str,
+    environment: Mapping[str, str],
+    folder: str | os.PathLike[str] | None,
+    is_windows: bool = os.name == "nt",
+) -> str | None:
+    """The path of a program, None if there is none.
+
+    A name is searched in PATH alone: on Windows, `shutil.which` would take a file of the current folder, such as that
+    of a project of somebody else. A relative path starts at the folder in which the program will run.
+    """
+    if os.path.dirname(command):
+        return shutil.which(os.path.join(folder or "", command))
+    if not is_windows:
+        return shutil.which(command, path=environment.get("PATH"))
+    extensions = environment.get("PATHEXT", ".COM;.EXE;.BAT;.CMD").split(";")
+    has_extension = command.lower().endswith(tuple(extension.lower() for extension in extensions))
+    names = [command] if has_extension else [command + extension for extension in extensions]
+    folders = filter(None, environment.get("PATH", "").split(os.pathsep))
+    paths = (os.path.join(path, name) for path in folders for name in names)
+    return next(filter(os.path.isfile, paths), None)
+
+
 class ProcessTransport:
     """Runs a server as a process.
 
@@ -55,6 +79,7 @@ class ProcessTransport:
     """
 
     begins_with_discover = False  # Some servers end at a request before `initialize`.
+    is_listening = True  # Messages that belong to no request come as all others do.
 
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None
@@ -69,13 +94,14 @@ class ProcessTransport:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None closes stdin.
         # The last line of its stderr, and whether its stderr has ended.
         self._last_stderr, self._stderr_ended = "", threading.Event()
+        self._stdout_ended = threading.Event()  # No further message will be received.
         self._has_stopped = False
         self._lock = threading.Lock()  # One thread at a time ends the process.
 
     def start(self, session: Session) -> None:
         """Start the process. Raises MCPError."""
         self._session = session
-        program = shutil.which(self._command[0], path=self._environment.get("PATH"))
+        program = find_program(self._command[0], self._environment, self._cwd)
         if program is None:
             raise self._error(f"there is no program {self._command[0]!r} in PATH: is it installed?")
         options: dict[str, Any] = {"start_new_session": True} if _HAS_GROUPS else {}
@@ -115,6 +141,7 @@ class ProcessTransport:
             self._stop()
 
     def _write(self) -> None:
+        """Write the messages to stdin, until it is to be closed or the process has closed it."""
         with contextlib.suppress(OSError), self._process.stdin as stdin:
             while True:
                 data = self._outbox.get()
@@ -123,6 +150,9 @@ class ProcessTransport:
                 view = memoryview(data)
                 while view:
                     view = view[stdin.write(view) :]
+        if not self._stdout_ended.wait(_EXIT_S):  # Responses may still be read, and the end of stdout tells more.
+            self._session.end(self._error(self._reason_of_end("it closed its stdin")))
+            self._stop()
 
     def _read(self) -> None:
         """Give the lines of stdout to the session until its end, then end the process."""
@@ -134,6 +164,7 @@ class ProcessTransport:
             reason = f"its stdout cannot be read: {error!r}"
         # Its stdout is closed: a process that writes more gets an error.
         self._session.end(self._error(reason))
+        self._stdout_ended.set()
         self._stop()
 
     def _read_lines(self, stdout: Any) -> str:
@@ -142,19 +173,21 @@ class ProcessTransport:
         while True:
             data = stdout.read(_READ_BYTES)
             if not data:
-                return self._reason_of_end()
+                return self._reason_of_end("it closed its stdout")
             try:
                 for line in decoder.feed(data):
                     self._take(line)
             except UnicodeDecodeError as error:
-                return f"it wrote bytes to its stdout that are no text: {error.object[:20]!r}"
+                shown = self._session.shown(repr(error.object[:_MAX_SHOWN_BYTES]))
+                return f"it wrote bytes to its stdout that are no text: {shown}"
             except NotAMessage as error:
                 return f"it wrote to its stdout: {error}"
 
     def _take(self, line: bytes) -> None:
-        """Give a line to the session. What is no message is an error of all calls that wait.
+        """Give a line to the session. A text that is no message is an error of all calls that wait.
 
-        Before the first message it is only logged: some programs print a greeting.
+        Before the first message it is only logged: some programs print a greeting. Raises UnicodeDecodeError for what
+        is no text, since no message can follow that.
         """
         text = line.decode()
         if not text.strip():
@@ -164,17 +197,17 @@ class ProcessTransport:
         except NotAMessage as error:
             shown = self._session.shown(str(error))
             if self._session.has_begun:
-                self._session.fail(self._error(f"it wrote a line to its stdout that is no message: {shown}"))
+                self._session.fail_pending(self._error(f"it wrote a line to its stdout that is no message: {shown}"))
             else:
                 log.warning("%s: a line of its stdout is no message: %s", self._name, shown)
 
-    def _reason_of_end(self) -> str:
-        """Why the process has closed its output."""
+    def _reason_of_end(self, default: str) -> str:
+        """Why the process has closed a pipe: its exit code, or the default if it runs."""
         code = self._wait(_EXIT_S)
         if code is not None:
             self._stderr_ended.wait(_EXIT_S)  # A process that it started may still have it.
         if code is None:
-            reason = "it closed its stdout"
+            reason = default
         elif code < 0:
             reason = f"it was ended by signal {-code}"
         else:
@@ -184,12 +217,12 @@ class ProcessTransport:
     def _read_stderr(self) -> None:
         """Log the lines of stderr."""
         with self._process.stderr as stderr:
-            held = b""
+            incomplete = b""
             while True:
                 data = stderr.read(_READ_BYTES)
-                *lines, held = (held + data).split(b"\n")
-                if not data or len(held) > _MAX_STDERR_LINE:
-                    lines, held = [*lines, held], b""
+                *lines, incomplete = (incomplete + data).split(b"\n")
+                if not data or len(incomplete) > _MAX_STDERR_LINE:
+                    lines, incomplete = [*lines, incomplete], b""
                 for line in filter(bytes.strip, lines):
                     self._last_stderr = self._session.shown(line.decode("utf-8", "replace"))
                     log.info("%s: %s", self._name, self._last_stderr)

@@ -34,7 +34,7 @@ def read_result(result: Json, accepted_media: Collection[str]) -> MCPResult:
         raise ValueError("its content is no list of objects")
     parts = [_part(item, accepted_media) for item in content]
     structured = result.get("structuredContent")
-    if structured is not None and not any(part["type"] == "text" for part in parts):
+    if structured is not None and not any(item.get("type") == "text" and item.get("text") for item in content):
         parts.append(_text(json.dumps(structured, ensure_ascii=False)))
     return MCPResult(tuple(parts), result.get("isError") is True, structured, result)
 

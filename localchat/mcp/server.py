@@ -17,18 +17,18 @@ from ..errors import DoesNotFit
 from ..schema import targets
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
 from ..transport.sockets import run_blocking
-from ..transport.timeouts import Timeout
+from ..transport.timeouts import Timeout, TotalDeadline
 from . import revisions
-from .features import ClientFeatures, RequestFunction
+from .features import ClientFeatures, RequestFunction, UnsupportedRequest
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
 from .messages import Json, MCPError, escaped, failure
-from .names import command_name, free_name, url_name
+from .names import command_name, free_name, is_url, url_name
 from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport
 from .results import MCPResult, read_result
 from .revisions import ServerDescription
-from .session import Progress, Session, Waiter, log
+from .session import AnyWaiter, Progress, Session, Transport, Waiter, log
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,6 +43,8 @@ _MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one
 
 class BaseMCPServer:
     """What MCPServer and AsyncMCPServer do, as coroutines with a waiter."""
+
+    _runs_coroutines = False  # Whether the functions of `on_request` may be coroutine functions.
 
     def __init__(
         self,
@@ -59,30 +61,33 @@ class BaseMCPServer:
         on_request: Mapping[str, RequestFunction] | None = None,
         revision: str | None = None,
     ) -> None:
-        words = [os.fspath(word) for word in (command, *arguments)]
-        is_url = not arguments and words[0].lower().startswith(("http://", "https://"))
-        unused = {"env": env, "cwd": cwd} if is_url else {"headers": headers, "proxy": proxy, "verify": verify}
+        command_line = [os.fspath(word) for word in (command, *arguments)]
+        has_url = not arguments and is_url(command_line[0])
+        unused = {"env": env, "cwd": cwd} if has_url else {"headers": headers, "proxy": proxy, "verify": verify}
         for option, value in unused.items():
             if value is not None:
-                raise ValueError(f"{option} is for a server {'that is a process' if is_url else 'at a URL'}")
+                raise ValueError(f"{option} is for a server {'that is a process' if has_url else 'at a URL'}")
         if not all(isinstance(value, str) for value in (env or {}).values()):
             raise TypeError("the values of env are texts")
         if not set(media) <= {"image", "audio"}:
             raise ValueError(f"media has image and audio, not {', '.join(set(media) - {'image', 'audio'})}")
         if revision is not None and revision not in revisions.REVISIONS:
             raise ValueError(f"revision is one of {', '.join(revisions.REVISIONS)}, not {revision!r}")
-        self.name = name or (url_name(words[0]) if is_url else command_name(words))
+        self.name = name or (url_name(command_line[0]) if has_url else command_name(command_line))
         self._timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
         self._media = tuple(media)
         self._features = ClientFeatures(on_request)
+        if self._features.coroutine_functions and not self._runs_coroutines:
+            methods = ", ".join(self._features.coroutine_functions)
+            raise TypeError(f"only an AsyncMCPServer can run coroutine functions: {methods}")
         self._requested_revision = revision
-        self._transport: Any
-        if is_url:
+        self._transport: Transport
+        if has_url:
             options = {"headers": headers, "proxy": proxy, "verify": verify}
-            self._transport = HTTPTransport(self.name, words[0], self._timeout, options)
-            self._secrets = Secrets([*secrets_of_url(words[0]), *secrets_of_headers(headers or {})])
+            self._transport = HTTPTransport(self.name, command_line[0], self._timeout, options)
+            self._secrets = Secrets([*secrets_of_url(command_line[0]), *secrets_of_headers(headers or {})])
         else:
-            self._transport = ProcessTransport(self.name, words, env or {}, cwd)
+            self._transport = ProcessTransport(self.name, command_line, env or {}, cwd)
             self._secrets = Secrets((env or {}).values())
         # None before the server is started, and the function that ends it, also at the end of the program.
         self._session: Session | None = None
@@ -91,6 +96,7 @@ class BaseMCPServer:
         # The tools by their names, None before they are listed, and until when the list holds, by time.monotonic.
         self._definitions: dict[str, Json] | None = None
         self._definitions_end = 0.0
+        self._definitions_change = 0  # The number of changes, `Session.n_tool_changes`, before they were listed.
 
     @property
     def revision(self) -> str:
@@ -113,7 +119,7 @@ class BaseMCPServer:
         """The function of a tool, which gets the arguments by name."""
         raise NotImplementedError
 
-    async def _start(self, waiter: Any) -> None:
+    async def _start(self, waiter: AnyWaiter) -> None:
         if self._session is not None:
             raise RuntimeError(f"{self!r} was started before: make another one")
         self._session = Session(self.name, self._transport, self._features, self._secrets)
@@ -132,24 +138,28 @@ class BaseMCPServer:
 
     async def _request(
         self,
-        waiter: Any,
+        waiter: AnyWaiter,
         method: str,
         params: Json,
         timeout: Timeout | float | None = None,
+        total: TotalDeadline | None = None,
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Json:
         """The result of a request. If the server requests input first, the functions of the program give it."""
         session = self._ready_session()
+        limits = self._timeout if timeout is None else Timeout.of(timeout)
+        total = total or TotalDeadline(limits.total)  # That of all rounds.
         if revisions.is_modern(self.revision):
             params = {**params, "_meta": request_meta(self.revision, self._features)}
-        added: Json = {}
+        input_params: Json = {}  # Those with the input that the server has requested.
         for _ in range(_MAX_ROUNDS):
             result = await session.request(
                 waiter,
                 method,
-                {**params, **added},
-                self._timeout if timeout is None else Timeout.of(timeout),
+                {**params, **input_params},
+                limits,
+                total=total,
                 headers=headers,
                 on_progress=on_progress,
                 reports_cancel=not self._is_stateless_http,
@@ -161,10 +171,10 @@ class BaseMCPServer:
                 raise self._error(
                     f"the result of {method} has the type {escaped(str(result_type))!r}, which is unknown"
                 )
-            added = await self._input(waiter, result)
+            input_params = await self._input(waiter, result)
         raise self._error(f"it still requests input for {method} after {_MAX_ROUNDS} rounds")
 
-    async def _input(self, waiter: Any, result: Json) -> Json:
+    async def _input(self, waiter: AnyWaiter, result: Json) -> Json:
         """The parameters that give a server the input that it requests."""
         requests = result.get("inputRequests")
         responses = {}
@@ -174,20 +184,25 @@ class BaseMCPServer:
             if method not in self._features.functions:
                 raise self._error(f"it requests {escaped(method)}, for which on_request has no function")
             answer = functools.partial(self._features.answer, method, params if isinstance(params, dict) else {})
-            responses[key] = await waiter.run(answer)
+            try:
+                responses[key] = await waiter.run(answer)
+            except UnsupportedRequest as error:
+                raise self._error(f"it requests {method}, but {error}") from None
+            except Exception as error:
+                raise self._error(f"the function for {method} failed: {error}") from error
         state = {"requestState": result["requestState"]} if "requestState" in result else {}
         return {**({"inputResponses": responses} if responses else {}), **state}
 
-    async def _ping(self, waiter: Any) -> None:
+    async def _ping(self, waiter: AnyWaiter) -> None:
         await self._request(waiter, "server/discover" if revisions.is_modern(self.revision) else "ping", {})
 
-    async def _list(self, waiter: Any) -> dict[str, Json]:
+    async def _list(self, waiter: AnyWaiter) -> dict[str, Json]:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
         session.check_open()
-        if self._definitions is not None and time.monotonic() < self._definitions_end and not session.tools_changed:
+        n_changes = session.n_tool_changes
+        if self._definitions is not None and self._definitions_change == n_changes and self._definitions_are_valid:
             return self._definitions
-        session.tools_changed = False
         begin_s, ttl_s = time.monotonic(), float("inf")
         definitions: dict[str, Json] = {}
         cursor: Any = None
@@ -203,10 +218,20 @@ class BaseMCPServer:
                 break
         else:
             raise self._error(f"its list of tools has more than {_MAX_PAGES} pages")
-        if not revisions.is_modern(self.revision):
-            ttl_s = float("inf") if self._description.reports_tools else 0
         self._definitions, self._definitions_end = definitions, begin_s + ttl_s
+        self._definitions_change = n_changes
         return definitions
+
+    @property
+    def _definitions_are_valid(self) -> bool:
+        """Whether the list of tools needs to be read again only after a change that is reported.
+
+        Since 2026-07-28 the server limits the time. Before, the list is valid while reports of changes
+        would be received.
+        """
+        if revisions.is_modern(self.revision):
+            return time.monotonic() < self._definitions_end
+        return self._description.reports_tools and self._transport.is_listening
 
     def _is_usable(self, definition: Any) -> bool:
         """Whether a tool can be called. One that cannot is logged, and does not keep others from being used."""
@@ -228,14 +253,13 @@ class BaseMCPServer:
         """Whether requests have headers with arguments of a call, and are cancelled by closing their connections."""
         return revisions.is_modern(self.revision) and isinstance(self._transport, HTTPTransport)
 
-    async def _tools(self, waiter: Any, names: Iterable[str], prefix: str) -> list[Tool]:
+    async def _tools(self, waiter: AnyWaiter, names: Iterable[str], prefix: str) -> list[Tool]:
         definitions = await self._list(waiter)
         names = list(names)
         unknown = [name for name in names if name not in definitions]
         if unknown:
-            raise ValueError(
-                f"{self.name} has no tool {', '.join(unknown)}; it has: {', '.join(definitions) or 'none'}"
-            )
+            known = self._ready_session().shown(", ".join(definitions) or "none")
+            raise ValueError(f"{self.name} has no tool {', '.join(unknown)}; it has: {known}")
         tools: dict[str, Tool] = {}
         for name in names or definitions:
             fields = definitions[name]
@@ -247,7 +271,7 @@ class BaseMCPServer:
 
     async def _call(
         self,
-        waiter: Any,
+        waiter: AnyWaiter,
         name: str,
         arguments: Mapping[str, Any] | None,
         timeout: Timeout | float | None = None,
@@ -255,25 +279,26 @@ class BaseMCPServer:
     ) -> MCPResult:
         params = {"name": name, "arguments": dict(arguments or {})}
         report = on_progress or (lambda progress: None)
+        total = TotalDeadline((self._timeout if timeout is None else Timeout.of(timeout)).total)
         try:
             headers = await self._argument_headers(waiter, params)
-            result = await self._request(waiter, "tools/call", params, timeout, headers, report)
+            result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
         except MCPError as error:
             if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
                 raise
             self._definitions = None  # The schema of the tool has changed.
             headers = await self._argument_headers(waiter, params)
-            result = await self._request(waiter, "tools/call", params, timeout, headers, report)
+            result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
         definition = (self._definitions or {}).get(name, {})
         try:
-            read = read_result(result, self._media)
-            if "outputSchema" in definition and not read.is_error:
-                _check_structured(definition["outputSchema"], read)
+            tool_result = read_result(result, self._media)
+            if "outputSchema" in definition and not tool_result.is_error:
+                _check_structured(definition["outputSchema"], tool_result)
         except ValueError as error:
             raise self._error(f"the result of {escaped(name)} is not valid: {error}") from error
-        return read
+        return tool_result
 
-    async def _argument_headers(self, waiter: Any, params: Json) -> dict[str, str]:
+    async def _argument_headers(self, waiter: AnyWaiter, params: Json) -> dict[str, str]:
         """The headers with arguments of a call, for which the tools must have been listed."""
         if not self._is_stateless_http:
             return {}
@@ -306,12 +331,6 @@ class MCPServer(BaseMCPServer):
             roots/list. Each gets the parameters and returns the result. Other requests are refused.
         revision: The revision of the protocol to begin with; default: the newest that the server supports.
     """
-
-    def __init__(self, command: str | os.PathLike[str], *arguments: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__(command, *arguments, **options)
-        if self._features.coroutine_functions:
-            methods = ", ".join(self._features.coroutine_functions)
-            raise TypeError(f"only an AsyncMCPServer can run coroutine functions: {methods}")
 
     def __enter__(self) -> Self:
         try:
@@ -367,7 +386,7 @@ class MCPServer(BaseMCPServer):
         return call_tool
 
 
-def _close(transport: Any, process_id: int) -> None:
+def _close(transport: Transport, process_id: int) -> None:
     """End a server. A process that was forked from the one that started it leaves it alone."""
     if os.getpid() == process_id:
         transport.close()

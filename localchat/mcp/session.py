@@ -1,8 +1,8 @@
 """The messages of one connection without I/O: requests that wait for their responses, and what the server sends.
 
-A transport has `start(session)`, `send(outgoing)`, `listen()` and `close()`. Its threads give the texts of the server
-to `Session.receive`, and report with `Session.end` that no others follow. Threads and tasks of the program wait with a
-`Waiter` or an `AsyncWaiter`, which the threads of the transport wake.
+The threads of a `Transport` give the texts of the server to `Session.receive`, and report with `Session.end` that no
+others follow. Threads and tasks of the program wait with a `Waiter` or an `AsyncWaiter`, which the threads of the
+transport wake.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import LocalChatError, TimedOut
 from ..transport.secrets import Secrets
 from ..transport.sockets import start_thread
 from ..transport.timeouts import Deadlines, Timeout, TotalDeadline
-from .features import ClientFeatures
+from .features import ClientFeatures, UnsupportedRequest
 from .messages import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     Json,
     encode,
     escaped,
@@ -43,12 +46,28 @@ _LOG_LEVELS.update(dict.fromkeys(("error", "critical", "alert", "emergency"), lo
 _STEP_S = 0.2 if os.name == "nt" else 3600.0
 
 
+_MAX_FUNCTIONS = 32  # The limit of functions of the program that run for a server at a time, each in a thread.
+
+
 class Progress(NamedTuple):
     """A report of the progress of a call."""
 
     progress: float
     total: float | None = None
     message: str = ""
+
+
+class AnyWaiter(Protocol):
+    """Lets a thread or a task wait for the threads of a transport."""
+
+    def wake(self) -> None:
+        """End the current wait, or else the next one. Called by any thread."""
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until `wake` is called, at most for these seconds."""
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """The result of a function that blocks."""
 
 
 class Waiter:
@@ -106,6 +125,32 @@ class Outgoing:
         return outcome
 
 
+class Transport(Protocol):
+    """Sends messages to a server, and receives its messages."""
+
+    revision: str  # The negotiated revision, if it is one before 2026-07-28; the negotiation sets it.
+
+    @property
+    def begins_with_discover(self) -> bool:
+        """Whether the first request is `server/discover`, not `initialize`."""
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether messages that belong to no request would be received now."""
+
+    def start(self, session: Session) -> None:
+        """Make the transport ready to send. Raises MCPError."""
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Send a message without waiting. Raises TypeError or ValueError if it is not JSON."""
+
+    def listen(self) -> None:
+        """Receive the messages that belong to no request."""
+
+    def close(self) -> None:
+        """End the session and the server."""
+
+
 class Session:
     """The requests that were sent to a server, and the messages that came from it.
 
@@ -116,47 +161,54 @@ class Session:
         secrets: Masked in errors and in the log.
     """
 
-    def __init__(self, name: str, transport: Any, features: ClientFeatures, secrets: Secrets) -> None:
+    def __init__(self, name: str, transport: Transport, features: ClientFeatures, secrets: Secrets) -> None:
         self.name = name
         self.has_begun = False  # Whether the server has sent a message.
-        self.tools_changed = False  # Whether the server has reported that its list of tools changed.
+        self.n_tool_changes = 0  # How often the list of tools has changed, or may have.
         self._transport = transport
         self._features = features
         self._secrets = secrets
         self._ids = itertools.count(1)
         # The requests without a response by their ids, and the error that ended the session. The lock guards both: a
-        # request is either ended by `end` or refused by `send`.
+        # request either fails with `end` or is refused by `_send`.
         self._pending: dict[Any, Outgoing] = {}
-        self._end: LocalChatError | None = None
+        self._end_error: LocalChatError | None = None
+        # The requests of the server whose functions run, by their ids, without those that it has cancelled.
+        self._answered: dict[Any, Json] = {}
+        self._function_slots = threading.BoundedSemaphore(_MAX_FUNCTIONS)
         self._lock = threading.Lock()
 
-    # What the program sends. `waiter` is a Waiter or an AsyncWaiter.
+    # What the program sends.
 
     async def request(
         self,
-        waiter: Any,
+        waiter: AnyWaiter,
         method: str,
         params: Json,
         timeout: Timeout,
         *,
+        total: TotalDeadline | None = None,
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
         reports_cancel: bool = True,
     ) -> Json:
         """The result of a request. Raises MCPError or TimedOut.
 
-        After a timeout, or if the wait is interrupted, the server is told so, unless `reports_cancel` is False.
+        After a timeout, or if the wait is interrupted, the server is told so, unless `reports_cancel` is False. The
+        requests of one call share `total`.
         """
         request_id = next(self._ids)
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         outgoing = Outgoing(message, headers or {}, waiter.wake)
+        is_sent = False
         try:
             self._send(outgoing, request_id)
-            result = await self._wait(waiter, outgoing, timeout, on_progress)
+            is_sent = True
+            result = await self._wait(waiter, outgoing, timeout, total, on_progress)
         except BaseException as error:
-            if not outgoing.is_settled:
+            if is_sent and not outgoing.is_settled:
                 outgoing.stop()
                 if reports_cancel:
                     reason = "timeout" if isinstance(error, TimedOut) else "interrupted"
@@ -168,21 +220,21 @@ class Session:
             raise failure(self.name, f"the result of {method} is no object")
         return result
 
-    async def notify_and_wait(self, waiter: Any, method: str, timeout: Timeout) -> None:
+    async def notify_and_wait(self, waiter: AnyWaiter, method: str, timeout: Timeout) -> None:
         """Send a notification, and wait until the transport has delivered it."""
         outgoing = Outgoing({"jsonrpc": "2.0", "method": method}, {}, waiter.wake)
         self._send(outgoing)
-        await self._wait(waiter, outgoing, timeout, None)
+        await self._wait(waiter, outgoing, timeout, None, None)
 
     def notify(self, method: str, params: Json) -> None:
         """Send a notification, unless the session has ended."""
-        if self._end is None:
+        if self._end_error is None:
             self._transport.send(Outgoing({"jsonrpc": "2.0", "method": method, "params": params}, {}))
 
     def check_open(self) -> None:
         """Raise the error that ended the session, if one did."""
-        if self._end is not None:
-            raise self._end.with_traceback(None)
+        if self._end_error is not None:
+            raise self._end_error.with_traceback(None)
 
     def _send(self, outgoing: Outgoing, request_id: int | None = None) -> None:
         with self._lock:
@@ -193,13 +245,14 @@ class Session:
 
     async def _wait(
         self,
-        waiter: Any,
+        waiter: AnyWaiter,
         outgoing: Outgoing,
         timeout: Timeout,
+        total: TotalDeadline | None,
         on_progress: Callable[[Progress], object] | None,
     ) -> Any:
         """The outcome of a message. Each report of progress starts `Timeout.stall`."""
-        deadlines = Deadlines(timeout, TotalDeadline(timeout.total))
+        deadlines = Deadlines(timeout, total or TotalDeadline(timeout.total))
         deadlines.begin("first")
         while True:
             is_settled = outgoing.is_settled  # Before the reports are read, which came before the outcome.
@@ -232,20 +285,28 @@ class Session:
                 self._take_notification(message["method"], params if isinstance(params, dict) else {})
 
     def _take_response(self, message: Json, outgoing: Outgoing | None) -> None:
-        response_id = message.get("id")
-        is_unreadable = response_id is None and "error" in message  # The server could not read the id of the request.
-        if type(response_id) is not int and not is_unreadable:  # True would be equal to 1.
-            outgoing = None
-        elif outgoing is None or not (is_unreadable or response_id == outgoing.message.get("id")):
-            outgoing = self._pending.get(response_id)
+        outgoing = self._find_outgoing(message, outgoing)
         if outgoing is None:  # It may have been cancelled meanwhile.
             log.debug("%s: a response to no request: %s", self.name, self.shown(str(message.get("error") or "")))
         elif isinstance(message.get("error"), dict):
-            error = reported_failure(self.name, message["error"])
+            error = reported_failure(self.name, message["error"], self.shown)
             self._secrets.mask_error(error)
             outgoing.settle(error)
         else:
             outgoing.settle(message.get("result"))
+
+    def _find_outgoing(self, response: Json, outgoing: Outgoing | None) -> Outgoing | None:
+        """The request that a response belongs to, None if there is none. See `receive` for `outgoing`."""
+        response_id, error = response.get("id"), response.get("error")
+        if response_id is None and isinstance(error, dict):  # The server could not read the id of the request.
+            is_unreadable = error.get("code") in (PARSE_ERROR, INVALID_REQUEST)
+            pending = list(self._pending.values())
+            return outgoing or (pending[0] if is_unreadable and len(pending) == 1 else None)
+        if type(response_id) is not int:  # True would be equal to 1.
+            return None
+        if outgoing is not None and response_id == outgoing.message.get("id"):
+            return outgoing
+        return self._pending.get(response_id)
 
     def _take_notification(self, method: str, params: Json) -> None:
         if method == "notifications/progress":
@@ -258,19 +319,36 @@ class Session:
         elif method == "notifications/message":
             level = _LOG_LEVELS.get(str(params.get("level")), logging.INFO)
             log.log(level, "%s: %s", self.name, self.shown(str(params.get("data"))))
+        elif method == "notifications/cancelled":
+            if type(params.get("requestId")) in (int, str):
+                self._answered.pop(params["requestId"], None)
         elif method == "notifications/tools/list_changed":
-            self.tools_changed = True
+            self.n_tool_changes += 1
 
     def _take_request(self, request: Json) -> None:
         """Answer a request of the server; a function of the program runs on a thread of its own."""
         method = request["method"]
         if method in self._features.functions:
-            start_thread(lambda: self._respond(request, self._answer(request)))
+            if self._function_slots.acquire(blocking=False):
+                self._answered[request["id"]] = request
+                start_thread(lambda: self._run_function(request))
+            else:
+                error = {"code": INTERNAL_ERROR, "message": f"{_MAX_FUNCTIONS} requests are in progress"}
+                self._respond(request, {"error": error})
         elif method == "ping":
             self._respond(request, {"result": {}})
         else:
             error = {"code": METHOD_NOT_FOUND, "message": f"this client has no {escaped(method)}"}
             self._respond(request, {"error": error})
+
+    def _run_function(self, request: Json) -> None:
+        """Respond with the result of a function of the program, unless the server has cancelled the request."""
+        try:
+            outcome = self._answer(request)
+        finally:
+            self._function_slots.release()
+        if self._answered.pop(request["id"], None) is not None:
+            self._respond(request, outcome)
 
     def _answer(self, request: Json) -> Json:
         """The result or the error of a function of the program."""
@@ -279,15 +357,17 @@ class Session:
             result = self._features.answer(method, params if isinstance(params, dict) else {})
             encode(result)  # Raises if it is not JSON.
             return {"result": result}
+        except UnsupportedRequest as error:
+            return {"error": {"code": INVALID_PARAMS, "message": str(error)}}
         except Exception:
             log.warning("%s: the function for %s failed", self.name, method, exc_info=True)
             return {"error": {"code": INTERNAL_ERROR, "message": f"the client failed to answer {method}"}}
 
     def _respond(self, request: Json, outcome: Json) -> None:
-        if self._end is None:
+        if self._end_error is None:
             self._transport.send(Outgoing({"jsonrpc": "2.0", "id": request["id"], **outcome}, {}))
 
-    def fail(self, error: LocalChatError) -> None:
+    def fail_pending(self, error: LocalChatError) -> None:
         """Let all requests that wait for a response fail with this error."""
         for outgoing in list(self._pending.values()):
             outgoing.settle(error)
@@ -295,10 +375,10 @@ class Session:
     def end(self, error: LocalChatError) -> None:
         """Let all requests, also later ones, fail with this error. Only the first call has an effect."""
         with self._lock:
-            if self._end is not None:
+            if self._end_error is not None:
                 return
-            self._end = error
-        self.fail(error)
+            self._end_error = error
+        self.fail_pending(error)
 
     def shown(self, text: str) -> str:
         """The beginning of a text of the server for an error or the log: masked, on one line, without control codes."""

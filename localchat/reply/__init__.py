@@ -14,4 +14,19 @@ reported_errors.py              the errors that a payload reports, in the notati
 finish_reason.py                the finish reason, by the names of the client
 payloads.py                     numbers, lists and usage in the notations of all servers
 truncation.py                   the rule for replies that were cut
+
+A response reaches its end in these steps, in this order. A defective stream may lack some of them, so each one decides
+another question:
+
+Accumulator.has_choices         a choice was received; unknown JSON before it is no chat completion, and an error
+ResponseParser.has_output       the model has generated something; Timeout.stall applies in place of Timeout.first
+FinishReason.is_last            a choice has a finish reason, and no output after it
+Accumulator.has_all_reasons     every requested choice has such a reason; then a defect is a warning, and an error only
+                                if the server reports it explicitly
+Accumulator.has_known_reasons   the client knows all these reasons; the response is complete without an end mark, and
+                                streams.py waits only a few seconds for the usage and [DONE]
+ResponseParser.has_end_mark     [DONE], or the end of a body that is one JSON document: the response is complete, also
+                                with an unknown finish reason or none
+ResponseParser.is_over          no more bytes are needed: after [DONE], an error, or the end of the body
+Accumulator.finish              raises if the response is not complete; returns the last events otherwise
 """

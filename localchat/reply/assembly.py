@@ -14,15 +14,7 @@ from ..errors import IncompleteStream, ProtocolError, StreamError, excerpt
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
 from .choice import OpenChoice
 from .payloads import Json, as_integer, dump, find_usage, non_blank
-from .reported_errors import (
-    explicit_error,
-    find_error,
-    is_chunk,
-    is_keep_alive,
-    is_plain_chunk,
-    parse_error,
-    reports_error,
-)
+from .reported_errors import is_plain_payload, may_report_error, parse_error, read_report
 from .text import ThinkSplitter
 
 
@@ -54,7 +46,7 @@ class Accumulator:
         # The choices by the index that the server sent.
         self._choices: dict[int, OpenChoice] = {}
         self._has_started = False
-        self._succeeded = False
+        self._has_succeeded = False
         # The values of the first payloads that have them, and the usage of the last one.
         self._id: str | None = None
         self._model: str | None = None
@@ -68,27 +60,27 @@ class Accumulator:
         self.error: ErrorEvent | None = None  # The error that the server reported.
 
     @property
-    def started(self) -> bool:
+    def has_choices(self) -> bool:
         """Whether a choice was received."""
         return bool(self._choices)
 
     @property
-    def finished(self) -> bool:
-        """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no text after it."""
+    def has_all_reasons(self) -> bool:
+        """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no output after it."""
         return len(self._choices) >= self._n and all(choice.finish_reason.is_last for choice in self._choices.values())
 
     @property
-    def complete(self) -> bool:
-        """Whether all requested choices are complete: each has a known finish reason, and no text after it."""
-        return self.finished and all(choice.finish_reason.name != "unknown" for choice in self._choices.values())
+    def has_known_reasons(self) -> bool:
+        """Whether each of them has a known finish reason, and no output after it."""
+        return self.has_all_reasons and all(choice.finish_reason.name != "unknown" for choice in self._choices.values())
 
     def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
         error: Any = None
         failed: OpenChoice | None = None
         choices = _choices_of(payload)
-        is_plain = is_plain_chunk(payload)
-        if not is_plain and reports_error(payload):
+        is_plain = is_plain_payload(payload)
+        if not is_plain and may_report_error(payload):
             payload = self._mask(payload)
             choices = _choices_of(payload)
             error = self._error(payload)
@@ -132,21 +124,21 @@ class Accumulator:
         self._fields.update(payload)
 
     def _error(self, payload: Json) -> Any:
-        """The error of a payload, or that it seems to be; None if it is none."""
-        error = find_error(payload)
-        is_unknown = error is None and not is_chunk(payload) and not is_keep_alive(payload)
-        if is_unknown and not self.started:
+        """The error that a payload reports; None if it reports none, or one that does not count."""
+        report, error = read_report(payload)
+        if report == "none":
+            return None
+        if report == "unknown" and not self.has_choices:
             shown = excerpt(dump(payload))
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
-        if error is None and not is_unknown:
-            return None
-        if self.finished and explicit_error(payload) is None:
+        if self.has_all_reasons and report != "error":
             text = f"ignored after the finish reason: {excerpt(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
-        # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
-        unknown = "the server sent JSON that is no part of a chat completion"
-        return {"message": f"{unknown}: {excerpt(dump(payload))}"} if is_unknown else error
+        if report == "unknown":  # It may be an error. If it was ignored, a text that it cut would look complete.
+            unknown = "the server sent JSON that is no part of a chat completion"
+            return {"message": f"{unknown}: {excerpt(dump(payload))}"}
+        return error
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
@@ -170,7 +162,7 @@ class Accumulator:
         if self.error is not None:
             error = self.error
             raise StreamError(error.message, error_type=error.error_type, code=error.code, partial=self.reply())
-        if not self._choices or not (done or self.complete):
+        if not self._choices or not (done or self.has_known_reasons):
             raise IncompleteStream(self._cut_message(), partial=self.reply())
         for choice in self._sorted():
             if choice.lacks_calls:  # A run would take the response for the final one.
@@ -179,7 +171,7 @@ class Accumulator:
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if len(self._choices) < self._n:
             events += self.warn(f"the server sent {len(self._choices)} of the {self._n} requested choices")
-        self._succeeded = True
+        self._has_succeeded = True
         return [*events, *self._new_warnings(), *(choice.stop() for choice in self._sorted())]
 
     def flush(self) -> list[StreamEvent]:
@@ -188,7 +180,7 @@ class Accumulator:
 
     def reply(self) -> Reply[Any]:
         """The reply received so far."""
-        choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
+        choices = tuple(choice.value(self._has_succeeded) for choice in self._sorted())
         return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings), raw=self._raw())
 
     def _raw(self) -> Json:
@@ -227,32 +219,32 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
-def _error_event(chunk: Json, error: Any, failed: OpenChoice | None) -> ErrorEvent:
+def _error_event(payload: Json, error: Any, failed: OpenChoice | None) -> ErrorEvent:
     """The error that a payload reports, as `error`, or else by the finish reason of the choice `failed`."""
     if failed is None or error is not None:
-        body = chunk if error is chunk else {**chunk, "error": error}
-        return replace(parse_error(body), raw=chunk)
+        body = payload if error is payload else {**payload, "error": error}
+        return replace(parse_error(body), raw=payload)
     message = f"the server ended the response with the finish reason {failed.finish_reason.raw!r}"
-    return ErrorEvent(message, code=failed.finish_reason.raw, choice_index=failed.index, raw=chunk)
+    return ErrorEvent(message, code=failed.finish_reason.raw, choice_index=failed.index, raw=payload)
 
 
 def is_complete_response(payload: Json) -> bool:
-    """Whether a payload is a complete response, which servers send without streaming, and not a chunk."""
+    """Whether a payload is a complete response, which servers send without streaming, and not a part of a stream."""
     choices = payload.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return isinstance(first, dict) and "delta" not in first and ("message" in first or "text" in first)
 
 
-def _choices_of(chunk: Json) -> list[Any]:
+def _choices_of(payload: Json) -> list[Any]:
     """The choices of a payload, also in Ollama's format {message, done}. A `thought` beside them moves into it."""
-    choices = chunk.get("choices")
+    choices = payload.get("choices")
     if not isinstance(choices, list):
-        message = chunk.get("message")
-        reason = (chunk.get("done_reason") or "stop") if chunk.get("done") else None
+        message = payload.get("message")
+        reason = (payload.get("done_reason") or "stop") if payload.get("done") else None
         choices = [{"index": 0, "delta": message, "finish_reason": reason}] if isinstance(message, dict) else []
-    if "thought" in chunk and choices and isinstance(choices[0], dict):
+    if "thought" in payload and choices and isinstance(choices[0], dict):
         first = choices[0]
         name = "message" if isinstance(first.get("message"), dict) else "delta"
         delta = first[name] if isinstance(first.get(name), dict) else {}
-        return [{**first, name: {"thought": chunk["thought"], **delta}}, *choices[1:]]
+        return [{**first, name: {"thought": payload["thought"], **delta}}, *choices[1:]]
     return choices

@@ -308,7 +308,7 @@ class OpenChoice:
         for call in self._legacy_calls.finish() if self._calls else ():
             if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
                 self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
-        self.text.close(is_cut=self.end_reason() != "stop")
+        self.text.close(keeps_reasoning=self.end_reason() != "stop")
         if self.finish_reason.raw is None:
             self._warn("the server sent no finish reason: whether the text is complete is not known")
         elif self.finish_reason.name == "unknown":

@@ -112,10 +112,14 @@ class ChoiceText:
         for channel in self._joiners:
             self._emit(channel, "", ended=True)
 
-    def close(self, is_cut: bool) -> None:
-        """At the end of a response: reasoning whose tag is never closed is text, unless the response was cut."""
+    def close(self, keeps_reasoning: bool) -> None:
+        """Add the end of the response. Reasoning whose tag is never closed becomes text.
+
+        `keeps_reasoning`: it stays reasoning, since the model did not end with a text. The response was cut, calls
+        tools, or ended for an unknown reason.
+        """
         splitter = self._splitter
-        if splitter is not None and splitter.state == "reasoning" and not is_cut:
+        if splitter is not None and splitter.state == "reasoning" and not keeps_reasoning:
             text = splitter.opening + self["reasoning"]
             self._pieces["reasoning"] = []
             self._emit("content", text)

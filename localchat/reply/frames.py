@@ -45,15 +45,15 @@ class Frames:
         """Whether a payload was not UTF-8; each invalid byte became U+FFFD."""
         return self._was_damaged or self._sse.was_damaged
 
-    def feed(self, chunk: bytes) -> Iterable[ServerSentEvent]:
+    def feed(self, data: bytes) -> Iterable[ServerSentEvent]:
         """Take the next bytes and return the frames that they complete."""
         if self._format is None:
-            self._head = (self._head + chunk).lstrip(b" \t\r\n")
+            self._head = (self._head + data).lstrip(b" \t\r\n")
             self._format = self._detect(self._head)
             if self._format is None:
                 return ()
-            chunk, self._head = self._head, self._head[:_HEAD_BYTES]
-        return self._feed_sse(chunk) if self._format == "sse" else self._feed_json(chunk)
+            data, self._head = self._head, self._head[:_HEAD_BYTES]
+        return self._feed_sse(data) if self._format == "sse" else self._feed_json(data)
 
     def end(self) -> Iterator[ServerSentEvent]:
         """The last frame, if only its line end is missing. An incomplete one is dropped."""
@@ -86,16 +86,16 @@ class Frames:
             f"the response is not a chat completion but {description} It begins: {self.head}", head=self.head
         )
 
-    def _feed_sse(self, chunk: bytes) -> Iterator[ServerSentEvent]:
+    def _feed_sse(self, data: bytes) -> Iterator[ServerSentEvent]:
         try:
-            yield from self._sse.feed(chunk)
+            yield from self._sse.feed(data)
         except SSEError as error:
             yield from error.events
             raise ProtocolError(f"the response cannot be parsed: {error}", head=self.head) from error
 
-    def _feed_json(self, chunk: bytes) -> Iterator[ServerSentEvent]:
-        self._pending += chunk
-        if self._format == "json" or b"\n" not in chunk:
+    def _feed_json(self, data: bytes) -> Iterator[ServerSentEvent]:
+        self._pending += data
+        if self._format == "json" or b"\n" not in data:
             return
         *lines, tail = bytes(self._pending).split(b"\n")
         lines = [line for line in lines if line.strip()]

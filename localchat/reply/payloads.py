@@ -27,18 +27,18 @@ def dump(value: Any) -> str:
         return "JSON that is nested too deeply"
 
 
-def find_usage(chunk: Json) -> Usage | None:
+def find_usage(payload: Json) -> Usage | None:
     """The usage of a payload: at the top, in `x_groq` (Groq), in a choice (Moonshot), or the whole payload (Ollama)."""
     best: Usage | None = None
-    places = as_list(chunk.get("choices"))
-    if "usage" in chunk or "x_groq" in chunk:
-        places = [chunk, chunk.get("x_groq"), *places]
+    places = as_list(payload.get("choices"))
+    if "usage" in payload or "x_groq" in payload:
+        places = [payload, payload.get("x_groq"), *places]
     for place in places:
         usage = place.get("usage") if isinstance(place, dict) else None
         if usage and isinstance(usage, dict) and (best is None or not best.total_tokens):
             best = _parse_usage(usage)
-    is_usage = best is None and ("eval_count" in chunk or "prompt_eval_count" in chunk)
-    return _parse_usage(chunk) if is_usage else best
+    is_usage = best is None and ("eval_count" in payload or "prompt_eval_count" in payload)
+    return _parse_usage(payload) if is_usage else best
 
 
 def _parse_usage(raw: Json) -> Usage:

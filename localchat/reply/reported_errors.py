@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import excerpt
 from ..events import ErrorEvent
@@ -54,19 +54,42 @@ def parse_error(body: Any) -> ErrorEvent:
     return ErrorEvent(message, error_type, code, param, raw=body)
 
 
-def find_error(payload: Json) -> Any:
-    """The error that a payload reports, or the payload itself if its fields seem to be those of an error; else None."""
-    error = explicit_error(payload)
-    if error is not None or payload.get("choices"):
-        return error
+class Report(NamedTuple):
+    """What a payload says about errors."""
+
+    # "error": it has a field for errors. "likely error": its fields are those of an error object, which other payloads
+    # may have too. "none": it is a part of a response, or a keep-alive. "unknown": it is none of these.
+    status: str
+    error: Any  # The value of `error`, or the whole payload; None without an error.
+
+
+def read_report(payload: Json) -> Report:
+    """Whether a payload reports an error, by its fields apart from the finish reasons."""
+    error = _explicit_error(payload)
+    if error is not None:
+        return Report("error", error)
+    if not payload.get("choices") and _is_error_object(payload):
+        return Report("likely error", payload)
+    return Report("none" if _is_part(payload) or _is_keep_alive(payload) else "unknown", None)
+
+
+def may_report_error(payload: Json) -> bool:
+    """Whether a payload reports an error, by a field or by a finish reason, or is unknown."""
+    reasons = (choice.get("finish_reason") for choice in as_list(payload.get("choices")) if isinstance(choice, dict))
+    if any(reason and normal_reason(str(reason)) == "error" for reason in reasons):
+        return True
+    return read_report(payload).status != "none"
+
+
+def _is_error_object(payload: Json) -> bool:
+    """Whether the fields of a payload are those of an error object: a message or a code."""
     if str(payload.get("code", payload.get("statusCode"))) in ("0", "200"):  # Some send it with every payload.
-        return None
+        return False
     fields = [payload.get(name) for name in ("detail", "code", "statusCode")]
-    is_error = non_blank(payload.get("message")) is not None or any(value not in (None, "") for value in fields)
-    return payload if is_error else None
+    return non_blank(payload.get("message")) is not None or any(value not in (None, "") for value in fields)
 
 
-def explicit_error(payload: Json) -> Any:
+def _explicit_error(payload: Json) -> Any:
     """The value of `error`, also of a choice or of `x_groq`; or the payload if another field is named like an error."""
     for place in (payload, *as_list(payload.get("choices")), payload.get("x_groq")):
         if isinstance(place, dict) and _is_error(place.get("error")):
@@ -84,8 +107,8 @@ def _is_error(value: Any) -> bool:
     return bool(value) if isinstance(value, list) else str(value).strip().lower() not in _SUCCESS
 
 
-# The fields of which a payload without an error has at least one, besides its name and the model.
-_CHUNK_NAMES = frozenset(
+# The fields of which a part of a response has at least one, besides its name and the model.
+_PART_NAMES = frozenset(
     ["choices", "usage", "message", "done", "response", "timings", "prompt_progress", "x_groq", "sglext", "thought"]
 )
 # The fields that describe a response. A payload that has only these is a part of it as well.
@@ -95,18 +118,18 @@ _LABEL_NAMES = frozenset(
 KEEP_ALIVES = ("ping", "heartbeat", "keepalive", "keep-alive")
 
 
-def is_chunk(payload: Json) -> bool:
+def _is_part(payload: Json) -> bool:
     """Whether a payload is a part of a response, by its fields. A payload with an id alone may report anything."""
     is_named = str(payload.get("object")).startswith(("chat.completion", "text_completion"))
-    return is_named or not _CHUNK_NAMES.isdisjoint(payload) or (bool(payload) and payload.keys() <= _LABEL_NAMES)
+    return is_named or not _PART_NAMES.isdisjoint(payload) or (bool(payload) and payload.keys() <= _LABEL_NAMES)
 
 
 # The fields of nearly all payloads of a stream.
 _PLAIN_FIELDS = frozenset({*_LABEL_NAMES, "choices", "usage", "timings"})
 
 
-def is_plain_chunk(payload: Json) -> bool:
-    """Whether a payload is, by the names of its fields, a chunk of a stream without an error and without an end."""
+def is_plain_payload(payload: Json) -> bool:
+    """Whether a payload is, by the names of its fields, a part of a stream without an error and without an end."""
     choices = payload.get("choices")
     if not isinstance(choices, list) or not payload.keys() <= _PLAIN_FIELDS or payload.get("object") == "error":
         return False
@@ -116,15 +139,7 @@ def is_plain_chunk(payload: Json) -> bool:
     return True
 
 
-def reports_error(payload: Json) -> bool:
-    """Whether a payload reports an error, also by a finish reason, or is no part of a response and may report one."""
-    reasons = (choice.get("finish_reason") for choice in as_list(payload.get("choices")) if isinstance(choice, dict))
-    if any(reason and normal_reason(str(reason)) == "error" for reason in reasons):
-        return True
-    return find_error(payload) is not None or not is_chunk(payload)
-
-
-def is_keep_alive(payload: Json) -> bool:
+def _is_keep_alive(payload: Json) -> bool:
     return payload.get("type") in KEEP_ALIVES or not any(payload.values())
 
 

@@ -60,9 +60,9 @@ class ResponseParser:
         self.n_progress = 0
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every requested choice has its finish reason. Only usage and [DONE] may follow."""
-        return self._accumulator.complete
+    def has_known_reasons(self) -> bool:
+        """Whether every requested choice has a known finish reason. Only usage and [DONE] should follow."""
+        return self._accumulator.has_known_reasons
 
     def reply(self) -> Reply[Any]:
         """The reply received so far, without `parsed`."""
@@ -78,7 +78,7 @@ class ResponseParser:
             try:
                 frame = next(frames, None)
             except ProtocolError as error:  # The bytes cannot be split into payloads.
-                if not self._accumulator.complete:
+                if not self._accumulator.has_known_reasons:
                     raise
                 self.is_over = True
                 yield self._ignored(error)
@@ -89,7 +89,7 @@ class ResponseParser:
             try:
                 yield self._take(frame)
             except (ProtocolError, RecursionError) as error:
-                if not self._accumulator.finished:
+                if not self._accumulator.has_all_reasons:
                     if isinstance(error, ProtocolError):
                         raise
                     raise ProtocolError("the server sent JSON that is nested too deeply") from error
@@ -130,7 +130,7 @@ class ResponseParser:
         try:
             events = self._accumulator.finish(self.has_end_mark)
         except IncompleteStream as error:
-            head = "" if self._accumulator.started else self._frames.head
+            head = "" if self._accumulator.has_choices else self._frames.head
             reason = f" ({cause})" if cause is not None else ""
             begin = f"; it begins: {head}" if head else ""
             raise IncompleteStream(f"{error}{reason}{begin}") from cause

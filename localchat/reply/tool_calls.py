@@ -40,6 +40,8 @@ class Rule(NamedTuple):
         "rest".
     meaning: "continues", "repeats", "begins" (another call), "begins, same name", "continues, named again", "continues,
         unlabelled" (with a warning).
+    order_matters: Some deltas that fit this row fit an earlier one with another meaning, so the row has to stay below
+        it. The other rows may move up.
     """
 
     labels: str
@@ -47,39 +49,40 @@ class Rule(NamedTuple):
     arguments: str
     piece: str
     meaning: str
+    order_matters: bool = False
 
 
 RULES = (
     # Some servers send the whole arguments once more after their pieces.
     Rule("any", "none", "whole|{}", "whole again", "repeats"),
     # OpenAI, vLLM, llama.cpp: the first delta has id, index and name, the others have the index and arguments.
-    Rule("same id|same id, other index", "none", "any", "any", "continues"),
+    Rule("same id|same id, other index", "none", "any", "any", "continues", order_matters=True),
     # An id or an extra field alone, such as Gemini's signature.
     Rule("any", "none", "any", "none", "continues"),
     # Nebius, Cerebras: the arguments come under another index than the name, without an id.
-    Rule("new index", "none", "part", "any", "continues, unlabelled"),
-    Rule("any", "none", "part", "any", "continues"),
+    Rule("new index", "none", "part", "any", "continues, unlabelled", order_matters=True),
+    Rule("any", "none", "part", "any", "continues", order_matters=True),
     # A second call of the same function under the same index, which a delta with the name alone announced.
-    Rule("any", "none", "named again", "any", "begins, same name"),
+    Rule("any", "none", "named again", "any", "begins, same name", order_matters=True),
     # Some servers send an empty object before the arguments.
-    Rule("any", "none", "{}", "any", "continues"),
+    Rule("any", "none", "{}", "any", "continues", order_matters=True),
     # Arguments before their name.
-    Rule("any", "none", "whole", "any", "begins"),
+    Rule("any", "none", "whole", "any", "begins", order_matters=True),
     # Ollama, Dynamo, Gemini: each delta is a whole call; all have the index 0, or none has an index.
-    Rule("new index|other id", "any", "any", "any", "begins"),
-    Rule("any", "first", "whole|{}", "whole again", "repeats"),
-    Rule("any", "first", "any", "any", "continues"),
-    Rule("any", "piece", "any", "any", "continues"),
+    Rule("new index|other id", "any", "any", "any", "begins", order_matters=True),
+    Rule("any", "first", "whole|{}", "whole again", "repeats", order_matters=True),
+    Rule("any", "first", "any", "any", "continues", order_matters=True),
+    Rule("any", "piece", "any", "any", "continues", order_matters=True),
     Rule("any", "other", "any", "any", "begins"),
     # DeepSeek, GLM: parallel calls of one function have one id, and different indexes.
     Rule("same id, other index", "same", "part", "rest", "continues"),
-    Rule("same id, other index", "same", "any", "any", "begins"),
+    Rule("same id, other index", "same", "any", "any", "begins", order_matters=True),
     # llama-cpp-python: id, index and name are in every delta.
-    Rule("any", "same", "part", "any", "continues"),
+    Rule("any", "same", "part", "any", "continues", order_matters=True),
     Rule("same id|first id", "same", "any", "none", "continues"),
-    Rule("same id|first id", "same", "any", "whole again", "repeats"),
-    Rule("any", "same", "any", "none", "continues, named again"),
-    Rule("any", "same", "any", "any", "begins"),
+    Rule("same id|first id", "same", "any", "whole again", "repeats", order_matters=True),
+    Rule("any", "same", "any", "none", "continues, named again", order_matters=True),
+    Rule("any", "same", "any", "any", "begins", order_matters=True),
 )
 
 
@@ -87,7 +90,9 @@ RULES = (
 def meaning_of(labels: str, name: str, arguments: str, piece: str) -> str:
     """The meaning in the first row that fits. Some row fits every combination."""
     facts = labels, name, arguments, piece
-    fits = (all(value in ("any", fact) or fact in value.split("|") for fact, value in zip(facts, row)) for row in RULES)
+    fits = (
+        all(value in ("any", fact) or fact in value.split("|") for fact, value in zip(facts, row[:4])) for row in RULES
+    )
     return next(row.meaning for row, is_fit in zip(RULES, fits) if is_fit)
 
 

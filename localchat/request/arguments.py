@@ -37,13 +37,14 @@ class RequestArguments:
         self.call_options = CallOptions(timeout, TotalDeadline(timeout.total), max_retries, headers)
         # These fields replace others of the same name.
         self.extra_body: Mapping[str, Any] = fields.pop("extra_body", {})
-        # Whether the options name the model. None as the model in `extra_body` names none, and none is sent.
-        self.names_model = fields.get("model") is not None or "model" in self.extra_body
+        # Whether the options decide the model, so that no default is looked up: they name one, or `extra_body` has the
+        # field, with None if no model is to be sent.
+        self.decides_model = fields.get("model") is not None or "model" in self.extra_body
         self._model: str | None = fields.pop("model", None)
 
     async def model(self, call: Call) -> str | None:
         """The model of the options, of the client, or the only one of the server."""
-        return self._model if self.names_model else await default_model(call)
+        return self._model if self.decides_model else await default_model(call)
 
     def share_total(self, first: RequestArguments) -> None:
         """Let this request end with the total timeout of an earlier request of the same call."""

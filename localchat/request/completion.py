@@ -47,7 +47,7 @@ class CompletionRequest(RequestArguments):
             from ..schema.response_format import ExpectedValue  # Few programs need it.
 
             del fields["response_format"]
-            self.expected = ExpectedValue(response_format, settings.server.accepted_formats)
+            self.expected = ExpectedValue(response_format, settings.learned.accepted_formats)
 
     def _read_prompt(self, prompt: Any, method: str) -> Any:
         """The messages of a chat, or the prompt of `complete` as it is."""
@@ -87,13 +87,13 @@ class CompletionRequest(RequestArguments):
         stream_options = body.pop("stream_options", {"include_usage": True})
         if body["stream"] and stream_options:
             body["stream_options"] = stream_options
-        for name in self._settings.server.refused_fields:
+        for name in self._settings.learned.refused_fields:
             _REFUSABLE[name](body)
         return body
 
     async def send(self, call: Call) -> None:
         """Send the request, and repeat it without what the server refuses."""
-        server, expected = self._settings.server, self.expected
+        learned, expected = self._settings.learned, self.expected
         if self._media:  # Their files are read in a thread.
             from .media import attach
 
@@ -116,18 +116,19 @@ class CompletionRequest(RequestArguments):
                 if not await self._replace_model(call, body):
                     raise
         # Only after success: an error that quotes the whole request names fields that the server takes.
-        server.refused_fields |= refused
+        learned.refused_fields |= refused
         if expected is not None:
             expected.accept()
 
     async def _replace_model(self, call: Call, body: Json) -> bool:
         """Whether the server has another model now than the one that the client found before. The body then has it."""
-        server, model = self._settings.server, body.get("model")
-        if self.names_model or model is None or model != server.model:
+        learned, refused = self._settings.learned, body.get("model")
+        if self.decides_model or self._settings.model is not None or refused is None:
             return False
-        server.model = None
+        if learned.model == refused:  # Otherwise another call has already replaced it.
+            learned.model = None
         body["model"] = await self.model(call)
-        return body["model"] not in (None, model)
+        return body["model"] not in (None, refused)
 
 
 def _remove_stream_options(body: Json) -> bool:
@@ -141,11 +142,13 @@ def _remove_tool_names(body: Json) -> bool:
     return bool(messages)
 
 
-# The fields that some servers need or that are of use, and that strict servers refuse: the name that is in their error,
-# and a function that removes the field from a body and returns whether the body had it.
+# The fields that some servers need or that are of use, and that strict servers refuse: the word that is in their error,
+# and a function that removes the field from a body and returns whether the body had it. An error that has the word for
+# another reason costs one more request, whose error is then raised.
 _REFUSABLE: dict[str, Callable[[Json], bool]] = {
     "stream_options": _remove_stream_options,
-    # The names of tools in their results: a run adds them for the templates of local servers. OpenAI's have none.
+    # `name` of messages with the result of a tool, and of no others: a run adds it for the templates of local servers.
+    # OpenAI's messages have none.
     "name": _remove_tool_names,
 }
 

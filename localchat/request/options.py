@@ -15,8 +15,8 @@ Each method has a TypedDict with its options, which inherits from those with the
     ConnectionOptions                   Client
     └── ClientOptions                   Client.with_options
 
-The docstring of a class has a line for each of its options, which `help(client.chat)` and the like show. An unknown
-name is a TypeError, since a misspelt option would otherwise be ignored. `extra_body` takes any field.
+The docstring of a class has one line for each of its options, never wrapped, which `help(client.chat)` and the like
+show. An unknown name is a TypeError, since a misspelt option would otherwise be ignored. `extra_body` takes any field.
 """
 
 from __future__ import annotations

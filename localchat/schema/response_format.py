@@ -103,20 +103,20 @@ class ExpectedValue:
         self._learned[self._key] = self._mode
 
     def read(self, reply: Reply[Any]) -> Any:
-        """The value in the text of a complete reply; None if it calls tools. Raises DoesNotFit, with the reply."""
+        """The value in the text of a complete reply; None if it calls tools. Raises DoesNotFit, with the reply.
+
+        The caller has raised an error for a reply that was cut, in which a number may be the beginning of a longer one.
+        """
         if reply.tool_calls:
             return None
         try:
             value = _parse(reply.text)
-            if type(value) in (int, float) and reply.finish_reason == "length":
-                raise DoesNotFit(f"{value} may be the beginning of a longer number", path="$")
             is_wrapped = self._mode in ("wrapped", "json_object", "prompt") and not self._is_object
             if is_wrapped and isinstance(value, dict) and set(value) == {"value"}:
                 value = value["value"]
             return build_shape(self._shape, value)
         except DoesNotFit as error:
-            cut = "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""
-            hint = f"; the model declined: {show(reply.refusal)}" if reply.refusal else cut
+            hint = f"; the model declined: {show(reply.refusal)}" if reply.refusal else ""
             message = f"the answer does not fit: {error}{hint}"
             raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
 

@@ -13,7 +13,7 @@ def checked_schema(schema: Mapping[str, Any]) -> Json:
     """A copy of a schema in plain dicts and lists. Raises ValueError, with the path, if the schema is wrong."""
     try:
         copy: Json = _plain(schema, "$")
-        _check(copy, copy, "$")
+        _check_schema(copy, copy, "$")
     except RecursionError:
         raise ValueError("the schema is nested too deeply, or contains itself") from None
     return copy
@@ -39,7 +39,7 @@ def _wrong(path: str, reason: str) -> ValueError:
     return ValueError(f"the schema is wrong at {path}: {reason}")
 
 
-def _check(schema: Any, root: Json, path: str) -> None:
+def _check_schema(schema: Any, root: Json, path: str) -> None:
     if isinstance(schema, bool):  # True allows every value, False none.
         return
     if not isinstance(schema, dict):
@@ -50,44 +50,44 @@ def _check(schema: Any, root: Json, path: str) -> None:
             check(value, root, field_path(path, keyword))
 
 
-def _schemas(value: Any, root: Json, path: str) -> None:
+def _check_schemas(value: Any, root: Json, path: str) -> None:
     if not isinstance(value, list):
         raise _wrong(path, f"expected a list of schemas, got {show(value)}")
     for i, part in enumerate(value):
-        _check(part, root, f"{path}[{i}]")
+        _check_schema(part, root, f"{path}[{i}]")
 
 
-def _schema_or_schemas(value: Any, root: Json, path: str) -> None:
-    (_schemas if isinstance(value, list) else _check)(value, root, path)
+def _check_schema_or_schemas(value: Any, root: Json, path: str) -> None:
+    (_check_schemas if isinstance(value, list) else _check_schema)(value, root, path)
 
 
-def _schemas_by_name(value: Any, root: Json, path: str) -> None:
+def _check_schemas_by_name(value: Any, root: Json, path: str) -> None:
     if not isinstance(value, dict):
         raise _wrong(path, f"expected an object with a schema for each name, got {show(value)}")
     for name, part in value.items():
-        _check(part, root, field_path(path, name))
+        _check_schema(part, root, field_path(path, name))
 
 
-def _names(value: Any, root: Json, path: str) -> None:
+def _check_names(value: Any, root: Json, path: str) -> None:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise _wrong(path, f"expected a list of names, got {show(value)}")
 
 
-def _dependencies(value: Any, root: Json, path: str) -> None:
+def _check_dependencies(value: Any, root: Json, path: str) -> None:
     if not isinstance(value, dict):
         raise _wrong(path, f"expected an object, got {show(value)}")
     for name, part in value.items():
-        (_names if isinstance(part, list) else _check)(part, root, field_path(path, name))
+        (_check_names if isinstance(part, list) else _check_schema)(part, root, field_path(path, name))
 
 
-def _type(value: Any, root: Json, path: str) -> None:
+def _check_type(value: Any, root: Json, path: str) -> None:
     names = value if isinstance(value, list) and value else [value]
     for name in names:
         if name not in TYPE_NAMES.values():
             raise _wrong(path, f"expected one of {', '.join(TYPE_NAMES.values())}, or a list of them, got {show(name)}")
 
 
-def _reference(value: Any, root: Json, path: str) -> None:
+def _check_reference(value: Any, root: Json, path: str) -> None:
     seen = []
     while isinstance(value, str) and value not in seen:
         seen.append(value)
@@ -101,7 +101,7 @@ def _reference(value: Any, root: Json, path: str) -> None:
     raise _wrong(path, f"expected a reference to a schema such as '#/$defs/name', got {show(value)}")
 
 
-def _of_type(expected: str, *types: type) -> Callable[[Any, Json, str], None]:
+def _checks_type(expected: str, *types: type) -> Callable[[Any, Json, str], None]:
     def check(value: Any, root: Json, path: str) -> None:
         is_bool = isinstance(value, bool) and bool not in types
         if not isinstance(value, types) or is_bool:
@@ -110,13 +110,13 @@ def _of_type(expected: str, *types: type) -> Callable[[Any, Json, str], None]:
     return check
 
 
-def _count(value: Any, root: Json, path: str) -> None:
+def _check_count(value: Any, root: Json, path: str) -> None:
     is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not is_whole or value < 0:
         raise _wrong(path, f"expected a whole number of at least 0, got {show(value)}")
 
 
-def _step(value: Any, root: Json, path: str) -> None:
+def _check_step(value: Any, root: Json, path: str) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
         raise _wrong(path, f"expected a number above 0, got {show(value)}")
 
@@ -126,22 +126,24 @@ def _by_keyword(check: Callable[[Any, Json, str], None], keywords: str) -> dict[
 
 
 _CHECKS: dict[str, Callable[[Any, Json, str], None]] = {
-    "$ref": _reference,
-    "type": _type,
-    "required": _names,
-    "items": _schema_or_schemas,
-    "dependencies": _dependencies,
-    "dependentRequired": _dependencies,
-    "dependentSchemas": _schemas_by_name,
-    "multipleOf": _step,
-    "uniqueItems": _of_type("a boolean", bool),
-    "enum": _of_type("a list", list),
-    **_by_keyword(_schemas_by_name, "properties patternProperties $defs definitions"),
-    **_by_keyword(_schemas, "prefixItems allOf anyOf oneOf"),
-    **_by_keyword(_check, "additionalProperties additionalItems propertyNames contains not if then else"),
-    **_by_keyword(_of_type("a text", str), "pattern format description title"),
-    **_by_keyword(_of_type("a number", int, float), "minimum maximum"),
+    "$ref": _check_reference,
+    "type": _check_type,
+    "required": _check_names,
+    "items": _check_schema_or_schemas,
+    "dependencies": _check_dependencies,
+    "dependentRequired": _check_dependencies,
+    "dependentSchemas": _check_schemas_by_name,
+    "multipleOf": _check_step,
+    "uniqueItems": _checks_type("a boolean", bool),
+    "enum": _checks_type("a list", list),
+    **_by_keyword(_check_schemas_by_name, "properties patternProperties $defs definitions"),
+    **_by_keyword(_check_schemas, "prefixItems allOf anyOf oneOf"),
+    **_by_keyword(_check_schema, "additionalProperties additionalItems propertyNames contains not if then else"),
+    **_by_keyword(_checks_type("a text", str), "pattern format description title"),
+    **_by_keyword(_checks_type("a number", int, float), "minimum maximum"),
     # In draft 4 and OpenAPI 3.0 a boolean, beside `minimum` and `maximum`.
-    **_by_keyword(_of_type("a number", int, float, bool), "exclusiveMinimum exclusiveMaximum"),
-    **_by_keyword(_count, "minLength maxLength minItems maxItems minContains maxContains minProperties maxProperties"),
+    **_by_keyword(_checks_type("a number", int, float, bool), "exclusiveMinimum exclusiveMaximum"),
+    **_by_keyword(
+        _check_count, "minLength maxLength minItems maxItems minContains maxContains minProperties maxProperties"
+    ),
 }

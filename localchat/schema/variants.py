@@ -79,7 +79,7 @@ def constraints_of(schema: Any) -> set[str]:
             found.update(_CONSTRAINTS & part.keys())
             if isinstance(part.get("format"), str):
                 found.add(part["format"])
-            _with_changed_parts(part, collect)
+            _with_changed_parts(part, collect)  # Only visits the parts: its result is not used.
 
     collect(schema)
     return found

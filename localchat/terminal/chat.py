@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..client import Client
-from ..errors import LocalChatError, ProtocolError, StatusError
-from ..request.models import NO_LIST_STATUSES
+from ..errors import LocalChatError, ModelNotNamed, ProtocolError, StatusError
+from ..request.models import NO_LIST_ERRORS, NO_LIST_STATUSES, Model, choose_model
 from .console import OK, read_line, report
 from .printer import notice_of_waiting
 from .session import Session, state_file
@@ -41,7 +41,7 @@ def chat(session: Session) -> int:
             except KeyboardInterrupt:
                 if not line:
                     report("\n(Ctrl-D ends the chat)")
-                elif session.messages is messages:  # The answer was not complete.
+                elif session.messages is messages:  # Each complete answer replaces the list, so there was none.
                     report("\n(stopped)" if line.startswith("/") else "\n(stopped; an incomplete answer is not kept)")
             except (LocalChatError, OSError, ImportError, ValueError, TypeError) as error:
                 report(f"localchat: {error}")
@@ -109,13 +109,21 @@ def _read_message() -> str:
 
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
-    names: list[str] = []
-    with contextlib.suppress(ProtocolError, StatusError), notice_of_waiting(client):  # The chat works without a list.
-        names = list(map(str, client.models()))
-    chosen = model or (names[0] if len(names) == 1 else "the server's model")
-    if model is None and len(names) > 1:
-        chosen = f"{len(names)} models (/model NAME selects one)"
+    models: list[Model] = []
+    with contextlib.suppress(*NO_LIST_ERRORS), notice_of_waiting(client):  # The chat works without a list.
+        models = client.models()
+    chosen = model or _only_model(models) or "the server's model"
+    if model is None and models and _only_model(models) is None:
+        chosen = f"{len(models)} models (/model NAME selects one)"
     return f"{chosen} at {client.base_url.partition('?')[0]}"
+
+
+def _only_model(models: list[Model]) -> str | None:
+    """The model that a request without a name uses; None if one of several has to be named, or none is listed."""
+    try:
+        return choose_model(models)
+    except ModelNotNamed:
+        return None
 
 
 @contextlib.contextmanager
@@ -157,14 +165,15 @@ def _model(session: Session, name: str) -> None:
     session.model = name or session.model
     try:
         with notice_of_waiting(session.client):
-            listed = list(map(str, session.client.models()))
+            listed = session.client.models()
         unlisted = "the server does not list it"
     except (ProtocolError, StatusError) as error:
         if isinstance(error, StatusError) and error.status not in NO_LIST_STATUSES:
             raise
         listed, unlisted = [], "the server has no list of models"
+    chosen = session.model or _only_model(listed)
     for model in listed:
-        report(f"{'*' if model == session.model else ' '} {model}")
+        report(f"{'*' if model == chosen else ' '} {model}")
     if session.model and session.model not in listed:
         report(f"* {session.model} ({unlisted})")
     elif not listed:

@@ -51,7 +51,8 @@ class Printer:
     def show(self, stream: Any, show_result: Callable[[Any], object] | None = None) -> Reply[Any]:
         """Print the events of a stream, and return its reply. The last line is ended also after an error.
 
-        `show_result` gets the results of tools, and stands for a run, whose calls the approval hook shows.
+        `show_result` prints the result of a tool. It is passed for runs only; their calls are not printed here, since
+        the function that approves them has already shown them.
         """
         try:
             with stream:

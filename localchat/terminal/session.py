@@ -30,7 +30,6 @@ class Session:
     def __init__(self, client: Client, arguments: Namespace, toolset: Toolset | None = None) -> None:
         self.client = client
         self._toolset = toolset  # The tools that the model may call; None without them.
-        self.model: str | None = arguments.model  # The name of the model; None: that of the client.
         self.messages: list[dict[str, Any]] = _load_last() if arguments.continues else []
         if arguments.system is not None:
             self.set_system(arguments.system)
@@ -45,6 +44,8 @@ class Session:
         if arguments.schema:
             self._options["response_format"] = _read_schema(arguments.schema)
         client.stream([], **self._options)  # Raises for wrong options, and sends nothing.
+        # The name of the model in the requests; None: the only one of the server.
+        self.model: str | None = arguments.model or self._options.pop("model", None) or client._settings.model
 
     @property
     def system(self) -> str | None:
@@ -104,7 +105,9 @@ class Session:
                 tools, approve = self._toolset.tools(), self._toolset.approve
                 run = self.client.run_stream([*before, *prompt], tools, on_call=approve, **options)
                 reply = printer.show(run, self._toolset.show_result)
-                self.messages = run.messages
+                # The options of each request, such as `-o system=`, add to the messages of the run. These are not kept.
+                n_sent = len(before) + len(prompt) + (self._options.get("system") is not None)
+                self.messages = [*before, *prompt, *run.messages[n_sent:]]
         self.unanswered = []
         self._images, self._sounds = [], []
         if self.saves:

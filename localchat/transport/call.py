@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
-from ..reply.reported_errors import find_error, parse_error
+from ..reply.reported_errors import parse_error, read_report
 from .addresses import Proxy, find_proxy
 from .connecting import connect
 from .exchange import Exchange
@@ -51,6 +51,9 @@ class CallOptions(NamedTuple):
     total: TotalDeadline
     max_retries: int
     headers: Mapping[str, str]  # Added to those of the client.
+    # Whether a request may be sent again if the server closes a reused connection before its response begins. The
+    # server may have carried out the first one.
+    is_repeatable: bool = True
 
 
 class Call:
@@ -75,8 +78,8 @@ class Call:
         self._operations = Operations(driver, self.deadlines)
         # The current request.
         self._method = self._target = ""
-        self._headers: dict[str, str] = {}
-        self._body = b""
+        self._request_headers: dict[str, str] = {}
+        self._request_body = b""
         # Its response.
         self.status = 0  # 0 before the head is received.
         self.headers: dict[str, str] = {}
@@ -97,13 +100,13 @@ class Call:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
         self.status, self.headers, self.warning = 0, {}, ""
-        self._body = b"" if body is None else _encode(body)
-        self._headers = self.settings.request_headers(self._options.headers, body is not None)
+        self._request_body = b"" if body is None else _encode(body)
+        self._request_headers = self.settings.request_headers(self._options.headers, body is not None)
         if body is not None or method.upper() in ("POST", "PUT", "PATCH"):  # These always have a body; it may be empty.
-            self._headers["Content-Length"] = str(len(self._body))
+            self._request_headers["Content-Length"] = str(len(self._request_body))
         for tries in itertools.count():
             shown = self._target.partition("?")[0], self.settings.address.shown
-            self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._body), tries + 1)
+            self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._request_body), tries + 1)
             try:
                 with self._masked():
                     await self._try()
@@ -142,7 +145,7 @@ class Call:
         with self._masked():
             try:
                 parsed = json.loads(raw)
-                is_error = isinstance(parsed, dict) and "data" not in parsed and find_error(parsed) is not None
+                is_error = isinstance(parsed, dict) and "data" not in parsed and read_report(parsed).error is not None
                 reported = parse_error(parsed) if is_error else None
             except (ValueError, RecursionError) as error:
                 head = self.secrets.shown(raw[:MAX_DRAINED_BYTES].decode("utf-8", "replace"))
@@ -208,7 +211,8 @@ class Call:
         try:
             exchange = await self._exchange_heads()
         except ConnectError:
-            if not is_reused or (self._exchange is not None and self._exchange.response.has_begun):
+            response_has_begun = self._exchange is not None and self._exchange.response.has_begun
+            if not is_reused or response_has_begun or not self._options.is_repeatable:
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()
@@ -263,13 +267,13 @@ class Call:
 
     async def _exchange_heads(self) -> Exchange:
         """Send the request on the connection, and receive the head of the response."""
-        target, headers, proxy = self._target, self._headers, self._connection.proxy
+        target, headers, proxy = self._target, self._request_headers, self._connection.proxy
         if proxy is not None:  # A request to a proxy names the whole URL.
             target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
         self.deadlines.begin("first")
         self._exchange = exchange = Exchange(self._operations, self._connection, self._method != "HEAD")
         try:
-            await exchange.send(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body)
+            await exchange.send(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._request_body)
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ProtocolError) as error:

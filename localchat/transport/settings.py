@@ -64,13 +64,13 @@ class Settings:
         self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
         # Whether results of tools have the name of the tool, which chat templates of local servers may need.
         self.names_tools = self.address.scheme != "https" or is_loopback(self.address.host)
-        self.server = ServerTraits()
+        self.learned = ServerTraits()  # Changes with the responses; other clients may share it.
         check_headers(self.headers)
 
     def share(self, other: Settings) -> None:
         """Share what another client has learned of the same server, and its TLS context."""
         if other.base_url == self.base_url:
-            self.server = other.server
+            self.learned = other.learned
         if other.verify == self.verify:
             self._tls_context = self._tls_context or other._tls_context
 

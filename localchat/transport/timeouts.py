@@ -106,17 +106,25 @@ class Deadlines:
     def begin(self, phase: str) -> None:
         """Begin the phase "connect" or "first". The first phase of all requests also starts the total timeout."""
         # The total starts last: if both have the same seconds, the error names the phase.
-        self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
+        self._begin(phase)
         self.total.start()
-        self._finish_end, self._paused_at = None, 0.0
+        self._finish_end = None
 
     def restart(self, has_output: bool) -> None:
         """Begin the phase "stall" after an event; before the first output of the model, the phase "first" again."""
-        phase = "stall" if has_output else "first"
+        self._begin("stall" if has_output else "first")
+
+    def _begin(self, phase: str) -> None:
+        """Begin a phase. A pause before it is not a part of it."""
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
+        self._paused_at = 0.0
 
     def end_within(self, seconds: float | None) -> None:
-        """Let the response end within these seconds, None for no limit. An earlier end stays."""
+        """Let the response end within these seconds, None for no limit. An earlier end stays.
+
+        `left` reports its expiry as "total". No user sees this error: the response is complete but for its usage and
+        [DONE], so the callers end it without an error.
+        """
         ends = [end for end in (self._finish_end, _after(seconds)) if end is not None]
         self._finish_end = None if seconds is None else min(ends)
 

@@ -50,7 +50,7 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
     accumulator = Accumulator()
     for payload in chunks:
         accumulator.add(payload)
-    assert not accumulator.complete
+    assert not accumulator.has_known_reasons
     with pytest.raises(IncompleteStream, match=words):
         accumulator.finish()
     assert reply_of(*chunks).finish_reason_raw == finish

@@ -311,7 +311,7 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused():
     for index in range(5000):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
-    assert not accumulator.complete
+    assert not accumulator.has_known_reasons
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
     calls = (delta(tool_calls=[{**call, "index": index, "id": f"a{index}"}]) for index in range(1001))
     parts = [piece("Hello"), *calls]

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import localchat.streams
 from localchat import AsyncClient, Client, Timeout
 from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
 from localchat.terminal import console, printer
-from localchat.transport import call, failures, sockets
+from localchat.transport import call, failures, sockets, timeouts
 from localchat.transport.addresses import known_addresses, make_tls_context
 from localchat.transport.timeouts import Deadlines, TotalDeadline
 from tests.support.clients import failure, failure_at, make_client, run_async, until
@@ -118,6 +119,20 @@ def test_timeouts_do_not_run_between_reads():
         time.sleep(0.4)  # Longer than the timeout.
         done.set()
         assert list(texts) == ["b"]
+
+
+@pytest.mark.parametrize("begin", [lambda d: d.restart(True), lambda d: d.restart(False), lambda d: d.begin("first")])
+def test_a_pause_extends_the_phase_in_which_it_began_and_no_later_one(begin, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(timeouts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    deadlines = Deadlines(Timeout(first=10, stall=10, idle=None), TotalDeadline(None))
+    deadlines.begin("first")
+    for is_new_phase in (False, True):
+        deadlines.pause()
+        now[0] += 60
+        if is_new_phase:
+            begin(deadlines)
+        assert deadlines.left()[0] == 10
 
 
 def test_timeout_for_the_end_of_a_response_is_cancelled_if_text_follows_and_never_exceeds_the_total():

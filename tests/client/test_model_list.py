@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import struct
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from localchat import Client, ModelNotNamed, ProtocolError
 from localchat.embeddings import DEFAULT_BATCH_SIZE, parse_embeddings
 from tests.support.clients import make_client
 from tests.support.raw_responses import HELLO, with_length
-from tests.support.raw_server import Request, always, serving
+from tests.support.raw_server import DEADLINE_S, Request, always, serving
 from tests.support.scripted import playing
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
@@ -104,6 +105,24 @@ def test_server_that_is_started_with_another_model_is_asked_for_its_name(client_
         for name in ("a", "b"):
             names[0] = name
             assert client.chat("hi").text == "Hello"
+
+
+def test_model_that_another_call_has_replaced_is_used(client_class):
+    """Several calls meet the new model at once: each was sent with the old name, and one of them finds the new one."""
+    names, are_sent = ["a"], threading.Barrier(3)
+
+    def respond(request: Request, number: int) -> bytes:
+        if request.method == "GET":
+            return listing({"id": names[0]})
+        if request.json["model"] == names[0]:
+            return HELLO
+        are_sent.wait(DEADLINE_S)
+        return with_length(b"{}", "404 Not Found")
+
+    with serving(respond) as server, client_class(server.url) as client:
+        assert client.chat("hi").text == "Hello"
+        names[0] = "b"
+        assert [reply.text for reply in client.map(["hi"] * 3, concurrency=3)] == ["Hello"] * 3
 
 
 def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, monkeypatch):

@@ -84,6 +84,16 @@ def test_value_that_a_filter_cut_is_an_incomplete_reply_and_not_a_mismatch(metho
                 getattr(client, method)("Who?", response_format=Person, **options)
 
 
+@pytest.mark.parametrize("options", [{}, {"allow_truncated": True}, {"max_tokens": 1}])
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_number_that_was_cut_is_no_value(reason, options, client_class):
+    """It may be the beginning of a longer number."""
+    with playing(response_of("12", reason), client_class=client_class) as (client, _):
+        with pytest.raises(IncompleteReply, match="has no value for response_format") as caught:
+            client.chat("How many?", response_format=int, **options)
+        assert caught.value.partial.text == "12"
+
+
 def test_refusal_of_the_model_is_not_repeated(client_class):
     """A further request would be refused too."""
     with playing([chunk("stop", refusal="I cannot")], client_class=client_class) as (client, script):
@@ -305,8 +315,6 @@ def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has
         (Address, "Sure! {}", {}, "$", "not JSON"),
         (Address, '{"street": NaN}', {}, "$", "NaN is not a number"),
         (Address, '{"street": -1e999}', {}, "$", "larger than any float"),
-        (Address, '{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
-        (int, "12", {"finish_reason": "length"}, "$", "12 may be the beginning .*raise max_tokens"),
         (Address, "", {"refusal": "I cannot"}, "$", "the model declined"),
         (Address, '{"street": 1}', {}, "$.street", r"^the answer does not fit: \$\.street: expected string, got 1"),
         ({"pattern": r"^\p{L}+$"}, '"abc"', {}, "$", "Python cannot read the pattern"),

@@ -21,12 +21,16 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.__main__ import main
+from localchat.__main__ import main, make_parser
 from localchat.files import read_messages
-from localchat.terminal.chat import _Interrupts, greeting
+from localchat.terminal.chat import _execute, _Interrupts, greeting
+from localchat.terminal.console import OK
+from localchat.terminal.session import Session
+from localchat.terminal.toolset import Toolset
+from localchat.testing import FakeServer
 from tests.client import test_main
 from tests.client.test_main import PROGRAM, environment
-from tests.client.test_model_list import listing
+from tests.client.test_model_list import NO_LISTS, listing
 from tests.support.documents import ROOT
 from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, delta, piece, sse, with_length
 from tests.support.raw_server import DEADLINE_S, Server, always, serving
@@ -154,6 +158,53 @@ def test_greeting_has_the_name_of_the_model():
     for names, model, words in (("a", None, "a"), ("ab", None, several), ("ab", "b", "b")):
         with always(HELLO, listing(*names)) as server, Client(server.url) as client:
             assert greeting(client, model) == f"{words} at {server.url}"
+
+
+@pytest.mark.parametrize("models", NO_LISTS.values(), ids=NO_LISTS)
+def test_greeting_needs_no_list_of_models(models):
+    with always(HELLO, models) as server, Client(server.url, max_retries=0) as client:
+        assert greeting(client, None) == f"the server's model at {server.url}"
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "expected"),
+    [
+        ("", "", "a"),  # The only loaded model of the list.
+        ("", "b", "b"),
+        ("-o model=b", "c", "b"),
+        ("-m b -o model=c", "c", "b"),
+        ("-m unlisted", "", "unlisted"),
+    ],
+)
+def test_greeting_and_list_show_the_model_that_the_requests_name(options, variable, expected, monkeypatch, capsys):
+    monkeypatch.setenv("LOCALCHAT_MODEL", variable)
+    arguments = make_parser().parse_args(["--no-save", *options.split()])
+    listed = listing(*({"id": name, "state": "loaded" if name == "a" else "unloaded"} for name in "abc"))
+    with always(HELLO, listed) as server, Client(server.url, model=arguments.model) as client:
+        session = Session(client, arguments)
+        assert greeting(client, session.model) == f"{expected} at {server.url}"
+        _execute(session, "/model")
+        session.ask("hi")
+        assert server.requests[-1].json["model"] == expected
+    marked = [line for line in capsys.readouterr().err.splitlines() if line.startswith("* ")]
+    assert [line.split()[1] for line in marked] == [expected]
+
+
+@pytest.mark.parametrize("has_toolset", [False, True])
+def test_options_that_add_to_the_messages_are_not_kept_in_the_conversation(has_toolset):
+    image = "data:image/gif;base64,R0lGODlh"
+    arguments = make_parser().parse_args(["--no-save", "-o", "system=be brief", "-o", f'images=["{image}"]'])
+    with FakeServer() as server, Client(server.url) as client, Toolset(arguments) as toolset:
+        session = Session(client, arguments, toolset if has_toolset else None)
+        for text in ("one", "two", "three"):
+            server.reply(f"{text}.")
+            assert session.ask(text) == OK
+        first, *others, last = server.requests[-1].json["messages"]
+    texts = ["one", "one.", "two", "two.", "three", "three."]
+    assert [message["content"] for message in session.messages] == texts
+    assert first == {"role": "system", "content": "be brief"}
+    assert [message["content"] for message in others] == texts[:-2]
+    assert [part["type"] for part in last["content"]] == ["image_url", "text"]
 
 
 def test_commands_of_the_chat(tmp_path):

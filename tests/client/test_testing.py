@@ -69,6 +69,13 @@ def test_errors_cuts_and_a_missing_response(server: FakeServer, client_class: An
     assert (busy.value.retry_after, cut.value.partial.text) == (7.0, "half of")
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_response_without_a_finish_reason_is_cut(stream: bool, server: FakeServer, client_class: Any):
+    server.reply("half of", finish_reason=None)
+    with client_class(server.url, max_retries=0) as client, pytest.raises(IncompleteStream):
+        client.chat("hi", extra_body={"stream": stream})
+
+
 def test_other_requests_and_other_clients(server: FakeServer, client_class: Any):
     server.json({"data": [{"index": 0, "embedding": [0.5]}]})
     server.reply("done")

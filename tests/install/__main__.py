@@ -20,11 +20,13 @@ from tests.support.interpreters import interpreter
 from tools import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
-# Starts the installed server, and asks it through the installed client, which waits for it.
+# Starts the installed server, and asks it through the installed client, which waits for it. The answer is printed as a
+# whole, since the server writes to the same output.
 CHAT = """
 "$0/localchat-server" &
 trap "kill $!" EXIT
-"$0/localchat" --retries 20 "What is your name?"
+answer=$("$0/localchat" --retries 20 "What is your name?")
+echo "$answer"
 """
 PYTHONS = ("3.9", "3.11", "3.13")
 LIMIT_S = 600

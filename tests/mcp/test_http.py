@@ -49,11 +49,88 @@ def test_requests_of_the_server_are_answered(server_class: Any):
         assert refused["code"] == -32601
 
 
+def test_requests_of_the_server_are_limited_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch):
+    """A request that the server has cancelled gets no response."""
+    monkeypatch.setattr("localchat.mcp.session._MAX_FUNCTIONS", 1)
+    begun, release = threading.Event(), threading.Event()
+
+    def answer(params: Any) -> Any:
+        begun.set()
+        assert release.wait(10)
+        return {"roots": []}
+
+    def response(request_id: str) -> Any:
+        return next((message for message in http.tools.received if message.get("id") == request_id), None)
+
+    def send(**fields: Any) -> None:
+        http.tools._send({"jsonrpc": "2.0", **fields})
+
+    def call() -> None:
+        with pytest.raises(MCPError, match="it was closed"):
+            server.call("wait")
+
+    thread = threading.Thread(target=call)
+    with MCPHTTPServer() as http, MCPServer(http.url, on_request={"roots/list": answer}) as server:
+        thread.start()
+        wait_for(lambda: http.sent("tools/call"))  # Its stream brings the requests.
+        wait_for(lambda: http.tools.received[-1].get("method") == "tools/call")
+        send(id="first", method="roots/list")
+        assert begun.wait(10)
+        send(id="second", method="roots/list")
+        wait_for(lambda: response("second"))
+        assert response("second")["error"] == {"code": -32603, "message": "1 requests are in progress"}
+        send(method="notifications/cancelled", params={"requestId": "first"})
+        send(id="ping", method="ping")
+        wait_for(lambda: response("ping"))
+        release.set()
+        wait_for(lambda: server._session._function_slots._value == 1)
+        send(id="third", method="roots/list")
+        wait_for(lambda: response("third"))
+        assert response("third")["result"] == {"roots": []}
+        assert response("first") is None
+    thread.join(10)
+
+
 def test_changes_come_on_the_stream_that_belongs_to_no_request():
     with MCPHTTPServer() as http, MCPServer(http.url) as server:
         n_tools = len(server.tools())
         server.call("grow", {"name": "other"})
         wait_for(lambda: len(server.tools()) == n_tools + 1)
+
+
+def test_list_is_read_again_after_a_listing_that_failed():
+    def respond(request: Request, peer: Peer) -> Any:
+        if fails and request.body and request.json.get("method") == "tools/list":
+            return with_length(b"busy", "503 Service Unavailable")
+        return None
+
+    fails: list[bool] = []
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url) as server:
+        wait_for(lambda: server._transport.is_listening)
+        n_tools = len(server.tools())
+        n_requests = len(http.sent("tools/list"))
+        assert len(server.tools()) == n_tools
+        assert len(http.sent("tools/list")) == n_requests
+        fails.append(True)
+        server.call("grow", {"name": "other"})
+        wait_for(lambda: server._session.n_tool_changes > 1)
+        with pytest.raises(MCPError, match="busy"):
+            server.tools()
+        fails.clear()
+        assert len(server.tools()) == n_tools + 1
+
+
+def test_server_that_ignores_discover_gets_initialize(monkeypatch: pytest.MonkeyPatch):
+    def respond(request: Request, peer: Peer) -> Any:
+        if request.body and request.json.get("method") == "server/discover":
+            assert peer.is_disconnected()
+            return CLOSE
+        return None
+
+    monkeypatch.setattr("localchat.mcp.negotiation._DISCOVER_S", 0.2)
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url) as server:
+        assert server.revision == "2025-11-25"
+        server.ping()
 
 
 def wait_for(condition: Any) -> None:
@@ -92,6 +169,27 @@ def test_session_that_ends_at_once_is_an_error():
         with pytest.raises(MCPError, match="MCP server test: status 404: no such session") as caught:
             server.call("echo", {"text": "a"})
         assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("ending", ["resumption", "connection"])
+def test_accepted_call_is_not_repeated(ending: str):
+    """Neither if the session is gone when its stream is resumed, nor if a reused connection closes."""
+
+    def respond(request: Request, peer: Peer) -> Any:
+        if request.body and request.json.get("method") == "tools/call":
+            if ending == "connection":
+                return CLOSE
+            http.sessions.clear()
+            return EVENTS + b"Connection: close\r\n\r\n" + chunks(event(None, "first", retry_ms=1))
+        return None
+
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url, name="test") as server:
+        server.ping()
+        with pytest.raises(MCPError, match="MCP server test: "):
+            server.call("echo", {"text": "a"})
+        assert len(http.sent("tools/call")) == 1
+        server.ping()  # In a new session, if it has ended.
+        assert len(http.sent("tools/call")) == 1
 
 
 RESULT = {"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": "at last"}]}}
@@ -268,7 +366,9 @@ def test_server_without_a_stream_for_other_messages():
 
     with MCPHTTPServer(respond=respond) as http:
         with MCPServer(http.url, timeout=Timeout(10)) as server:
-            server.ping()
+            n_tools = len(server.tools())
+            server.call("grow", {"name": "other"})
+            assert len(server.tools()) == n_tools + 1  # No change was reported.
         assert [request.method for request in http.requests].count("GET") <= 1
 
 

@@ -1,6 +1,7 @@
 """MCP servers as processes: what the blocking and the asyncio class make of good servers and of others."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -15,6 +16,7 @@ import pytest
 from localchat import TimedOut, Timeout
 from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, Progress
 from localchat.mcp.messages import LineDecoder, NotAMessage
+from localchat.mcp.process import find_program
 from tests.support.documents import ROOT, run
 from tests.support.mcp_server import MODERN, TOOLS, command
 
@@ -165,6 +167,116 @@ def test_progress_is_reported_and_restarts_the_timeout(server_class: Any):
         with pytest.raises(TimedOut) as caught:
             server.call("wait", timeout=Timeout(10, total=0.2))
         assert caught.value.kind == "total"
+
+
+def test_call_that_cannot_be_sent_is_not_cancelled(server_class: Any):
+    """A server must not get a cancellation of a request that it never got."""
+    with server_class(*command()) as server:
+        with pytest.raises(TypeError):
+            server.call("echo", {"text": {1}})
+        assert json.loads(server.call("cancelled").text) == []
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 0.15])
+def test_total_timeout_includes_the_input_that_a_server_requests(server_class: Any, takes_s: float):
+    def decline(params: Any) -> Any:
+        threading.Event().wait(takes_s)
+        return {"action": "decline"}
+
+    with server_class(*command(MODERN), on_request={"elicitation/create": decline}) as server:
+        limits = Timeout(10, total=0.1 if takes_s else 10)
+        if takes_s:
+            with pytest.raises(TimedOut) as caught:
+                server.call("request", {"method": "elicitation/create"}, timeout=limits)
+            assert caught.value.kind == "total"
+        else:
+            server.call("request", {"method": "elicitation/create"}, timeout=limits)
+
+
+def test_function_that_fails_is_an_error_of_the_call(server_class: Any):
+    with server_class(*command(MODERN), name="test", on_request={"elicitation/create": fail}) as server:
+        with pytest.raises(MCPError, match="MCP server test: the function for elicitation/create failed") as caught:
+            server.call("request", {"method": "elicitation/create"})
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("elicitation/create", {"mode": "url", "url": "https://host"}),
+        ("elicitation/create", {"mode": "other"}),
+        ("sampling/createMessage", {"tools": []}),
+        ("sampling/createMessage", {"toolChoice": {"mode": "auto"}}),
+    ],
+)
+@pytest.mark.parametrize("revision", ["2025-11-25", MODERN])
+def test_request_that_was_not_declared_is_refused(revision: str, method: str, params: Any):
+    with MCPServer(*command(revision), on_request={method: fail}) as server:
+        arguments = {"method": method, "params": params}
+        if revision == MODERN:
+            with pytest.raises(MCPError, match=f"it requests {method}, but this client has no"):
+                server.call("request", arguments)
+        else:
+            assert json.loads(server.call("request", arguments).text)["code"] == -32602
+
+
+@pytest.mark.parametrize("code", [-32700, -32600, -32601])
+def test_error_without_id_is_that_of_the_only_request(code: int):
+    """If the server could not read the request. Other errors may be responses to notifications."""
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": "what?"}}
+    line = base64.b64encode(json.dumps(error).encode() + b"\n").decode()
+    with MCPServer(*command()) as server:
+        if code == -32601:
+            assert server.call("write", {"pieces": [line], "exits": False}).text == "written"
+        else:
+            with pytest.raises(MCPError, match="what") as caught:
+                server.call("write", {"pieces": [line], "exits": False})
+            assert caught.value.code == code
+
+
+CLOSES_STDIN = """
+import json, os, sys, time
+message = json.loads(sys.stdin.readline())
+os.close(0)
+info = {"protocolVersion": "2025-11-25", "capabilities": {}}
+print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": info}), flush=True)
+time.sleep(1000)
+"""
+
+
+def test_server_that_closes_its_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("localchat.mcp.process.CLOSE_S", 0.1)
+    with (
+        pytest.raises(MCPError, match="MCP server test: it closed its stdin"),
+        MCPServer(sys.executable, "-c", CLOSES_STDIN, name="test") as server,
+    ):
+        server.ping()
+
+
+def test_secrets_are_masked_before_an_error_is_cut():
+    secret = "a-very-secret-token"
+    with MCPServer(*command(), env={"TOKEN": secret}) as server:
+        for n_chars in range(940, 1000, 3):
+            with pytest.raises(MCPError) as caught:
+                server.call(f"{'x' * n_chars} {secret} y")
+            assert "a-v" not in str(caught.value)
+
+
+def test_programs_are_found_in_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On Windows not in the current folder, and a relative path starts at the folder of the server."""
+    for folder in ("project", "programs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "npx.cmd").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path / "project")
+    environment = {"PATH": f"{tmp_path / 'absent'}{os.pathsep}{tmp_path / 'programs'}", "PATHEXT": ".exe;.cmd"}
+    for name in ("npx", "npx.cmd"):
+        found = find_program(name, environment, None, is_windows=True)
+        assert found == str(tmp_path / "programs" / "npx.cmd")
+    assert find_program("other", environment, None, is_windows=True) is None
+    assert find_program("npx.cmd", environment, None, is_windows=False) == str(tmp_path / "programs" / "npx.cmd")
+    relative = find_program(os.path.join(".", "npx.cmd"), environment, tmp_path / "programs")
+    assert relative is not None
+    assert Path(relative) == tmp_path / "programs" / "npx.cmd"
 
 
 def test_cancelled_task_cancels_the_call():

@@ -10,6 +10,7 @@ import pytest
 from localchat import Client, Tool
 from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, merge_tools, read_servers
 from localchat.mcp.headers import argument_headers, check_marks
+from localchat.mcp.results import read_result
 from localchat.testing import FakeServer
 from tests.support.mcp_server import PIXEL, command
 
@@ -145,6 +146,15 @@ def test_wrong_tools_are_left_out(caplog: pytest.LogCaptureFixture):
         server.tools("echo", "x")
 
 
+def test_names_of_tools_are_escaped_in_errors():
+    with MCPServer(*command(), name="test") as server:
+        server.call("grow", {"name": "evil\x1b[2J"})
+        with pytest.raises(ValueError, match="has no tool x; it has: echo") as caught:
+            server.tools("x")
+    assert "\x1b" not in str(caught.value)
+    assert "evil\\x1b[2J" in str(caught.value)
+
+
 def tool(name: str) -> Tool:
     return Tool(name, "", {"type": "object"}, print)
 
@@ -153,6 +163,21 @@ def test_tools_of_several_servers_have_different_names():
     tools = {"files": [tool("read"), tool("list")], "web.1": [tool("read"), tool("x" * 64)], "b": [tool("x" * 64)]}
     names = [merged.name for merged in merge_tools(tools)]
     assert names == ["files_read", "list", "web_1_read", f"web_1_{'x' * 58}", f"b_{'x' * 62}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "is_shown"),
+    [
+        ([], True),
+        ([{"type": "text", "text": ""}], True),
+        ([{"type": "image", "data": "AAAA"}], True),
+        ([{"type": "resource_link", "uri": "file:///a"}], True),
+        ([{"type": "text", "text": "one"}], False),
+    ],
+)
+def test_structured_content_is_the_text_of_a_result_without_text(content: Any, is_shown: bool):
+    result = read_result({"content": content, "structuredContent": {"sum": 3}}, ())
+    assert ('{"sum": 3}' in result.text) is is_shown
 
 
 def test_names_that_models_cannot_use_are_changed():
@@ -193,6 +218,13 @@ def test_servers_of_a_file(tmp_path: Path):
         ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "args of the server a is a list of texts"),
         ('{"mcpServers": {"a": {"command": "x", "env": {"A": 1}}}}', "env of the server a is an object of texts"),
         ('{"mcpServers": {"a": {"url": "http://h", "type": "sse"}}}', "the old transport sse"),
+        ('{"mcpServers": {"a": {"command": null}}}', "the server a needs either a command or a url"),
+        ('{"mcpServers": {"a": {"command": "", "url": null}}}', "the server a needs either a command or a url"),
+        ('{"mcpServers": {"a": {"command": 5}}}', "command of the server a is text"),
+        ('{"mcpServers": {"a": {"url": "/usr/bin/x"}}}', "url of the server a begins with https:// or http://"),
+        ('{"mcpServers": {"a": {"url": "host/mcp", "headers": {}}}}', "url of the server a begins with https://"),
+        ('{"mcpServers": {"a": {"url": "file:///usr/bin/x"}}}', "url of the server a begins with https://"),
+        ('{"mcpServers": {"a": {"command": "https://h/mcp"}}}', "command of the server a is a URL"),
     ],
 )
 def test_wrong_files_are_refused(text: str, reason: str, tmp_path: Path):

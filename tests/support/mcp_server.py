@@ -166,7 +166,7 @@ class ToolServer:
             self._send({"jsonrpc": "2.0", "method": "notifications/unheard_of", "params": {}})
             return text("logged")
         if name == "request":
-            return self._requested(call_id, params, arguments["method"])
+            return self._requested(call_id, params, arguments["method"], arguments.get("params", {}))
         if name == "environment":
             return text(json.dumps(dict(os.environ)))
         if name == "grow":
@@ -183,9 +183,9 @@ class ToolServer:
             return text("written")
         return misbehave(arguments["how"])
 
-    def _requested(self, call_id: Any, params: Json, method: str) -> Json | None:
+    def _requested(self, call_id: Any, params: Json, method: str, added: Json) -> Json | None:
         schema = {"type": "object", "properties": {"color": {"type": "string", "default": "red"}}}
-        request = {"method": method, "params": {"message": "which?", "requestedSchema": schema}}
+        request = {"method": method, "params": {"message": "which?", "requestedSchema": schema, **added}}
         if self.revision == MODERN:
             if "inputResponses" in params:
                 return text(json.dumps([params["inputResponses"], params.get("requestState")]))

@@ -30,7 +30,8 @@ _REASONING_BUDGETS = (
 
 def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
     """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
-    messages, tools = parts.read_messages(body, _message), parts.read_tools(body)
+    messages = tuple(message for message, _ in parts.read_messages(body, _message))
+    tools = parts.read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     template = body.text("chat_template") or None
     if template and not allow_template:

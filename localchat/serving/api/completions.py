@@ -34,8 +34,9 @@ def parse_completion(body: Fields) -> CompletionRequest:
         add_special_tokens=body.boolean("add_special_tokens") is not False,
     )
     if request.echo and top_logprobs is not None:
-        message = "log probabilities of the prompt are not supported: leave out 'echo' or 'logprobs'"
-        raise BadRequest(message, "logprobs")
+        name = "n_probs" if body.get("logprobs") is None else "logprobs"
+        message = f"log probabilities of the prompt are not supported: leave out 'echo' or '{name}'"
+        raise BadRequest(message, name)
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompt):
         raise field_error("suffix", "needs a 'prompt' that is text, not token ids")
     return request

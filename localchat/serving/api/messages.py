@@ -40,7 +40,8 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
 
 def _chat_request(body: Fields) -> ChatRequest:
     body.ignore(_WITHOUT_EFFECT)
-    messages, tools = (*_system(body), *parts.read_messages(body, _convert)), tuple(_tools(body))
+    messages = parts.messages_with_paths([*_system(body), *parts.read_messages(body, _convert)])
+    tools = tuple(_tools(body))
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     # Reasoning is off by default: clients that do not request thinking expect text in the first block.
@@ -49,13 +50,13 @@ def _chat_request(body: Fields) -> ChatRequest:
     format = output.object("format") or body.object("output_format")
     return ChatRequest(
         model=body.text("model") or "",
-        messages=messages,
+        **messages,
         attachments=tuple(body.attachments),
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),
         chat_template_kwargs=parts.without_nulls(variables),
         reasoning_budget=thinking.integer("budget_tokens", 0),
-        continue_final_message=ends_in_prefill(messages),
+        continue_final_message=ends_in_prefill(messages["messages"]),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
         stream=body.boolean("stream") or False,
     )
@@ -79,12 +80,12 @@ def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any
     return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
 
 
-def _system(body: Fields) -> list[dict[str, Any]]:
+def _system(body: Fields) -> list[parts.MessageAt]:
     value = body.get("system")
     texts = [value] if isinstance(value, str) else [parts.part_text(block) for block in body.objects("system")]
     texts[:1] = [_VOLATILE_LINE.sub("", text) for text in texts[:1]]
     text = "\n\n".join(filter(None, texts))
-    return [{"role": "system", "content": text}] if text else []
+    return [({"role": "system", "content": text}, "system")] if text else []
 
 
 def _convert(message: Fields) -> Iterator[dict[str, Any]]:

@@ -22,7 +22,16 @@ from ..core.text import decode_json
 from .chat import ends_in_prefill
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import chosen_tools, read_schema, read_tools, tool_call, without_nulls
+from .parts import (
+    MessageAt,
+    Origin,
+    chosen_tools,
+    messages_with_paths,
+    read_schema,
+    read_tools,
+    tool_call,
+    without_nulls,
+)
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
@@ -42,7 +51,8 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 def parse_ollama(body: Fields) -> ChatRequest:
     tools = read_tools(body)
-    return _chat(body, _messages(body), **chosen_tools(body, "tools", "auto", [], tools))
+    messages = [(message, f"messages[{i}]") for i, message in enumerate(_messages(body))]
+    return _chat(body, messages, **chosen_tools(body, "tools", "auto", [], tools))
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
@@ -60,15 +70,16 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
         return CompletionRequest(
             prompt=(prompt,), suffix=suffix or None, add_special_tokens=not is_raw, **_common(body)
         )
-    messages = {"system": system, "user": images + prompt} if images + prompt else {}
-    return _chat(body, tuple({"role": role, "content": text} for role, text in messages.items() if text))
+    field = "prompt" if prompt else "images"
+    texts = [("system", system, "system"), ("user", images + prompt, field)] if images + prompt else []
+    messages = [({"role": role, "content": text}, path) for role, text, path in texts if text]
+    return _chat(body, messages, messages_field=field)
 
 
-def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **fields: Any) -> ChatRequest:
-    fields.update(
-        chat_template_kwargs=_think(body), continue_final_message=bool(messages) and ends_in_prefill(messages)
-    )
-    return ChatRequest(messages=messages, attachments=tuple(body.attachments), **_common(body), **fields)
+def _chat(body: Fields, messages: list[MessageAt], **fields: Any) -> ChatRequest:
+    fields.update(messages_with_paths(messages), chat_template_kwargs=_think(body))
+    fields.update(continue_final_message=bool(messages) and ends_in_prefill(fields["messages"]))
+    return ChatRequest(attachments=tuple(body.attachments), **_common(body), **fields)
 
 
 def _common(body: Fields) -> dict[str, Any]:
@@ -111,7 +122,7 @@ def _think(body: Fields) -> dict[str, Any]:
 
 
 class _OpenCalls:
-    """The calls without a result, in their order. It finds the call of a result, whether or not the calls have ids."""
+    """The calls that results without an id can belong to, in their order."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, str] = OrderedDict()  # Of the functions, by the ids of the calls.
@@ -121,26 +132,35 @@ class _OpenCalls:
         self._names[id] = name
         self._ids[name][id] = None
 
-    def take(self, id: str | None, name: str | None) -> str | None:
-        """The id of the call of a result: the one given, that of the first call of this name, or of the first call."""
-        if not id:
-            id = next(iter(self._ids.get(name or "") or self._names), None)
-        if id is not None and id in self._names:
+    def take(self, name: str | None) -> str | None:
+        """The id of the first call of the function with this name; if there is none, that of the first call."""
+        id = next(iter(self._ids.get(name or "") or self._names), None)
+        if id is not None:
             del self._ids[self._names.pop(id)][id]
         return id
+
+
+def _add_result_ids(messages: Sequence[dict[str, Any]]) -> None:
+    """Give each result without an id that of a call before it. A call whose id a result has belongs to that result."""
+    taken = {message.get("tool_call_id") for message in messages}
+    open_calls = _OpenCalls()
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            if call["id"] not in taken:
+                open_calls.add(call["id"], call["function"]["name"])
+        if message["role"] == "tool" and "tool_call_id" not in message:
+            id = open_calls.take(message.get("name"))
+            message.update(without_nulls({"tool_call_id": id}))
 
 
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     """The chat messages. Calls get ids, since those of most clients have none, and results the ids of their calls."""
     messages: list[dict[str, Any]] = []
-    open_calls = _OpenCalls()
     new_ids = map("call_{}".format, itertools.count())
     for message in body.objects("messages"):
         role = message.required_choice("role", _ROLES)
-        images, text = _images(message, is_replayed=role == "tool"), message.text("content") or ""
+        images, text = _images(message, Origin.of(role)), message.text("content") or ""
         calls = [_call(call, next(new_ids)) for call in message.objects("tool_calls")]
-        for call in calls:
-            open_calls.add(call["id"], call["function"]["name"])
         converted: dict[str, Any] = {
             "role": role,
             "content": text + images if role == "tool" else images + text,  # Models are trained with images first.
@@ -149,8 +169,9 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
         }
         if role == "tool":
             name = message.text("tool_name") or message.text("name")
-            converted.update(name=name, tool_call_id=open_calls.take(message.text("tool_call_id"), name))
+            converted.update(name=name, tool_call_id=message.text("tool_call_id") or None)
         messages.append(without_nulls(converted))
+    _add_result_ids(messages)
     return tuple(messages)
 
 
@@ -160,13 +181,13 @@ def _call(call: Fields, new_id: str) -> dict[str, Any]:
     return tool_call(call.text("id") or new_id, function.nonempty_text("name"), arguments)
 
 
-def _images(holder: Fields, *, is_replayed: bool = False) -> str:
+def _images(holder: Fields, origin: Origin = Origin.USER) -> str:
     """The markers of the images of a message."""
     sources = holder.items("images", "images")
     if not all(isinstance(source, str) for source in sources):
         holder.refuse("images", "a list of images in base64")
     paths = (item_path(holder.at("images"), sources, i) for i in range(len(sources)))
-    attachments = [Attachment(IMAGE, path, source, is_replayed) for path, source in zip(paths, sources)]
+    attachments = [Attachment(IMAGE, path, source, origin.is_replayed) for path, source in zip(paths, sources)]
     return "".join(map(holder.attach, attachments))
 
 

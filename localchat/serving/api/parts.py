@@ -22,6 +22,8 @@ from ..schema.check import Malformed, checked
 
 Tool = dict[str, Any]
 ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
+Message = dict[str, Any]
+MessageAt = tuple[Message, str]  # A chat message, and the path in the body of what it is made of.
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
@@ -50,6 +52,11 @@ class Origin(enum.Enum):
         """Where the message of a role comes from."""
         return {"assistant": cls.OUTPUT, "tool": cls.RESULT}.get(role, cls.USER)
 
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the text repeats an earlier output or result, as agents do with each request."""
+        return self is not Origin.USER
+
 
 def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
     """The text of a field that is a string or a list of parts. Parts are joined without a separator."""
@@ -63,24 +70,32 @@ def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
 
 def part_text(part: Fields, origin: Origin = Origin.USER) -> str:
     """The text of a part, or the marker of its image or sound."""
-    is_replayed = origin is not Origin.USER
     kind = part.required_text("type", '"text"')
     if kind in _TEXTS:
         return part.required_text("refusal" if kind == "refusal" else "text")
-    source = part.raw.get("source")
-    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
-        return "\n".join(texts_in([part.raw.get("title"), source.get("data")]))
+    if kind == "document" and (text := _document_text(part, origin)) is not None:
+        return text
     if kind in _MEDIA:
-        return part.attach(Attachment(_MEDIA[kind], part.path, _media_source(part, kind), is_replayed))
+        return part.attach(Attachment(_MEDIA[kind], part.path, _media_source(part, kind), origin.is_replayed))
     if kind in _FILES:
-        if not is_replayed:
+        if not origin.is_replayed:
             raise field_error(part.path, "is a file; this server reads no files: leave it out, or send text about it")
         return note_of("a file", "this server reads no files")
     if kind != "search_result":
-        if not is_replayed:
+        if not origin.is_replayed:
             raise field_error(part.path, f"is of type {show(kind)}, which this server does not support")
         part.skip()
     return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if origin is Origin.RESULT else "")
+
+
+def _document_text(part: Fields, origin: Origin) -> str | None:
+    """The text of a document whose source is a text or a list of parts; None if its source is a file."""
+    raw = part.raw.get("source")
+    field = {"text": "data", "content": "content"}.get(str(raw.get("type"))) if isinstance(raw, dict) else None
+    if field is None:
+        return None
+    text = read_text(part.required_object("source"), field, origin)
+    return "\n".join(texts_in([part.raw.get("title"), part.raw.get("context"), text]))
 
 
 def _unknown_part(part: Fields, kind: str) -> str:
@@ -116,12 +131,18 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(value.get(name))
 
 
-def read_messages(body: Fields, convert: Callable[[Fields], Iterable[dict[str, Any]]]) -> tuple[dict[str, Any], ...]:
+def read_messages(body: Fields, convert: Callable[[Fields], Iterable[Message]]) -> list[MessageAt]:
     """The chat messages of the field `messages`, at least one; `convert` returns those of one object."""
-    messages = tuple(converted for message in body.objects("messages") for converted in convert(message))
+    messages = [(converted, message.path) for message in body.objects("messages") for converted in convert(message)]
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return messages
+
+
+def messages_with_paths(messages: Iterable[MessageAt]) -> dict[str, Any]:
+    """The fields of a ChatRequest for its messages."""
+    messages = tuple(messages)
+    return {"messages": tuple(message for message, _ in messages), "message_paths": tuple(path for _, path in messages)}
 
 
 def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,6 +171,7 @@ def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
     """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
     function.nonempty_text("name")
     function.text("description")
+    function.boolean("strict")
     function.object(field)
     others = {name: value for name, value in function.raw.items() if name != field}
     described = without_nulls({**others, "parameters": read_schema(function, field)})

@@ -71,7 +71,8 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
-        messages=_messages(body, all_items),
+        **parts.messages_with_paths(_messages(body, all_items)),
+        messages_field="input",
         attachments=tuple(body.attachments),
         **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
@@ -153,7 +154,7 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
     """The items of `input`, each with its type. A text becomes a user message; references become their items."""
     value = body.get("input")
     if isinstance(value, str):
-        yield body.child({"type": "message", "role": "user", "content": value}, "input[0]")
+        yield body.child({"type": "message", "role": "user", "content": value}, "input")
         return
     if value is not None and not isinstance(value, list):
         body.refuse("input", "a string or a list of items")
@@ -165,22 +166,23 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
             yield body.child({"type": "message", **parts.without_nulls(item.raw)}, item.path)
 
 
-def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
+def _messages(body: Fields, items: Iterable[Fields]) -> list[parts.MessageAt]:
     """The chat messages of `instructions` and the items.
 
     Consecutive items of the assistant, such as reasoning and calls, are joined, since chat templates expect one
     assistant message.
     """
     instructions = body.text("instructions")
-    joined = [_JoinedMessage({"role": "developer", "content": instructions})] if instructions else []
+    developer = {"role": "developer", "content": instructions}
+    joined = [_JoinedMessage(developer, "instructions")] if instructions else []
     for item in items:
         for message in _read_item(item):
             if joined and joined[-1].is_continued_by(message, n_before=len(joined)):
-                joined[-1].add(message)
+                joined[-1].add(message, item.path)
             else:
-                joined.append(_JoinedMessage(message))
-    messages = tuple(message.fields() for message in joined)
-    is_new = body.raw.get("input") or any(message["role"] not in _SYSTEM for message in messages)
+                joined.append(_JoinedMessage(message, item.path))
+    messages = [(message.fields(), message.path) for message in joined]
+    is_new = body.raw.get("input") or any(message["role"] not in _SYSTEM for message, _ in messages)
     if not messages or not is_new:
         body.refuse("input", "a string or a list with at least one item")
     return messages
@@ -189,12 +191,15 @@ def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ..
 class _JoinedMessage:
     """A chat message that consists of several: their texts and calls are joined once, when all are there."""
 
-    def __init__(self, message: dict[str, Any]) -> None:
+    def __init__(self, message: dict[str, Any], path: str) -> None:
+        self.path = path  # Of the first item that has a text or a call, or of the first item.
         self._role: str = message["role"]
         self._values: dict[str, list[Any]] = {}  # Of each field, those of all messages.
-        self.add(message)
+        self.add(message, path)
 
-    def add(self, message: dict[str, Any]) -> None:
+    def add(self, message: dict[str, Any], path: str) -> None:
+        if self._values.keys() <= {"role", "reasoning_content"}:
+            self.path = path
         for name, value in message.items():
             self._values.setdefault(name, []).append(value)
 

@@ -114,11 +114,11 @@ class Model:
         `options` are other fields of it. Raises BadRequest for token ids that are not in the vocabulary.
         """
         n_vocab = self.engine.facts.n_vocab
-        check_listed(params.stop_token_ids, n_vocab, "stop_token_ids")
-        check_listed((key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, "logit_bias")
+        check_listed(params.stop_token_ids, n_vocab, params.at("stop_token_ids"))
+        check_listed((key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, params.at("logit_bias"))
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": params.logit_bias})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
-        options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, "lora")
+        options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, params.at("lora"))
         return SequenceRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
     def _template_or_error(self, source: str) -> ChatTemplate | TemplateError:

@@ -85,9 +85,11 @@ def _texts(body: Fields, name: str) -> tuple[str, ...]:
     """A text or a list of texts. Empty ones are refused: as stop texts they would end every output at once."""
     value = body.get(name)
     texts = [value] if isinstance(value, str) else body.items(name, "strings")
-    # A NUL would end the text in llama.cpp.
-    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text and "\0" not in text for text in texts):
+    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text for text in texts):
         body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
+    for text in texts:
+        if "\0" in text:  # It would end the text in llama.cpp.
+            raise field_error(body.at(name), f"has a text with a NUL character, {show(text)}: remove the character")
     n_chars = max(map(len, texts), default=0)
     if n_chars > MAX_STOP_CHARS:
         raise field_error(body.at(name), f"has a text of {n_chars} characters, the limit is {MAX_STOP_CHARS}")
@@ -237,6 +239,11 @@ class GenerationParams:
     lora: tuple[tuple[int, float], ...] | None = _read_by(_lora, None)
     cache_prompt: bool = _read_by(Fields.boolean, True)  # Whether the cells of cached prefixes are reused.
     truncate_prompt_tokens: int = _read_by(_n_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
+    params_path: str = ""  # The path of the object in the body that has these fields; "": the body itself.
+
+    def at(self, name: str) -> str:
+        """The path of one of these fields in the body, for errors."""
+        return f"{self.params_path}.{name}" if self.params_path else name
 
 
 # The numbers of SamplingParams by name.
@@ -270,6 +277,7 @@ def read_params(
         max_tokens=max_tokens,
         sampling=read_sampling(body),
         stop=_texts(body, stop),
+        params_path=body.path,
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:

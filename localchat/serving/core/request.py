@@ -5,7 +5,10 @@ since no single field of a body sets them:
 
     params               the sampling and generation parameters, which `core/params.py` declares
     attachments          the images and sounds in `messages`
+    messages_field       the name under which the body has `messages`
+    message_paths        where each of `messages` is in the body
     tool_paths           where the schemas of `tools` are in the body
+    params_path          where the fields of `params` are in the body
     begun                the field `prompt` of /infill; the attribute `prompt` is its field `input_prefix`
     suffix_field, field  the names under which the body has `suffix` and `documents`
     thought_field        an option of the server
@@ -63,6 +66,8 @@ class ChatRequest(TextRequest):
     """A validated chat request. A field is None if the request leaves it out."""
 
     messages: tuple[dict[str, Any], ...] = ()  # `content` is text or absent, and no field is null.
+    messages_field: str = "messages"  # The field of the body that has the messages, for errors.
+    message_paths: tuple[str, ...] = ()  # The path of each message in the body; empty if the body has the same list.
     attachments: tuple[Attachment, ...] = ()  # The images and sounds for which markers stand in the messages.
     tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
     tool_paths: tuple[str, ...] = ()  # The path of the schema of each tool in the body.

@@ -97,7 +97,7 @@ class Inputs:
                 prompts[id(request.prompt)] = self.prompt_of(request)
             logit_bias = request.sampling.logit_bias
             if id(logit_bias) not in biases:
-                biases[id(logit_bias)] = self.biases_of(logit_bias)
+                biases[id(logit_bias)] = self.biases_of(logit_bias, request.params.at("logit_bias"))
             sampling = replace(request.sampling, logit_bias=biases[id(logit_bias)])
             tokens, chunks = prompts[id(request.prompt)]
             with_tokens = replace(request, prompt=tuple(tokens), sampling=sampling)
@@ -141,8 +141,8 @@ class Inputs:
             tokens, chunks = self._tokenized(request.prompt, request.add_bos, limit)
             tokens = tokens[-n_kept:]
             if chunks and n_kept:
-                message = "'truncate_prompt_tokens' is not supported for a prompt with images or audio"
-                raise BadRequest(message, "truncate_prompt_tokens")
+                path = request.params.at("truncate_prompt_tokens")
+                raise field_error(path, "is not supported for a prompt with images or audio")
             if chunks and tokens[-1] < 0:
                 raise BadRequest("the prompt ends with an image or audio: it needs text after it")
             check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)
@@ -153,8 +153,11 @@ class Inputs:
             raise
         return tokens, chunks
 
-    def biases_of(self, logit_bias: abc.Iterable[Bias]) -> tuple[tuple[int, float], ...]:
-        """The biases by token ids. The bias of a text applies to each token of the text. Raises BadRequest."""
+    def biases_of(self, logit_bias: abc.Iterable[Bias], path: str) -> tuple[tuple[int, float], ...]:
+        """The biases by token ids. The bias of a text applies to each token of the text.
+
+        Raises BadRequest for the field at `path` if the texts have too many tokens.
+        """
         biases: dict[int, float] = {}
         n_left = MAX_LISTED_TOKENS
         for key, bias in logit_bias:
@@ -163,7 +166,7 @@ class Inputs:
             except ContextLengthExceeded as error:
                 n_tokens = MAX_LISTED_TOKENS - n_left + error.n_tokens
                 message = f"has texts of at least {n_tokens} tokens, the limit is {MAX_LISTED_TOKENS}"
-                raise field_error("logit_bias", message) from error
+                raise field_error(path, message) from error
             n_left -= len(tokens)
             for token in tokens:
                 biases[token] = biases.get(token, 0.0) + bias

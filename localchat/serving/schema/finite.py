@@ -11,15 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .walk import Node, escaped
+from .prepare import Schema
+from .walk import Node, at_pointer, escaped
 
 
 @dataclass
 class _Need:
-    """One of several schemas must have a finite value, so that another schema may have one."""
+    """Several of other schemas must have a finite value, so that a schema may have one."""
 
-    node: Node  # The other schema.
-    is_met: bool = False
+    node: Node  # The schema.
+    n_left: int  # How many of the other schemas are still needed. Below 1: none.
 
 
 def has_finite_value(nodes: Sequence[Node]) -> bool:
@@ -28,48 +29,69 @@ def has_finite_value(nodes: Sequence[Node]) -> bool:
     Begins with the schemas that need no other one, and goes on with those whose needs are met.
     """
     n_unmet: dict[Node, int] = {}
-    needs_met_by: dict[Node, list[_Need]] = defaultdict(list)
+    needs_met_by: dict[Node, list[tuple[_Need, int]]] = defaultdict(list)
     for node in nodes:
-        choices = list(_choices(node))
-        n_unmet[node] = len(choices)
-        for choice in choices:
-            need = _Need(node)
-            for needed in choice:
-                needs_met_by[needed].append(need)
+        needs = list(_needs(node))
+        n_unmet[node] = len(needs)
+        for n_needed, choices in needs:
+            need = _Need(node, n_needed)
+            for choice, n_met in choices:
+                needs_met_by[choice].append((need, n_met))
     finite = [node for node in nodes if n_unmet[node] == 0]
     for node in finite:  # The list grows meanwhile, by each node once.
-        for need in needs_met_by[node]:
-            if not need.is_met:
-                need.is_met = True
+        for need, n_met in needs_met_by[node]:
+            was_met = need.n_left < 1
+            need.n_left -= n_met
+            if need.n_left < 1 and not was_met:
                 n_unmet[need.node] -= 1
                 if n_unmet[need.node] == 0:
                     finite.append(need.node)
     return n_unmet[nodes[0]] == 0
 
 
-def _choices(node: Node) -> Iterator[list[Node]]:
-    """The schemas that a value of this one needs: one of each list. A schema that is true or absent needs nothing."""
-    for steps in _needed(node):
-        if all(step in node.inner for step in steps):
-            yield [node.inner[step] for step in steps]
+def _needs(node: Node) -> Iterator[tuple[int, list[tuple[Node, int]]]]:
+    """The needs of a schema: the number that is needed, and the schemas, each with how much of the number it meets."""
+    for n_needed, steps in _needed(node.schema):
+        choices = []
+        for step, n_met in steps:
+            if step in node.inner:
+                choices.append((node.inner[step], n_met))
+            elif at_pointer(step, node.schema) is not False:  # A schema that is true or absent needs nothing.
+                n_needed -= n_met
+        if n_needed > 0:
+            yield n_needed, choices
 
 
-def _needed(node: Node) -> Iterator[list[str]]:
-    """The same, as the steps to the schemas."""
-    schema = node.schema
+def _needed(schema: Schema) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+    """The same, with the steps to the schemas."""
     if "$ref" in schema:
-        yield ["$ref"]
+        yield 1, [("$ref", 1)]
     for i in range(len(schema.get("allOf", ()))):
-        yield [f"/allOf/{i}"]
+        yield 1, [(f"/allOf/{i}", 1)]
     if schema.get("type") == "object":
-        for name in schema.get("required", ()):
-            yield [f"/properties/{escaped(name)}"]
+        yield from _needed_properties(schema)
     if schema.get("type") == "array":
         n_items, n_listed = int(schema.get("minItems", 0)), len(schema.get("prefixItems", ()))
         for i in range(min(n_items, n_listed)):
-            yield [f"/prefixItems/{i}"]
+            yield 1, [(f"/prefixItems/{i}", 1)]
         if n_items > n_listed:
-            yield ["/items"]
+            yield 1, [("/items", 1)]
     for keyword in ("anyOf", "oneOf"):
         if schema.get(keyword):
-            yield [f"/{keyword}/{i}" for i in range(len(schema[keyword]))]
+            yield 1, [(f"/{keyword}/{i}", 1) for i in range(len(schema[keyword]))]
+
+
+def _needed_properties(schema: Schema) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+    declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    required = dict.fromkeys(schema.get("required", ()))
+    for name in required:
+        if name in declared:
+            yield 1, [(f"/properties/{escaped(name)}", 1)]
+        elif not patterns:
+            yield 1, [("/additionalProperties", 1)]
+    n_others = int(schema.get("minProperties", 0)) - len(required)
+    if n_others > 0:
+        # A declared name is one property; there are any number of the others.
+        listed = [(f"/properties/{escaped(name)}", 1) for name in declared if name not in required]
+        open = ["/additionalProperties", *(f"/patternProperties/{escaped(pattern)}" for pattern in patterns)]
+        yield n_others, [*listed, *((step, n_others) for step in open)]

@@ -9,6 +9,7 @@ Three things are read in the way of the programs that write schemas for models, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,19 @@ from urllib.parse import quote
 from .exclusion import exclude_each_other
 from .patterns import whole_names, with_closed_classes
 from .types import declared_types, is_of_objects
-from .walk import ANNOTATIONS, IN_PLACE, escaped, resolved, schemas_of_value, target_of, with_children
+from .walk import (
+    ANNOTATIONS,
+    IN_PLACE,
+    at_pointer,
+    escaped,
+    resolved,
+    schemas_of_value,
+    subschemas,
+    target_of,
+    with_children,
+)
+
+_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `source_pointer`.
 
 # The formats that llguidance enforces. By the standard, all others are annotations.
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
@@ -70,11 +83,49 @@ class Context:
 
 def prepared(schema: Any) -> Any:
     """A schema for llguidance. Raises ValueError if it is too large."""
+    schema = _with_pointers(schema)
     preparation = Preparation(schema)
     result = preparation.rewrite(schema, Context(preparation, ClosedBy.ITSELF))
     if preparation.definitions:
         result["$defs"] = {**result.get("$defs", {}), **preparation.definitions}
     return result
+
+
+def _with_pointers(schema: Any) -> Any:
+    """A schema in which references to an `$anchor` are JSON pointers, the only references that this package follows."""
+    anchors = {
+        f"#{part['$anchor']}": "#" + quote(place.pointer)
+        for place, part in subschemas(schema)
+        if isinstance(part, dict) and isinstance(part.get("$anchor"), str)
+    }
+
+    def convert(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        converted = {key: with_children(key, value, convert) for key, value in part.items() if key != "$anchor"}
+        reference = part.get("$ref")
+        return {**converted, "$ref": anchors[reference]} if reference in anchors else converted
+
+    return convert(schema) if anchors else schema
+
+
+def source_pointer(schema: Any, pointer: str, keyword: str) -> str:
+    """The JSON pointer in a schema to what is at `pointer` in its prepared one, with the keyword if it is there.
+
+    Prepares a copy, in which the annotation `_SOURCE` of each schema is its pointer. A schema that the preparation
+    adds has none; then that of the schema around it counts.
+    """
+    marked = json.loads(json.dumps(schema))
+    for place, part in list(subschemas(marked)):
+        if isinstance(part, dict):
+            part[_SOURCE] = place.pointer
+    node, source = {"": prepared(marked)}, ""
+    for step in pointer.split("/"):
+        node = at_pointer(f"/{step}", node)
+        if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
+            source = node[_SOURCE]
+    part = at_pointer(source, schema)
+    return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
 
 
 class Preparation:
@@ -94,7 +145,8 @@ class Preparation:
         schema = _without_defaults(schema)
         if _is_only_all_of(schema):
             (only,) = schema.pop("allOf")
-            return self.rewrite({**only, **schema} if isinstance(only, dict) else only, context)
+            source = {_SOURCE: only[_SOURCE]} if isinstance(only, dict) and _SOURCE in only else {}
+            return self.rewrite({**only, **schema, **source} if isinstance(only, dict) else only, context)
         schema = _with_listed_names(_with_type(schema, context), context)
         # A choice or a reference alone has no names: its schemas are closed themselves.
         is_choice = len(keywords := _keywords(schema)) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})

@@ -173,6 +173,12 @@ def _unsupported(keyword: str, schema: Schema, is_lenient: bool) -> str:
     return "" if is_lenient else f"'{keyword}' is not supported"
 
 
+def _reference(keyword: str, schema: Schema, is_lenient: bool) -> str:
+    """Refuse a reference that is no JSON pointer: the checks do not follow it, and llguidance may."""
+    is_pointer = f"{schema[keyword]}/".startswith("#/")
+    return "" if is_pointer else "only a JSON pointer or an '$anchor' of the same schema is supported"
+
+
 def _min_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:
     least, required = schema[keyword], schema.get("required", ())
     names = schema.get("properties", {}).keys() | set(required)
@@ -223,13 +229,23 @@ def _has_near_bounds(schema: Schema) -> bool:
     """Whether a whole number is an exclusive bound near the other one: llguidance includes it."""
     if possible_types(schema) == {"integer"}:
         return False
-    bounds: list[Any] = []
-    is_whole = False
-    for name in ("Minimum", "Maximum"):
-        exclusive, bound = schema.get(f"exclusive{name}", False), schema.get(name.lower())
-        bounds.append(bound if isinstance(exclusive, bool) else exclusive)
-        is_whole = is_whole or (exclusive is not False and bounds[-1] is not None and bounds[-1] % 1 == 0)
-    return is_whole and None not in bounds and 0 < bounds[1] - bounds[0] < 1
+    lows, highs = _bounds_of(schema, "Minimum"), _bounds_of(schema, "Maximum")
+    if not lows or not highs:
+        return False
+    # The narrower bound of each side counts, the exclusive one of two equal ones.
+    low, excludes_low = max(lows)
+    high, excludes_high = min(highs, key=lambda bound: (bound[0], not bound[1]))
+    is_whole = (excludes_low and low % 1 == 0) or (excludes_high and high % 1 == 0)
+    return is_whole and 0 < high - low < 1
+
+
+def _bounds_of(schema: Schema, name: str) -> list[tuple[float, bool]]:
+    """The bounds of one side of a schema, each with whether it is exclusive."""
+    exclusive, bound = schema.get(f"exclusive{name}", False), schema.get(name.lower())
+    # In draft 4, a boolean makes the other bound exclusive.
+    is_exclusive = exclusive is True
+    bounds = [] if bound is None else [(bound, is_exclusive)]
+    return bounds if isinstance(exclusive, bool) else [*bounds, (exclusive, True)]
 
 
 # Keywords that no grammar enforces.
@@ -240,6 +256,7 @@ _NOT_ENFORCED = (
 )  # fmt: skip
 _KEYWORDS: Mapping[str, Callable[[str, Schema, bool], str]] = {
     **dict.fromkeys(_NOT_ENFORCED, _unsupported),
+    "$ref": _reference,
     "minProperties": _min_properties,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,

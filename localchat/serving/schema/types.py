@@ -21,6 +21,14 @@ _FREE = ANNOTATIONS | {"nullable", "x-guidance"}
 _MAX_DEPTH = 8
 
 
+def types_of(value: Any) -> frozenset[str]:
+    """The types that a JSON value has; none if it is no JSON value. An integer is a number, and 1.0 is an integer."""
+    name = TYPE_NAMES.get(type(value))
+    if name == "integer" or (name == "number" and value.is_integer()):
+        return frozenset({"integer", "number"})
+    return frozenset() if name is None else frozenset({name})
+
+
 def types_at(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
     """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them.
 

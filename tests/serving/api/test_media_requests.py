@@ -217,6 +217,32 @@ def test_oldest_replayed_images_are_left_out_where_there_are_too_many(n_results:
 SCAN = block(kind="document")
 
 
+def document(kind: str, field: str, text: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "document", "source": {"type": kind, field: text}, **fields}
+
+
+# Documents that are no files, and their texts.
+DOCUMENTS = {
+    "text": (document("text", "data", "a"), "a"),
+    "a text as content": (document("content", "content", "a"), "a"),
+    "parts": (document("content", "content", [A, B]), "ab"),
+    "an image": (document("content", "content", [A, block()]), "a[an image, left out: this model supports only text]"),
+    "parts with a title": (document("content", "content", [A], title="T", context="from C"), "T\nfrom C\na"),
+    "text with a title": (document("text", "data", "a", title="T", context="from C"), "T\nfrom C\na"),
+}
+
+
+@pytest.mark.parametrize(("part", "text"), DOCUMENTS.values(), ids=DOCUMENTS)
+def test_document_that_is_no_file_is_read_in_messages_and_results(part: dict[str, Any], text: str):
+    # An image in a new message is refused by a model of text.
+    bodies = [messages_result(part)] if "image" in text else [messages_result(part), chat(part)]
+    with serving(chat_template=CONTENTS, **BIG) as running:
+        for body in bodies:
+            status, response = ask(running.port, MESSAGES, {**LIMIT, **body})
+            assert status == 200, response
+            assert running.last_prompt.endswith(text)
+
+
 @pytest.mark.parametrize(
     ("modalities", "path", "body", "at", "kind"),
     [
@@ -243,24 +269,30 @@ def test_media_that_the_model_cannot_take_are_refused_and_the_error_says_what_to
     assert (status, message) == (400, expected)
 
 
+OLLAMA_USER = [{"role": "user", "content": "b"}]
 NOTE = "[an image, left out: this model supports only text]"
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "note"),
+    ("path", "body", "end"),
     [
-        (CHAT, chat_result(B, image(URL)), NOTE),
-        (CHAT, {"messages": [{"role": "assistant", "content": [B, image(URL)]}], "add_generation_prompt": True}, NOTE),
-        (RESPONSES, responses_result(INPUT_TEXT, INPUT), NOTE),
-        (MESSAGES, messages_result(B, block(), SCAN), NOTE + "[a file, left out: this server reads no files]"),
-        ("/api/chat", ollama(["AAAA"], role="tool", tool_name="look"), NOTE),
+        (CHAT, chat_result(B, image(URL)), "b" + NOTE),
+        (
+            CHAT,
+            {"messages": [{"role": "assistant", "content": [B, image(URL)]}], "add_generation_prompt": True},
+            "b" + NOTE,
+        ),
+        (RESPONSES, responses_result(INPUT_TEXT, INPUT), "b" + NOTE),
+        (MESSAGES, messages_result(B, block(), SCAN), "b" + NOTE + "[a file, left out: this server reads no files]"),
+        ("/api/chat", ollama(["AAAA"], role="tool", tool_name="look"), "b" + NOTE),
+        ("/api/chat", {"messages": ollama(["AAAA"], "", role="assistant")["messages"] + OLLAMA_USER}, NOTE + "b"),
     ],
 )
-def test_replayed_image_is_left_out_with_a_note(path: str, body: dict[str, Any], note: str):
+def test_replayed_image_is_left_out_with_a_note(path: str, body: dict[str, Any], end: str):
     with serving(chat_template=CONTENTS, **BIG) as running:
         status, found = ask(running.port, path, {**LIMIT, "stream": False, **body})
     assert status == 200, found
-    assert running.last_prompt.endswith("b" + note)
+    assert running.last_prompt.endswith(end)
 
 
 def test_usage_counts_media_and_finds_them_in_the_cache():

@@ -88,6 +88,7 @@ RESULTS: dict[str, tuple[list[dict[str, str]], list[int]]] = {
     "some names": ([{"tool_name": "find"}, {}, {"tool_name": "look"}, {}], [2, 0, 1, 3]),
     "names of no call": ([{"tool_name": "other"}, {}, {"tool_name": "look"}, {}], [0, 1, 2, 3]),
     "ids in another order": ([{"tool_call_id": f"id_{i}"} for i in (2, 0, 3, 1)], [2, 0, 3, 1]),
+    "none before ids": ([{}, {"tool_call_id": "id_0"}, {"tool_name": "look"}, {"tool_call_id": "id_1"}], [2, 0, 3, 1]),
     "an id and a name": ([{"tool_call_id": "id_1", "tool_name": "read"}, {"tool_name": "look"}, {}, {}], [1, 0, 2, 3]),
 }
 

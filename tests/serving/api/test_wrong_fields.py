@@ -9,6 +9,9 @@ import pytest
 from localchat.serving.api import completions, embeddings, ollama
 from localchat.serving.api.chat import MAX_N, parse_chat
 from localchat.serving.api.messages import parse_messages
+from localchat.serving.chat.constraints.constraint import constraint_for
+from localchat.serving.chat.prompt.jinja import TemplateError
+from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core import params, request
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, Fields
@@ -119,6 +122,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
         ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
         ({"tools": [{"function": {"name": "f", "parameters": {"type": "x"}}}]}, "tools[0].function.parameters#/type"),
+        ({"tools": [{"function": {"name": "f", "strict": "true"}}]}, "tools[0].function.strict"),
+        ({"functions": [{"name": "f", "strict": 1}]}, "functions[0].strict"),
         ({"json_schema": {"properties": {"a": 1}}}, "json_schema#/properties/a"),
         ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
         ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
@@ -150,6 +155,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         (said("user"), "messages[0].content"),
         (said("user", content=[{"type": "tool_result"}]), "messages[0].content[0].tool_use_id"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "x", "input_schema": {}, "strict": "true"}]}, "tools[0].strict"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [{"name": "a", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
         ({"thinking": {"type": "much"}}, "thinking.type"),
@@ -164,6 +170,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
         ({"tools": [{"name": "a"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{**LOOK, "strict": "true"}]}, "tools[0].strict"),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [{"name": "a"}]}]}, "tools[0].tools[0].type"),
         ({"tools": [LOOK], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"background": True}, "background"),
@@ -177,6 +184,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"messages": [{"role": "king"}]}, "messages[0].role"),
         (said("assistant", tool_calls=[{}]), "messages[0].tool_calls[0].function"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"function": {"name": "f", "strict": "true"}}]}, "tools[0].function.strict"),
         ({"format": "xml"}, "format"),
         ({"think": "a lot"}, "think"),
         ({"options": {"temperature": "hot"}}, "options.temperature"),
@@ -199,6 +207,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 99}, "logprobs"),
         ({"logprobs": 0, "echo": True}, "logprobs"),
+        ({"n_probs": 2, "echo": True}, "n_probs"),
         ({"post_sampling_probs": True}, "post_sampling_probs"),
         ({"prompt": [1], "suffix": "b"}, "suffix"),
         ({"add_special_tokens": 1}, "add_special_tokens"),
@@ -233,6 +242,65 @@ def test_wrong_field_is_named(interface: str, fields: dict[str, Any], param: str
     with pytest.raises(BadRequest) as caught:
         read(parse, {**given, **fields})
     assert (caught.value.param, f"'{param}'" in caught.value.message) == (param, True)
+
+
+WITH_RESULTS = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}} for id in "ab"]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": id} for id in "ab"]},
+    *HI,
+]
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+ITEMS = [*HI, {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}, CALL]
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "R"}
+# For each interface with chats: a body, the paths of its messages, the field that has the conversation, and the path of
+# a parameter.
+PLACES: dict[str, tuple[str, dict[str, Any], list[str], str, str]] = {
+    "chat": ("chat", {"messages": [*HI, *HI]}, ["messages[0]", "messages[1]"], "messages", "lora"),
+    "messages": ("messages", {"messages": HI}, ["messages[0]"], "messages", "lora"),
+    "system and results": (
+        "messages", {"system": "S", "messages": WITH_RESULTS},
+        ["system", "messages[0]", "messages[1]", "messages[1]", "messages[2]"], "messages", "lora",
+    ),
+    "a text": ("responses", {"input": "hi"}, ["input"], "input", "lora"),
+    "items": (
+        "responses", {"instructions": "I", "input": [*ITEMS, RESULT]},
+        ["instructions", "input[0]", "input[2]", "input[3]"], "input", "lora",
+    ),
+    "ollama": ("ollama", {"messages": [*HI, *HI]}, ["messages[0]", "messages[1]"], "messages", "options.lora"),
+    "generate": ("generate", {"system": "S", "prompt": "a"}, ["system", "prompt"], "prompt", "options.lora"),
+    "image": ("generate", {"prompt": "", "images": ["aaaa"]}, ["images"], "images", "options.lora"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLACES.values(), ids=PLACES)
+def test_errors_of_the_model_name_the_fields_of_the_body(case: Any):
+    """The parser cannot know these errors, such as a template that leaves out a message."""
+    interface, sent, paths, messages_field, lora = case
+    parse, given = INTERFACES[interface]
+    chat = read(parse, {**given, **sent})
+    assert (chat.messages_field, chat.params.at("lora")) == (messages_field, lora)
+    assert list(chat.message_paths) == ([] if interface == "chat" else paths)
+    messages = [{**message, "content": f"text {i};"} for i, message in enumerate(chat.messages)]
+    for index, path in enumerate(paths):
+        source = f"{{{{ (messages | map(attribute='content') | join).split('text {index};')[0] }}}}"
+        with pytest.raises(TemplateError, match="leaves out") as caught:
+            ChatTemplate(source).render(messages, paths=chat.message_paths)
+        assert caught.value.param == path
+
+
+def test_parameter_that_excludes_a_constraint_is_named_as_in_the_body():
+    for name, value in (("min_tokens", 5), ("ignore_eos", True)):
+        chat = read(ollama.parse_ollama, {"messages": HI, "format": "json", "options": {name: value}})
+        with pytest.raises(BadRequest, match="cannot be combined") as caught:
+            constraint_for(chat, ChatTemplate(None), "closed")
+        assert caught.value.param == f"options.{name}"
+
+
+@pytest.mark.parametrize("name", ["stop", "dry_sequence_breakers"])
+def test_text_with_a_nul_is_not_called_empty(name: str):
+    with pytest.raises(BadRequest, match="NUL") as caught:
+        parse(**{name: ["a", "b\0"]})
+    assert "empty" not in caught.value.message
 
 
 REQUESTS = (request.ChatRequest, request.CompletionRequest, request.EmbeddingsRequest, request.RerankRequest)

@@ -54,6 +54,11 @@ DATE, LIST, NULL = (
         ("glm", {"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
         ("glm", {"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
         ("glm", {"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
+        # A number may be an integer, and an integer may be written as a number.
+        ("glm", {"type": ["string", "number"], "enum": ["auto", 1]}, ["auto", "1"], ["2", "1.5", "a"]),
+        ("glm", {"type": ["string", "number"], "enum": ["auto", 1, 1.5]}, ["auto", "1", "1.5"], ["2"]),
+        ("glm", {"type": ["string", "integer"], "enum": ["auto", 1.0, 1.5]}, ["auto", "1.0"], ["1.5"]),
+        ("glm", {"type": ["number", "null"], "enum": [1, None, True]}, ["1", "null"], ["true"]),
         ("glm", LIST, ['["</arg_value>"]', "[]"], ["", "[1]"]),
         # Bare text that the parser could read as another value is not allowed.
         ("glm", {"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),

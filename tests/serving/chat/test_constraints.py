@@ -21,6 +21,7 @@ from localchat.serving.core.events import ContentDelta, ReasoningDelta
 from localchat.serving.core.fields import Fields
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.core.request import CompletionRequest
+from localchat.serving.schema import prepare
 from tests.support import constraints as support
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import PLAIN, PROMPT, TOOLS, check_fits, constraint_of, fits, formatted, required
@@ -178,6 +179,7 @@ REFUSED = {
     "empty regex": (formatted("regex", "x[a&&b]"), "regex", "no text matches it"),
     "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
+    "choice beside tools": (required(**formatted("choice", ("\0",))), "choice", "NUL"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "response_prefix": "{"}, "response_prefix", "prefill"),
@@ -191,6 +193,17 @@ def test_constraint_that_cannot_be_enforced_is_refused(case: Any):
     with pytest.raises(BadRequest, match=word) as caught:
         constraint_of(**fields)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("fields", [required(), auto()], ids=["required", "auto"])
+@pytest.mark.parametrize("response_format", [{}, CITY], ids=["alone", "beside a format"])
+def test_schema_that_is_too_large_is_named(fields: Any, response_format: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prepare, "_MAX_READ", 10)
+    path = "functions[0].parameters"
+    large = {"type": "object", "properties": {str(i): {"type": "string"} for i in range(10)}}
+    with pytest.raises(BadRequest, match="too large") as caught:
+        constraint_of(**{**fields, **response_format, "tools": tools_with(large), "tool_paths": (path,)})
+    assert caught.value.param == path
 
 
 @pytest.mark.parametrize("tools", [(), TOOLS], ids=["alone", "or calls"])

@@ -11,6 +11,7 @@ import pytest
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.missing_text import missing_text
+from localchat.serving.chat.prompt.results import results_of_calls
 from localchat.serving.chat.prompt.template import ChatTemplate
 from tests.support.exchanges import ask
 from tests.support.serving import BIG, serving
@@ -128,6 +129,20 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
         assistant(CODE),
         user("U1"),
     ],
+    "texts of one role with further fields": [
+        {**system("S1"), "name": "rules"},
+        {**user("U1"), "name": "ann"},
+        {**user("U2"), "name": "bob"},
+        {**assistant("A1"), "name": "bot"},
+        {**assistant("A2"), "reasoning_content": "because"},
+        user("U3"),
+    ],
+    "reasoning before a call, after a text": [
+        user("U1"),
+        assistant("A1"),
+        {**assistant("", 1), "reasoning_content": "because"},
+        result(1, "R1"),
+    ],
     "the same text twice": [user("yes"), assistant("yes"), user("yes")],
 }
 LOOK = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
@@ -147,6 +162,17 @@ def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(nam
             text = message["content"].strip()
             if len(text) == 2:
                 assert prompt.count(text) == 1, (shape, text)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning", "thought"])
+def test_reasoning_of_joined_messages_is_in_the_prompt(key: str):
+    source = TURNS.replace("{{ message.content", f"{{{{ message.{key} }}}}|{{{{ message.content")
+    texts = [assistant("A1"), {**assistant("A2"), "reasoning_content": "B2"}]
+    with_call = {**assistant("", 1), "reasoning_content": "B3"}
+    messages = [system("S1"), user("U1"), *texts, with_call, result(1, "R1")]
+    prompt = without_markers(ChatTemplate(source).render(messages, tools=TOOLS))
+    assert "B2\n\nB3|A1\n\nA2\n" in prompt
+    assert [prompt.count(text) for text in ("B2", "B3")] == [1, 1]
 
 
 def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -170,6 +196,50 @@ def test_results_are_in_the_order_of_their_calls(name: str):
     prompts = [template.render(without_ids(messages), tools=TOOLS) for messages in (in_order, in_other_order)]
     assert prompts[0] == prompts[1]
     assert prompts[0].index("R1") < prompts[0].index("R2")
+
+
+# The ids and names of the calls, those of the results, and the indexes of the results in the order of the calls. The
+# calls and results have the ids and names "a" and "b", or none ("-").
+MATCHES = [
+    ("a:f b:f", "-:- a:-", [1, 0]),
+    ("a:f b:f", "-:f a:-", [1, 0]),
+    ("a:f b:g", "-:- -:f", [1, 0]),
+    ("a:f b:g", "-:x -:f", [1, 0]),
+    ("a:f b:f c:f", "-:- c:- a:-", [2, 0, 1]),
+    ("-:f b:f", "x:- b:-", [0, 1]),
+    ("-:f b:f", "b:- x:-", [1, 0]),
+    ("-:f -:f", "x:- y:-", [0, 1]),
+    ("a:f b:f", "b:- x:-", [None, 0]),
+    ("a:f a:f", "a:- a:-", [0, 1]),
+    ("a:f b:f", "", [None, None]),
+    ("a:f", "a:- a:-", [0]),
+]
+ONE_CALL = (
+    "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one call') }}"
+    "{% endif %}[{{ m.role }}]{{ m.content }}{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}"
+    "{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(("call_texts", "result_texts", "expected"), MATCHES)
+def test_every_call_has_the_result_that_fits_best(call_texts: str, result_texts: str, expected: list[Any]):
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for text in call_texts.split():
+        id, name = text.split(":")
+        function = {"name": name, "arguments": json.dumps({"at": f"place {len(calls)}"})}
+        calls.append({"type": "function", "function": function, **({} if id == "-" else {"id": id})})
+    for text in result_texts.split():
+        id, name = text.split(":")
+        keys = {"tool_call_id": id, "name": name}
+        content = {"role": "tool", "content": f"R{len(results)}"}
+        results.append({**content, **{key: value for key, value in keys.items() if value != "-"}})
+    assert results_of_calls(calls, results) == expected
+    conversation = [user("U1"), {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    prompt = without_markers(ChatTemplate(ONE_CALL).render(conversation))
+    for place, index in enumerate(expected):
+        after_call = prompt.partition(f"place {place}")[2].partition("[assistant]")[0]
+        assert index is None or f"[tool]R{index}" in after_call
 
 
 def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_message():

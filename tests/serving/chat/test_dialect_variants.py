@@ -374,3 +374,19 @@ def test_nested_elements(body, expected):
     if expected is not None:
         events = parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)
         assert (calls_of(events), text_of(events, ContentDelta)) == ([("f", expected)], "Hi")
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "all"])
+def test_message_in_channels_is_no_call_of_a_tool_that_has_the_name_of_a_role(role):
+    tools = [*TOOLS, {"type": "function", "function": {"name": role, "parameters": {"type": "object"}}}]
+    final, analysis = "<|channel|>final<|message|>Hello<|end|>", "<|channel|>analysis<|message|>hm<|end|>"
+    cases = [
+        (final, ["Hello"]),
+        (analysis + START + final, [R("hm"), "Hello"]),
+        (f" to={role}<|channel|>final<|message|>Hello", ["Hello"]),
+        (f" to=functions.{role}<|channel|>commentary<|message|>{{}}<|call|>", [(role, "{}")]),
+    ]
+    for text, expected in cases:
+        assert parse_every_way(text, DIALECTS["harmony"], prompt=START, tools=tools) == events_of(expected), text
+    plain = f" to={role}<|message|>Hello<|eom|>"
+    assert parse_every_way(plain, DIALECTS["muse"], tools=tools) == events_of(["Hello"])

@@ -100,6 +100,12 @@ ENFORCED = {
         ['{"7_a": 1}'], ['{"7_a": ""}'],
     ),
     "length as a float": ({"type": "string", "maxLength": 1.0}, ['"a"'], ['"ab"']),
+    "an exclusive bound that has no effect": (
+        {"type": "number", "exclusiveMinimum": 0, "minimum": 0.25, "maximum": 0.75}, ["0.25", "0.75"], ["0", "1"],
+    ),
+    "anchor": (
+        {"items": {"$ref": "#i"}, "$defs": {"x/y": {"$anchor": "i", "type": "integer"}}}, ["[1]"], ['["a"]', "[0.5]"],
+    ),
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
@@ -114,6 +120,7 @@ ENFORCED = {
     ),
 }  # fmt: skip
 
+UNIQUE = {"type": "array", "uniqueItems": True}
 REFERENCES = [{"$ref": f"#/$defs/{i}"} for i in range(100)]
 CHAIN = {f"d{i}": {"properties": {"n": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(3000)}
 # A schema that cannot be enforced, and the place in it; None: the error names the field.
@@ -124,7 +131,30 @@ UNENFORCEABLE = {
     ),
     "too few names": ({"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2}, "/minProperties"),
     "large objects": ({"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2}, "/prefixItems/1"),
+    "branch that becomes another keyword": ({"oneOf": [{"type": "string"}, UNIQUE]}, "/oneOf/1/uniqueItems"),
+    "only part": ({"allOf": [UNIQUE]}, "/allOf/0/uniqueItems"),
+    "only part of an only part": ({"items": {"allOf": [{"allOf": [UNIQUE]}]}}, "/items/allOf/0/allOf/0/uniqueItems"),
+    "copied definition": (
+        {"properties": {"a": {"allOf": [{"$ref": "#/$defs/x"}, {"properties": {"b": {}}}]}},
+         "$defs": {"x": {"properties": {"c": UNIQUE}}}}, "/$defs/x/properties/c/uniqueItems",
+    ),
+    "names from a pattern": ({"patternProperties": {"^(a|b)$": UNIQUE}}, "/patternProperties/^(a|b)$/uniqueItems"),
+    "empty name": ({"properties": {"": {"properties": {"": UNIQUE}}}}, "/properties//properties//uniqueItems"),
+    "definition behind an anchor": (
+        {"properties": {"a": {"$ref": "#foo"}}, "$defs": {"x": {"$anchor": "foo", **UNIQUE}}}, "/$defs/x/uniqueItems"),
+    "bounds behind an anchor": (
+        {"properties": {"a": {"$ref": "#foo"}},
+         "$defs": {"x": {"$anchor": "foo", "type": "number", "exclusiveMinimum": 1, "maximum": 1.5}}}, "/$defs/x"),
+    "definition behind an id": (
+        {"properties": {"a": {"$ref": "http://a.b/c"}}, "$defs": {"x": {"$id": "http://a.b/c", **UNIQUE}}},
+        "/properties/a/$ref"),
+    "reference to no anchor": ({"items": {"$ref": "#foo"}}, "/items/$ref"),
+    "comment": ({"$comment": "c", "allOf": [{"$comment": "d", **UNIQUE}]}, "/allOf/0/uniqueItems"),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
+    "an exclusive bound beside a wider one": (
+        {"items": {"type": "number", "minimum": -0.5, "exclusiveMinimum": 0, "exclusiveMaximum": 1.5, "maximum": 0.75}},
+        "/items",
+    ),
     "bounds near zero": ({"items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}}, "/items"),
     "control character": ({**DECLARED, "additionalProperties": {"enum": ["x\1"]}}, "/additionalProperties"),
     "control patterns": ({**DECLARED, "additionalProperties": {"pattern": "^\\x1b$"}}, "/additionalProperties"),

@@ -20,6 +20,7 @@ from tests.serving.models.test_gguf import STRING, file_of
 from tests.support.command import run_command
 from tests.support.documents import ROOT, run
 from tests.support.hub_server import COMMIT, Fault, Hub, digest_of
+from tests.support.live import started
 from tests.support.serving import wait_for
 from tests.support.slow_servers import silent
 
@@ -322,7 +323,7 @@ sys.addaudithook(watch)
 """
 
 
-def test_server_opens_no_connection(tmp_path: Path):
+def test_server_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An audit hook in the server and its engine process writes every connection and look-up of a name to a file."""
     (tmp_path / "sitecustomize.py").write_text(WATCH)
     watched = tmp_path / "watched"
@@ -331,14 +332,9 @@ def test_server_opens_no_connection(tmp_path: Path):
     run([sys.executable, "-c", probe], **variables)
     assert "socket.connect" in watched.read_text()
     watched.unlink()
-    streams = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
-    process = subprocess.Popen(command("--port", "0"), env={**os.environ, **variables}, **streams)
-    with process:
-        try:
-            ready = next(line for line in process.stderr if "localchat is ready" in line)
-            url = ready.split(" at ")[1].split()[0]
-            chat = [sys.executable, "-m", "localchat", "--base-url", url, "What is your name?"]
-            assert "localchat" in run(chat, PYTHONPATH=str(ROOT)).stdout
-        finally:
-            process.terminate()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with started(command("--port", "0")) as server:
+        chat = [sys.executable, "-m", "localchat", "--base-url", server.url, "What is your name?"]
+        assert "localchat" in run(chat, PYTHONPATH=str(ROOT)).stdout
     assert not watched.exists() or watched.read_text() == ""

@@ -99,6 +99,11 @@ def object_of(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
+# An object whose values of "a" never end.
+EITHER = {
+    "type": "object", "properties": {"a": {"$ref": "#/properties/a", "type": "null"}, "b": {"type": "null"}},
+    "additionalProperties": False,
+}  # fmt: skip
 # A schema, and whether it has a finite value.
 FINITE = {
     "plain": ({"type": "string"}, True),
@@ -116,6 +121,15 @@ FINITE = {
     "oneOf without a way out": (object_of(n={"oneOf": [SELF]}), False),
     "all parts": ({"allOf": [NULL, SELF]}, False),
     "all parts are finite": ({"allOf": [NULL, {"title": "a"}]}, True),
+    "a property that is needed": ({"type": "object", "additionalProperties": SELF, "minProperties": 1}, False),
+    "a property that is not needed": ({"type": "object", "additionalProperties": SELF}, True),
+    "a required name among others": ({"type": "object", "additionalProperties": SELF, "required": ["a"]}, False),
+    "one of two names": ({**EITHER, "minProperties": 1}, True),
+    "both of two names": ({**EITHER, "minProperties": 2}, False),
+    "a pattern for many names": (
+        {**EITHER, "minProperties": 3, "patternProperties": {"^x": {"type": "null"}}, "required": ["b"]}, True),
+    "a branch without values": ({"anyOf": [False, {"type": "array", "minItems": 1, "items": SELF}]}, False),
+    "a branch with all values": ({"anyOf": [True, {"type": "array", "minItems": 1, "items": SELF}]}, True),
     "items": ({"type": "array", "items": SELF}, True),
     "at least one item": ({"type": "array", "items": SELF, "minItems": 1}, False),
     "listed items": ({"type": "array", "items": [SELF], "minItems": 1}, True),

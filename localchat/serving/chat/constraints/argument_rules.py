@@ -16,7 +16,7 @@ from typing import Any
 
 from ...schema.compiler import json_rule
 from ...schema.patterns import whole_text
-from ...schema.types import STRING, is_free, restrictions, types_at
+from ...schema.types import STRING, is_free, restrictions, types_at, types_of
 from ...schema.walk import DEFINITIONS, target_of
 from ..dialects.bare_text import value_json
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
@@ -195,7 +195,7 @@ def _listed_values(schema: Mapping[str, Any]) -> list[Any] | None:
     if not restrictions(schema) <= {"enum", "const", "type"}:
         raise NotExact
     values = [schema["const"]] if "const" in schema else schema["enum"]
-    allowed = [value for value in values if types_at({"const": value}) & types_at(schema)]
+    allowed = [value for value in values if types_of(value) & types_at(schema)]
     if not allowed or any(isinstance(value, (dict, list)) for value in allowed):
         raise NotExact
     return allowed

@@ -23,11 +23,12 @@ which is a terminal with both. If the model may call `now`, and need not, the gr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
 from ...schema.compiler import error_in, is_empty, json_rule
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
-from ...schema.prepare import prepared
+from ...schema.prepare import prepared, source_pointer
 from ...schema.refuse import MAX_PATTERN_CHARS, loosened, refusal
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
@@ -98,7 +99,7 @@ def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning:
 
 @functools.lru_cache(MAX_CACHED)
 def _constraint(grammar: _Grammar) -> Constraint:
-    field = grammar.response_format.param if grammar.response_format else "tools"
+    field = grammar.field
     try:
         text = grammar.text()
         reason = error_in(text)
@@ -106,8 +107,6 @@ def _constraint(grammar: _Grammar) -> Constraint:
         raise NotSupported(_MISSING, field) from error
     except RecursionError:
         reason = "it is nested too deeply"
-    except ValueError as error:
-        reason = str(error)
     if reason:
         raise field_error(field, f"cannot be enforced: {reason}")
     return Constraint(text, field)
@@ -133,13 +132,22 @@ class _Grammar:
         form = vars(self.response_format) if self.response_format else None
         object.__setattr__(self, "_json", json.dumps([form, self.functions]))
 
+    @property
+    def field(self) -> str:
+        """The field of the request that an error of the grammar as a whole names."""
+        if self.response_format is not None and not self.must_call:
+            return self.response_format.param
+        path, _ = self.functions[0]
+        return path.rpartition("[")[0]  # The list of the tool.
+
     def text(self) -> str:
         """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
         format_rule = ""
         if self.response_format is not None:
             # With required calls the output has only calls, so the format has no effect. It is still checked.
             form = self.response_format
-            format_rule = self._format(form.kind, form.value, form.param)
+            with _naming(form.param):
+                format_rule = self._format(form.kind, form.value, form.param)
         if self.must_call:
             return self._rules.render(self._required())
         return self._rules.render(self._formatted(format_rule) if format_rule else self._auto())
@@ -152,7 +160,7 @@ class _Grammar:
     def _format(self, kind: str, value: Any, param: str) -> str:
         if kind in ("json_object", "json_schema"):
             schema = {"type": "object"} if kind == "json_object" else prepared(value)
-            _check_schema(schema, param)
+            _check_schema(schema, value, param)
             return self._rules.rule(json_rule(schema))
         if kind == "choice":
             if any("\0" in choice for choice in value):
@@ -283,10 +291,11 @@ class _Grammar:
             return {"type": "object"}
         if not parameters:
             parameters = {"type": "object", "properties": {}, "additionalProperties": False}
-        schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        with _naming(path):
+            schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
         if self.must_call or strict is True:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
-            _check_schema(schema, path, hint)
+            _check_schema(schema, parameters, path, hint)
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
         schema, refusals = loosened(schema)
@@ -295,15 +304,28 @@ class _Grammar:
         return schema
 
 
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Make an error of the block, which cannot enforce the field at this path, a BadRequest that names the field."""
+    try:
+        yield
+    except RecursionError as error:
+        raise field_error(path, "cannot be enforced: it is nested too deeply") from error
+    except ValueError as error:
+        raise field_error(path, f"cannot be enforced: {error}") from error
+
+
 def _without_start(text: Text, start: str) -> Text:
     first, *others = text
     return text_of(first.removeprefix(start) if isinstance(first, str) else first, *others)
 
 
-def _check_schema(schema: Any, path: str, hint: str = "") -> None:
+def _check_schema(schema: Any, source: Any, path: str, hint: str = "") -> None:
+    """Refuse a prepared schema that cannot be enforced. The error has the place in its `source`, the one at `path`."""
     refused = refusal(schema)
     if refused is not None:
-        raise field_error(f"{path}#{refused.pointer}", f"cannot be enforced: {refused.reason}{hint}")
+        pointer = source_pointer(source, refused.place.pointer, refused.keyword)
+        raise field_error(f"{path}#{pointer}", f"cannot be enforced: {refused.reason}{hint}")
 
 
 @functools.lru_cache(1000)
@@ -327,7 +349,7 @@ def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> Non
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
-        field = "response_prefix" if request.response_prefix else "messages"
+        field = "response_prefix" if request.response_prefix else request.messages_field
         raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
     places: dict[str, str] = {}
     for tool, path in tools:
@@ -341,4 +363,4 @@ def _check_sampling(params: GenerationParams) -> None:
     """Refuse options that forbid end-of-generation tokens: after a complete text, no token would be allowed."""
     for name in ("ignore_eos", "min_tokens"):
         if getattr(params, name):
-            raise field_error(name, "cannot be combined with tools or a response format")
+            raise field_error(params.at(name), "cannot be combined with tools or a response format")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...schema.types import TYPE_NAMES
+from ...schema.types import STRING, types_of
 
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 # A number before a word of Python, such as 10in. It is no literal, and Python's compiler writes a warning to the log.
@@ -33,13 +33,9 @@ def value_json(raw: str, types: frozenset[str]) -> str:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         value, is_json = _python_value(text), False
-    name = TYPE_NAMES[type(value)]
-    if name == "integer" or (isinstance(value, float) and value.is_integer()):
-        is_allowed = bool(types & {"integer", "number"})
-    else:
-        # Strings are written without quotes, so quotes are part of the string.
-        is_allowed = name != "string" and name in types
-    may_be_text = not is_json and name in ("integer", "number") and "string" in types
+    # Strings are written without quotes, so quotes are part of the string.
+    is_allowed = bool(types_of(value) & (types - STRING))
+    may_be_text = not is_json and "number" in types_of(value) and "string" in types
     if not is_allowed or may_be_text:
         return json.dumps(raw, ensure_ascii=False)
     return text if is_json else json.dumps(value, ensure_ascii=False)
@@ -58,4 +54,4 @@ def _python_value(text: str) -> Any:
         json.dumps(value, allow_nan=False)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
-    return value if type(value) in TYPE_NAMES else text
+    return value if types_of(value) else text

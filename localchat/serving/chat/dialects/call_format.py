@@ -61,7 +61,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Callable, NamedTuple, Union
 
-from ...schema.types import ALL_TYPES, STRING, TYPE_NAMES
+from ...schema.types import ALL_TYPES, STRING, types_of
 from .values import GEMMA_QUOTE
 
 
@@ -181,9 +181,7 @@ class ArgumentFormat:
         return re.fullmatch(r"[^\s<>\"'/\[\](){}=,:]+", name) is not None
 
     def written(self, name: str, value: Any, notation: str) -> str:
-        type_name = TYPE_NAMES[type(value)]
-        names = {type_name, "number"} if type_name == "integer" else {type_name}
-        format = next(format for format in reversed(self.values) if names & format.types)
+        format = next(format for format in reversed(self.values) if types_of(value) & format.types)
         text = value if format.marker and isinstance(value, str) else _WRITERS[notation](value)
         start, end = filled(format.start, name), filled(format.end, name)
         return f"{start}\n{text}\n{end}" if self.value_on_lines else start + text + end

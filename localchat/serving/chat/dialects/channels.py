@@ -16,9 +16,9 @@ from .dialect import Dialect, PromptEnd
 from .parser import OutputParser
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
-_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
-
-_ROLES = ("user", "assistant", "all")  # Recipients that are no tools: their messages are text.
+# The recipient of a message. Without the prefix of functions, a role is no tool, even if a tool has its name: the
+# message is text.
+_RECIPIENT = re.compile(r"\bto=(?:functions\.|(?!(?:user|assistant|all)(?:[\s<]|$)))([^\s<]+)")
 
 
 class ChannelParser(OutputParser):
@@ -56,13 +56,13 @@ class ChannelParser(OutputParser):
         """Read the body of a message, whose header marks it as reasoning, text or a call."""
         header_text = self._cursor.end_record()  # As it was generated; "" if the prompt has it.
         match = _RECIPIENT.search(header)
-        name = match[1] if match and match[1] not in _ROLES else "user"
-        if name in self._calls.schemas and (yield from self._calls_of(name, len(header_text))):
+        name = match[1] if match else None  # None: the message is for the user.
+        if name is not None and name in self._calls.schemas and (yield from self._calls_of(name, len(header_text))):
             return
         if self._dialect.is_reasoning(header):
             end = yield from self._reasoning_text(holds_space=False)
             yield from self._end_of_message(end)
-        elif name == "user":
+        elif name is None:
             end = yield from self._text_for_user()
             yield from self._end_of_message(end)
         else:

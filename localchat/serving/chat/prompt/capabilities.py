@@ -68,7 +68,7 @@ def find_capabilities(source: str, render: Render) -> Capabilities:
         Capabilities(typed_content=typed, no_tools=no_tools) for typed in (False, True) for no_tools in (None, ())
     )
     capabilities = first_that_shows(_USER, variants) or Capabilities()
-    reasoning_keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", source)]
+    reasoning_keys = [key for key in REASONING_KEYS if re.search(rf"[.'\"]{key}\b", source)]
     with_developer = capabilities._replace(has_developer_role=True)
     capabilities = capabilities._replace(
         # Both tests are needed: some templates print any role, and some contain the word for another purpose.
@@ -76,7 +76,7 @@ def find_capabilities(source: str, render: Render) -> Capabilities:
         has_system_role=shows(_SYSTEM, capabilities),
         # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
         shows_tools="tools" in source or shows(_OTHER_USER, capabilities, tools=_TOOLS),
-        reasoning_key=reasoning_keys[0] if reasoning_keys else _REASONING_KEYS[0],
+        reasoning_key=reasoning_keys[0] if reasoning_keys else REASONING_KEYS[0],
     )
     variants = (
         capabilities._replace(null_content=null_content, short_ids=short_ids, text_arguments=text_arguments)
@@ -106,7 +106,8 @@ def _prints_texts(render: Render, capabilities: Capabilities) -> bool:
 # A text in which templates could change something.
 _ANY_TEXT = 'A "text"\n\n  of <b>three</b> lines,\nsuch as `x = {1: 2}` & more'
 
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
+# The fields of a message from which templates read reasoning.
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
 
 # The test conversations. Fields that are not tested have another word.
 _TEST_WORD = "needle"

@@ -8,12 +8,13 @@ order.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .capabilities import Capabilities, Messages
+from .capabilities import REASONING_KEYS, Capabilities, Messages
 from .missing_text import SYSTEM_ROLES
+from .results import results_of_calls
 
 
 def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Messages, Capabilities]]:
@@ -38,11 +39,7 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
 
 
 def with_results_in_order(messages: Messages) -> list[Mapping[str, Any]]:
-    """The messages, with the results of each message in the order of its calls, which templates without ids rely on.
-
-    A result belongs to the call with its id. Without an id it belongs to the first call of the function that it names,
-    or to the first call without an id.
-    """
+    """The messages, with the results of each message in the order of its calls, which templates without ids rely on."""
     ordered: list[Mapping[str, Any]] = []
     left = deque(messages)
     while left:
@@ -55,25 +52,10 @@ def with_results_in_order(messages: Messages) -> list[Mapping[str, Any]]:
     return ordered
 
 
-def _sorted_results(results: Messages, calls: Iterable[Mapping[str, Any]]) -> Messages:
+def _sorted_results(results: Messages, calls: Sequence[Mapping[str, Any]]) -> Messages:
     """The results in the order of their calls. They stay as they are if one of them belongs to no call."""
-    by_id: defaultdict[object, deque[int]] = defaultdict(deque)
-    by_name: defaultdict[object, deque[int]] = defaultdict(deque)
-    for place, call in enumerate(calls):
-        by_id[call.get("id")].append(place)
-        by_name[call["function"]["name"]].append(place)
-    indexes: dict[int, int] = {}  # Of the results, by the places of their calls.
-    for index, result in enumerate(results):
-        id, name = result.get("tool_call_id"), result.get("name")
-        queues = [by_id[id]] if id is not None else [by_name[name], by_id[id]]
-        for queue in queues:
-            while queue and queue[0] in indexes:
-                queue.popleft()
-        places = [queue[0] for queue in queues if queue]
-        if not places:
-            return results
-        indexes[places[0]] = index
-    return [results[index] for _, index in sorted(indexes.items())]
+    indexes = [index for index in results_of_calls(calls, results) if index is not None]
+    return [results[index] for index in indexes] if len(indexes) == len(results) else results
 
 
 def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
@@ -107,10 +89,8 @@ def _joined(messages: Messages) -> Messages:
     groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None
-        is_text = "tool_calls" not in message and message["role"] in ("user", "assistant")
-        if first is None or not is_text or "tool_calls" in first:
-            groups.append([message])
-        elif first["role"] == message["role"] or (first["role"], message["role"]) == ("tool", "user"):
+        is_after_result = first is not None and (first["role"], message["role"]) == ("tool", "user")
+        if first is not None and (is_after_result or can_join(first, message)):
             groups[-1].append(message)
         else:
             groups.append([message])
@@ -126,9 +106,19 @@ def _from_user(messages: Messages) -> Messages:
     return [*messages[:n_systems], {"role": "user", "content": ""}, *after]
 
 
+def can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two messages are texts of one role. Calls and results stay apart, since each result belongs to a call."""
+    has_calls = "tool_calls" in first or "tool_calls" in second
+    return first["role"] == second["role"] != "tool" and not has_calls
+
+
 def joined_message(messages: Messages) -> Mapping[str, Any]:
-    """The first message, with the texts of the others after its own, separated by blank lines."""
+    """The first message, with the texts and the reasoning of the others after its own, separated by blank lines."""
     if len(messages) == 1:
         return messages[0]
-    texts = (message.get("content") for message in messages)
-    return {**messages[0], "content": "\n\n".join(text for text in texts if text)}
+    joined = dict(messages[0])
+    for key in ("content", *REASONING_KEYS):
+        texts = [text for message in messages if isinstance(text := message.get(key), str) and text]
+        if texts:
+            joined[key] = "\n\n".join(texts)
+    return joined

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Callable
 
@@ -73,11 +73,13 @@ class ChatTemplate:
         tools: Messages | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
+        paths: Sequence[str] = (),
     ) -> str:
         """Render the prompt for these messages, with its BOS, in the first form in which the template prints all texts.
 
-        `variables` are more variables of the template. Those that this class sets take precedence. Raises TemplateError
-        if the template refuses every form, or prints none of them whole.
+        `variables` are more variables of the template. Those that this class sets take precedence. `paths` are those of
+        the messages in the request, if they are not `messages[0]` and so on. Raises TemplateError if the template
+        refuses every form, or prints none of them whole.
         """
         deadline = new_deadline()
         problem: TemplateError | None = None
@@ -90,7 +92,7 @@ class ChatTemplate:
                     shown_tools = tools if capabilities.shows_tools and tools else ()
                     marked_tools = self.marked(list(map(whole_tool, shown_tools))) or capabilities.no_tools
                     prompt = self._rendered({**fixed, "messages": adapted, "tools": marked_tools}, deadline)
-                    self._check_whole(prompt, ordered, messages)
+                    self._check_whole(prompt, ordered, messages, paths)
                 except TemplateError as error:
                     problem = problem or TemplateError(without_markers(str(error)), error.param)
                 else:
@@ -101,20 +103,20 @@ class ChatTemplate:
         assert problem is not None, "there is a form"
         raise problem
 
-    def _check_whole(self, prompt: str, ordered: Messages, messages: Messages) -> None:
+    def _check_whole(self, prompt: str, ordered: Messages, messages: Messages, paths: Sequence[str]) -> None:
         """Raise TemplateError if a text of the messages is not in the prompt.
 
         Does nothing for a template that prints texts in another way, such as in capital letters. `ordered` are the
-        messages in the order of the prompt; the error has the place of the message in the request.
+        messages in the order of the prompt; the error has the path of the message in the request.
         """
         if not self.capabilities.prints_texts:
             return
         missing = missing_text(without_markers(prompt), ordered, self._without_reasoning, self._replaced)
         if missing is not None:
             index = next(i for i, message in enumerate(messages) if message is ordered[missing])
-            place, role = f"messages[{index}]", messages[index]["role"]
+            path, role = paths[index] if paths else f"messages[{index}]", messages[index]["role"]
             hint = "move its text to another message"
-            raise TemplateError(f"the model's chat template leaves out '{place}', of the role {role!r}: {hint}", place)
+            raise TemplateError(f"the model's chat template leaves out '{path}', of the role {role!r}: {hint}", path)
 
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
         r"""A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning.

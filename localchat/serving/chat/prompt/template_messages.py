@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 from .capabilities import NO_PARAMETERS, Capabilities, Message, Messages
-from .conversation import joined_message
+from .conversation import can_join, joined_message
+from .results import results_of_calls
 
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 """Writes tool calls, each with `name` and `arguments`, in the format of a model family."""
@@ -125,29 +126,13 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
 
 
 def _with_results(message: Message, results: Sequence[Message]) -> Iterator[Message]:
-    """A message for each call, followed by its result; then the results of no call.
-
-    A result without an id belongs to the first call without a result, and a call without an id has the first result
-    that is left.
-    """
-    left = OrderedDict(enumerate(results))
-    by_id: dict[object, deque[int]] = {}
-    for index, result in left.items():
-        by_id.setdefault(result.get("tool_call_id"), deque()).append(index)
-
-    def first_with(call_id: object) -> list[int]:
-        indexes = by_id.get(call_id, deque())
-        while indexes and indexes[0] not in left:
-            indexes.popleft()
-        return [indexes[0]] if indexes else []
-
-    for call in message["tool_calls"]:
+    """A message for each call, followed by its result; then the results of no call."""
+    left = dict(enumerate(results))
+    for call, index in zip(message["tool_calls"], results_of_calls(message["tool_calls"], results)):
         yield {**message, "tool_calls": [call]}
         message = {"role": "assistant", "content": ""}
-        call_id = call.get("id")
-        candidates = [next(iter(left))] if call_id is None and left else first_with(call_id) + first_with(None)
-        if candidates:
-            yield left.pop(min(candidates))
+        if index is not None:
+            yield left.pop(index)
     yield from left.values()
 
 
@@ -163,19 +148,15 @@ def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWri
 
 
 def _join_adjacent(messages: Messages) -> Messages:
-    """Join adjacent messages of the same role that have only text."""
+    """Join adjacent texts of the same role."""
     groups: list[list[Mapping[str, Any]]] = []
     for message in messages:
         first = groups[-1][0] if groups else None
-        if first is not None and first["role"] == message["role"] and _has_only_text(first) and _has_only_text(message):
+        if first is not None and can_join(first, message):
             groups[-1].append(message)
         else:
             groups.append([message])
     return list(map(joined_message, groups))
-
-
-def _has_only_text(message: Mapping[str, Any]) -> bool:
-    return message.keys() == {"role", "content"}
 
 
 def _with_content(message: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, Any]:

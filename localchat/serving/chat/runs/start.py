@@ -38,11 +38,11 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     prompt_end = template.dialect.prompt_end(
         template.dialect.reasoning.start if continues_reasoning else without_markers(rendered.prompt)
     )
-    with naming_field("messages"):
+    with naming_field(request.messages_field):
         sequence = model.sequence(
             tuple(_parts(rendered, media)),
             request.params,
-            prompt_field="messages",
+            prompt_field=request.messages_field,
             returns_ids=request.return_token_ids,
             visible_tokens=template.visible_tokens,
             constraint=constraint_for(request, template, prompt_end.reasoning),
@@ -70,7 +70,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     reasoning, text = ("", rendered.prefill) if request.reasoning_format == "none" else request.prefill
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
     outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]
-    return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="messages")
+    return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field=request.messages_field)
 
 
 def _copies(sequence: SequenceRequest, n: int) -> list[SequenceRequest]:
@@ -91,7 +91,7 @@ def prompt_length(model: Model, request: ChatRequest, mailbox: Mailbox) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
     request, media = read_media(model, request, mailbox)
     rendered = _rendered(model, request)
-    with naming_field("messages"):
+    with naming_field(request.messages_field):
         return model.engine.count_tokens(_parts(rendered, media), mailbox)
 
 
@@ -103,7 +103,7 @@ class _RenderedPrompt(NamedTuple):
 
 def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
     continues_message = bool(request.continue_final_message)
-    with naming_field("messages"):
+    with naming_field(request.messages_field):
         tools = request.tools if model.keep_tools or request.tool_choice != "none" else ()
         template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
@@ -111,6 +111,7 @@ def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
             tools=[_shown(tool) for tool in tools],
             add_generation_prompt=request.add_generation_prompt or continues_message,
             variables=request.chat_template_kwargs,
+            paths=request.message_paths,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
     continues_reasoning = request.continue_final_message == "reasoning_content"
