@@ -143,6 +143,8 @@ class HTTPTransport:
         if isinstance(error, MCPError) or not isinstance(error, (LocalChatError, NotAMessage, SSEError)):
             return error
         self._settings.secrets({}).mask_error(error)
+        if isinstance(error.__cause__, (ConnectionRefusedError, FileNotFoundError)):
+            return self._error(f"nothing listens on {self._settings.address.shown}: is the server started?", error)
         if isinstance(error, StatusError):
             return self._status_error(error)
         return self._error(self._session.shown(str(error)), error)

@@ -71,7 +71,9 @@ class ChoiceText:
         for known in [self._content, self._pieces["content"]] if channel == "content" else [self._pieces[channel]]:
             seen = "".join(known)
             known[:] = [seen]
-            if seen.strip().startswith(text.strip()):
+            # Without deltas the messages may be pieces, one of which may begin like the text before it.
+            is_known = seen.strip().startswith(text.strip()) if self._came_in_deltas else seen.strip() == text.strip()
+            if is_known:
                 return True
             if text.startswith(seen):
                 self._add(channel, text[len(seen) :])

@@ -44,7 +44,9 @@ class RequestArguments:
 
     async def model(self, call: Call) -> str | None:
         """The model of the options, of the client, or the only one of the server."""
-        return self._model if self.decides_model else await default_model(call)
+        if not self.decides_model:
+            return await default_model(call)
+        return self.extra_body.get("model", self._model)
 
     def share_total(self, first: RequestArguments) -> None:
         """Let this request end with the total timeout of an earlier request of the same call."""

@@ -84,7 +84,8 @@ class CompletionRequest(RequestArguments):
         prompt = {"messages": list(map(dict, self.prompt))} if self._is_chat else {"prompt": self.prompt}
         body = {**({} if model is None else {"model": model}), **prompt, **fields}
         body.setdefault("stream", True)
-        stream_options = body.pop("stream_options", {"include_usage": True})
+        default = None if "stream_options" in self.extra_body else {"include_usage": True}
+        stream_options = body.pop("stream_options", default)
         if body["stream"] and stream_options:
             body["stream_options"] = stream_options
         for name in self._settings.learned.refused_fields:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client import Client
-from ..errors import LocalChatError, ModelNotNamed, ProtocolError, StatusError
+from ..errors import LocalChatError, ModelNotNamed, StatusError
 from ..request.models import NO_LIST_ERRORS, NO_LIST_STATUSES, Model, choose_model
 from .console import OK, read_line, report
 from .printer import notice_of_waiting
@@ -167,7 +167,7 @@ def _model(session: Session, name: str) -> None:
         with notice_of_waiting(session.client):
             listed = session.client.models()
         unlisted = "the server does not list it"
-    except (ProtocolError, StatusError) as error:
+    except NO_LIST_ERRORS as error:
         if isinstance(error, StatusError) and error.status not in NO_LIST_STATUSES:
             raise
         listed, unlisted = [], "the server has no list of models"

@@ -93,6 +93,11 @@ def test_choices_that_are_missing_or_have_no_index():
     assert reply.warnings == ("the server sent 1 of the 2 requested choices",)
 
 
+def test_pieces_in_messages_may_begin_like_the_text_before_them():
+    pieces = [{"choices": [{"index": 0, "message": {"content": text}}]} for text in ("I", " think", " I", " can")]
+    assert reply_of(*pieces, chunk("stop")).text == "I think I can"
+
+
 def test_message_after_deltas_may_leave_out_the_reasoning_and_have_a_longer_refusal():
     refusal = [{"type": "refusal", "refusal": "I can"}]
     deltas = [chunk(content=content) for content in ("<think>hm</think>", "Hel", "lo", refusal)]

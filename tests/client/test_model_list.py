@@ -85,6 +85,13 @@ def test_model_of_the_body_is_used_as_it_is(method, extra_body, sent, client_cla
     assert {name: value for name, value in request.json.items() if name == "model"} == sent
 
 
+def test_body_without_a_model_wins_over_the_option():
+    with always(HELLO, listing({"id": "a"})) as server, Client(server.url) as client:
+        client.chat("hi", model="a", extra_body={"model": None})
+        (request,) = server.requests
+    assert "model" not in request.json
+
+
 def test_only_loaded_model_of_several_is_the_one_that_is_used():
     states = [{"id": name, "status": {"value": state}} for name, state in (("a", "unloaded"), ("b", "loaded"))]
     with always(HELLO, listing(*states)) as server, Client(server.url) as client:

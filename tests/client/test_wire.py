@@ -204,14 +204,15 @@ OPTIONS = {
     "none-is-not-set": ({"seed": None, "temperature": 0}, {"temperature": 0}),
     "no-tools-c5": ({"tools": [], "tool_choice": "auto"}, {}),
     "required-without-tools-is-sent": ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    "extra-body-leaves-out": ({"extra_body": {"stream_options": None, "stream": True}}, {"stream": True}),
     "extra-body-is-the-body": ({"extra_body": {"min_p": 0.1, "seed": None}, "top_k": 5}, {"top_k": 5, "min_p": 0.1}),
 }
 
 
 @pytest.mark.parametrize(("options", "fields"), OPTIONS.values(), ids=OPTIONS)
 def test_request_options(options, fields):
-    body = build_request("hi", **{**options, "extra_body": {**options.get("extra_body", {}), "stream": False}})
-    assert body == {"messages": body["messages"], **fields, "stream": False}
+    body = build_request("hi", **{**options, "extra_body": {"stream": False, **options.get("extra_body", {})}})
+    assert body == {"messages": body["messages"], "stream": False, **fields}
 
 
 def test_usage_is_requested_unless_stream_options_are_given():
