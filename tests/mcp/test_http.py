@@ -291,7 +291,7 @@ def test_nothing_listens(server_class: Any):
     with MCPHTTPServer() as http:
         url = http.url
     with (
-        pytest.raises(MCPError, match="MCP server gone: nothing listens on .*: is the server started"),
+        pytest.raises(MCPError, match=r"MCP server gone: nothing listens on .*: is the server started"),
         server_class(url, name="gone"),
     ):
         pass
