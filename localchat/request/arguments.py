@@ -46,7 +46,8 @@ class RequestArguments:
         """The model of the options, of the client, or the only one of the server."""
         if not self.decides_model:
             return await default_model(call)
-        return self.extra_body.get("model", self._model)
+        model: str | None = self.extra_body.get("model", self._model)
+        return model
 
     def share_total(self, first: RequestArguments) -> None:
         """Let this request end with the total timeout of an earlier request of the same call."""
