@@ -11,7 +11,7 @@ from .values import StepOutput, TokenizedPrompts
 # Each message wakes the server's process, which writes to all clients, and the clients, on the cores that compute the
 # next step. So a sequence gets its tokens at most this often, and all sequences together get at most so many events a
 # second. Measured with a model of 10M parameters on 2 cores. A model with slower steps sends each token.
-_MIN_INTERVAL_S = 0.008
+_MIN_INTERVAL_S = 0.016
 _MAX_EVENTS_PER_S = 2000
 
 
