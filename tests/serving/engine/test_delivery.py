@@ -58,8 +58,8 @@ def test_output_of_slow_steps_is_sent_at_once(process: Process):
 
 
 def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(process: Process):
-    counts = [process.step(0.003, token(i), token(i, 1)) for i in range(1, 5)]
-    assert counts == [1, 2, 2, 3]  # A third step would end 9 ms after the last message.
+    counts = [process.step(0.006, token(i), token(i, 1)) for i in range(1, 5)]
+    assert counts == [1, 2, 2, 3]  # A third step would end 18 ms after the last message.
     assert [(*output[:2], output[3]) for output in process.outputs()] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
 
 
