@@ -91,7 +91,8 @@ class ClientWatch:
         """End the thread. No connection may be watched any more."""
         self._is_closed.set()
         if self._epoll is not None:
-            self._closing.shutdown(socket.SHUT_RDWR)  # Also where a forked process has a copy of the socket.
+            with contextlib.suppress(OSError):  # It was closed before.
+                self._closing.shutdown(socket.SHUT_RDWR)  # Also where a forked process has a copy of the socket.
             self._closing.close()
         self._thread.join()
         if self._epoll is not None:
