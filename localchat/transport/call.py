@@ -51,8 +51,8 @@ class CallOptions(NamedTuple):
     total: TotalDeadline
     max_retries: int
     headers: Mapping[str, str]  # Added to those of the client.
-    # Whether a request may be sent again if the server closes a reused connection before its response begins. The
-    # server may have carried out the first one.
+    # Whether the server may carry out the request twice. If so, it is sent again if the server closes a reused
+    # connection before its response begins; if not, it gets a new connection.
     is_repeatable: bool = True
 
 
@@ -204,7 +204,8 @@ class Call:
 
     async def _try(self) -> None:
         """Send the request once, and receive the head of the response."""
-        self._connection = self._pool.take()
+        # An idle connection may be closed by the server while the request is sent, and nobody knows whether it was read.
+        self._connection = self._pool.take() if self._options.is_repeatable else None
         is_reused = self._connection is not None
         if not is_reused:
             await self._connect()
@@ -212,7 +213,7 @@ class Call:
             exchange = await self._exchange_heads()
         except ConnectError:
             response_has_begun = self._exchange is not None and self._exchange.response.has_begun
-            if not is_reused or response_has_begun or not self._options.is_repeatable:
+            if not is_reused or response_has_begun:
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()

@@ -192,6 +192,22 @@ def test_accepted_call_is_not_repeated(ending: str):
         assert len(http.sent("tools/call")) == 1
 
 
+def test_call_needs_no_idle_connection():
+    """A server may close one at any time, and a call that it had read must not be sent again."""
+    connections = []
+
+    def respond(request: Request, peer: Peer) -> Any:
+        connections.append((request.json.get("method") if request.body else "", peer))
+        return None
+
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url, name="test") as server:
+        server.ping()
+        assert server.call("echo", {"text": "a"}).text == "a"
+    methods = [method for method, _ in connections]
+    earlier = connections[: methods.index("tools/call")]
+    assert connections[len(earlier)][1] not in [peer for _, peer in earlier]
+
+
 RESULT = {"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": "at last"}]}}
 
 
