@@ -204,7 +204,7 @@ class Call:
 
     async def _try(self) -> None:
         """Send the request once, and receive the head of the response."""
-        # An idle connection may be closed by the server while the request is sent, and nobody knows whether it was read.
+        # A server may close an idle connection while a request is sent, and nobody knows whether it has read it.
         self._connection = self._pool.take() if self._options.is_repeatable else None
         is_reused = self._connection is not None
         if not is_reused:
