@@ -69,6 +69,9 @@ class Call:
         options: The options that the requests have in common.
     """
 
+    # The connection of the current request. A default, since Ctrl-C may end `__init__` before the finalizer needs it.
+    _connection: Any = None
+
     def __init__(self, settings: Settings, pool: Pool, driver: Any, options: CallOptions) -> None:
         self.settings = settings
         self.driver = driver
@@ -85,8 +88,7 @@ class Call:
         self.headers: dict[str, str] = {}
         self.warning = ""  # A defect of the head that was repaired; empty if there is none.
         self._inflate: Inflate | None = None  # Decompresses the body; None if it is not compressed.
-        # The connection, and the exchange of request and response on it. None before the first and after the last.
-        self._connection: Any = None
+        # The exchange of request and response on the connection. None before the first and after the last.
         self._exchange: Exchange | None = None
         self._proxy: Proxy | None = None  # The proxy of the newest connection.
 

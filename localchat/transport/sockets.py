@@ -48,8 +48,8 @@ class Connection:
     proxy: Proxy | None = None  # The proxy that gets the requests; None without a proxy and for a tunnel through one.
 
     def __init__(self, sock: Any) -> None:
-        self.sock = sock
         self.process = os.getpid()
+        self.sock = sock  # The last one: see `__del__`.
 
     def receive(self, limit: float | None) -> bytes:
         if _STEP_S is None:
@@ -82,7 +82,10 @@ class Connection:
         self.shut()  # A process that was forked may have the socket too.
         self.sock.close()
 
-    __del__ = close  # For a client that the program did not close.
+    def __del__(self) -> None:
+        """For a client that the program did not close. Ctrl-C may have ended `__init__`."""
+        if hasattr(self, "sock"):
+            self.close()
 
 
 class Pool:

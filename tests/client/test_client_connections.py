@@ -517,3 +517,9 @@ def test_proxy_of_another_kind_is_an_error_only_when_used(proxy, monkeypatch):
     with always(HELLO) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
     failure_at("http://h.example/v1", ConnectError, "only http:// proxies")
+
+
+@pytest.mark.parametrize("type_", [localchat.transport.call.Call, Connection])
+def test_finalizers_need_nothing_of_an_interrupted_init(type_):
+    """Ctrl-C may come at any moment."""
+    type_.__new__(type_).__del__()
