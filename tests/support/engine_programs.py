@@ -82,6 +82,16 @@ def failing(path, options, *others):
 program.load = failing
 """)
 
+# The memory ends when the output of the first steps with tokens is to be sent.
+WITHOUT_MEMORY_TO_SEND = _program("""
+dumps = program.pickle.dumps
+def failing(messages):
+    if any(kind == "steps" and outputs for kind, outputs, *_ in messages):
+        raise MemoryError
+    return dumps(messages)
+program.pickle.dumps = failing
+""")
+
 # As on a machine with LIMITED_MEMORY bytes, of which each other process of this program takes 30 MB beside its weights
 # and its context. The folder LIMITED_FOLDER has a file for each process with what it takes.
 LIMITED = _program("""

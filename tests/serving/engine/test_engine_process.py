@@ -354,6 +354,15 @@ def test_request_after_a_failure_of_the_engine_is_served(change: str, cause: str
         assert chat_at(port)[0] == 200
 
 
+def test_process_that_cannot_send_the_output_of_steps_ends(monkeypatch: pytest.MonkeyPatch):
+    """Without these tokens a text would have a gap, and nobody would notice."""
+    with serving_process(monkeypatch, programs.WITHOUT_MEMORY_TO_SEND) as (_, port):
+        status, body = chat_at(port, n=2)
+        assert (status, "ended with exit code 1" in body["error"]["message"]) == (500, True)
+        monkeypatch.undo()
+        assert chat_at(port, n=2)[0] == 200
+
+
 def test_close_waits_until_the_process_has_ended():
     engine = EngineProcess(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)).wait_until_loaded()
     request = engine.generate([SequenceRequest((1,), GenerationParams(ignore_eos=True))], Mailbox())

@@ -3,9 +3,11 @@
 import contextlib
 import http.client
 import logging
+import os
 import select
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from unittest import mock
@@ -339,6 +341,27 @@ def test_state_of_a_client(change, state):
 
 
 @linux
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_watch_ends_beside_a_forked_process():
+    """The child has a copy of each socket, so closing one of the parent's does not end the connection."""
+    program = (
+        "import os, sys\n"
+        "from localchat.serving.http.clients import ClientWatch\n"
+        "watch = ClientWatch()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(0)\n"
+        "watch.close()\n"
+    )
+    # The child waits for the end of this pipe, and so ends with the test.
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as parent:
+        try:
+            assert parent.wait(DEADLINE_S) == 0
+        finally:
+            parent.kill()
+
+
 def test_watch_notifies_once_of_each_change_of_a_client():
     """The others are watched one after the other, so that the thread has waited for events again in between."""
     listening = socket.create_server(("127.0.0.1", 0))
