@@ -25,7 +25,6 @@ from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
 from tests.support.chat_requests import HI
-from tests.support.exchanges import events_of
 from tests.support.serving import wait_for
 from tests.support.several_models import NAMES, Running, several_models
 
