@@ -1,7 +1,9 @@
 """The programs from npm."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.programs.program import NpmProgram, Program
@@ -34,13 +36,13 @@ QWEN_CODE = NpmProgram(
     ask_again=("qwen", "--approval-mode", "yolo", "--continue", "--prompt", "QUESTION"),
     call=("read_file", {"file_path": "FOLDER/NAME"}),
 )
-# It continues a conversation only on a terminal.
 CLINE = NpmProgram(
     name="cline",
     package="cline",
     version="3.0.65",
     files={"cline.json": ".cline/data/settings/providers.json"},
     ask=("cline", "QUESTION"),
+    ask_again=(sys.executable, str(Path(__file__).with_name("use_cline.py")), "QUESTION"),
     call=("read_files", {"path": "NAME"}),
 )
 CONTINUE = NpmProgram(

@@ -97,10 +97,10 @@ class Running:
         """The statuses of requests for models, one after another."""
         return [self.chat(model)[0] for model in models]
 
-    def requested(self, **fields: Any) -> http.client.HTTPConnection:
+    def requested(self, path: str = "/v1/chat/completions", **fields: Any) -> http.client.HTTPConnection:
         """A connection on which a request for the model `one` was sent, which now waits for a load."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_server.server_port, timeout=30)
-        connection.request("POST", "/v1/chat/completions", json.dumps({"model": "one", "messages": HI, **fields}))
+        connection.request("POST", path, json.dumps({"model": "one", "messages": HI, **fields}))
         self.wait("one", "loading")
         return connection
 

@@ -106,9 +106,13 @@ class Encoder(Generic[R]):
     def finish(self) -> None:
         """Emit the last chunks of a stream. Called after the end of every output."""
 
+    @classmethod
+    def ping_chunk(cls, request: R) -> Any:
+        """A chunk without news, for a stream that waits; None: the format has none, and clients ignore comments."""
+        return None
+
     def ping(self) -> None:
-        """Emit a chunk without news, if the format has one. Some clients close a stream that has no events for long,
-        and count no comments."""
+        """Emit the chunk without news that a stream has after the request has started, if it differs."""
 
     def failed(self, error: ApiError, body: Any) -> None:
         """Emit the last chunk of a request that fails during the stream. `body` is the body of an error response."""

@@ -139,8 +139,6 @@ _ERROR_TYPES = {
 }  # fmt: skip
 _SIGNATURE = "localchat"  # Of thinking. Clients require it and send it back; this server does not verify it.
 
-PING = '{"type":"ping"}'
-
 
 def error_body(error: ApiError) -> dict[str, Any]:
     message = error.message
@@ -161,9 +159,13 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
 class MessageEncoder(Encoder[ChatRequest]):
     id_prefix = "msg_"
 
+    @classmethod
+    def ping_chunk(cls, request: ChatRequest) -> Any:
+        return {"type": "ping"}
+
     def started(self) -> None:
         self._emit("message_start", message=self._message([]))
-        self._emit("ping")
+        self.emit(self.ping_chunk(self.request))
 
     def opened(self, choice: Choice, block: Block) -> None:
         self._emit("content_block_start", index=block.index, content_block=_block_body(block, is_open=True))

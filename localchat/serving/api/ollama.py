@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import re
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -207,6 +208,16 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     id_prefix = "chat-"
 
+    @classmethod
+    def ping_chunk(cls, request: TextRequest) -> Any:
+        """An object without text. Ollama itself sends nothing while a model loads, and lines have no comments."""
+        return {
+            "model": request.model,
+            "created_at": time_text(time.time()),
+            **cls.message({"content": ""}),
+            "done": False,
+        }
+
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind != CALL:
             self._emit({"thinking" if block.kind == REASONING else "content": text})
@@ -224,7 +235,8 @@ class OllamaEncoder(Encoder[TextRequest]):
         others = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.blocks)}
         return self._ended({"content": choice.text(), **{name: value for name, value in others.items() if value}})
 
-    def message(self, fields: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def message(fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a message as a field of an object."""
         return {"message": {"role": "assistant", **fields}}
 
@@ -253,7 +265,8 @@ class GenerateEncoder(OllamaEncoder):
 
     id_prefix = "gen-"
 
-    def message(self, fields: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def message(fields: dict[str, Any]) -> dict[str, Any]:
         return {"response": fields.pop("content"), **fields}
 
 

@@ -287,7 +287,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
             self._emit(kind, response=self._response("in_progress"))
 
     def ping(self) -> None:
-        """Codex CLI closes a stream that has no events for five minutes."""
+        """Codex CLI closes a stream that has no events for five minutes, and counts no comments."""
         if self._is_started:
             self._emit("response.in_progress", response=self._response("in_progress"))
         else:

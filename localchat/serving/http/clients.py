@@ -167,7 +167,7 @@ class ClientMailbox(Mailbox):
     def _probe(self) -> None:
         """Send bytes that clients ignore. If nobody reads them, the state of the connection changes to GONE."""
         self._probe_at = math.inf
-        if self._stream is not None and self._stream.has_ping:
+        if self._stream is not None:
             self._stream.ping()
         elif self._exchange.status is None:
             self._exchange.send_continue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import re
 import threading
@@ -107,7 +106,7 @@ class Endpoints:
             },
             "/responses": {"POST": text(parse_responses, responses.ResponseEncoder, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
-            "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, _MESSAGES)},
+            "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, NAMED)},
             "/messages/count_tokens": {"POST": count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama.VERSION})},
             "/api/tags": {"GET": models.tags},
@@ -187,7 +186,8 @@ class Endpoints:
         def handle(exchange: Exchange) -> None:
             request: TextRequest = self._read_request(exchange, parse)
             exchange.name_request(request.request_id)
-            stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
+            ping_chunk = encoder_type.ping_chunk(request)
+            stream = Stream(exchange, format, self._options.ping_s, ping_chunk) if request.stream else None
             with self._clients.mailbox(exchange, stream) as mailbox:
                 if not ollama.asks_for_text(request):
                     self._load_or_unload(exchange, request, encoder_type, stream, mailbox)
@@ -332,6 +332,3 @@ def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:
     check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
-
-
-_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))  # Events with names, and an event as ping.

@@ -32,16 +32,16 @@ class StreamFormat:
     content_type: str = "text/event-stream"
     encode: Callable[[str], bytes] = encode  # Frames a chunk, such as an SSE event or a line.
     end: str | None = "[DONE]"  # The last chunk, if the format has one.
-    # Sent after some time without a chunk: bytes that clients ignore, such as an empty comment, whose blank line would
-    # end an event that has begun. Empty: nothing is sent.
-    ping: bytes = b": \n\n"
 
 
 CHAT = StreamFormat()
 WITHOUT_END = StreamFormat(end=None)  # For interfaces in which a field marks the last chunk.
 NAMED = StreamFormat(encode=encode_named, end=None)  # For interfaces whose events have names.
-# For Ollama. Clients parse every line, so there is no ping.
-LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
+# For Ollama.
+LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None)
+
+# A server-sent event that clients ignore. Its blank line would end an event that has begun.
+_EMPTY_COMMENT = b": \n\n"
 
 
 class Stream:
@@ -51,19 +51,18 @@ class Stream:
     last chunk.
     """
 
-    def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float) -> None:
-        """`ping_s` is the time without output after which a ping is sent; 0: never."""
+    def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float, ping_chunk: Any = None) -> None:
+        """`ping_s` is the time without output after which a ping is sent; 0: never.
+
+        `ping_chunk` is a chunk without news; None: the interface has none, and a ping is an empty comment.
+        """
         self._exchange = exchange
         self._format = format
-        self._ping_s = ping_s if format.ping else 0
+        self._ping_s = ping_s
+        self._ping = _EMPTY_COMMENT if ping_chunk is None else format.encode(to_json(ping_chunk))
         self._sent_at = time.monotonic()
         self.encoder: Encoder[Any] | None = None  # None: the output has not begun.
         exchange.fail_stream = self._fail
-
-    @property
-    def has_ping(self) -> bool:
-        """Whether the format has bytes that clients ignore."""
-        return bool(self._format.ping)
 
     @property
     def next_ping_at(self) -> float:
@@ -80,14 +79,13 @@ class Stream:
             self._send(chunks, is_last=is_last)
 
     def ping(self) -> None:
-        """Send an event without news, if the interface has one and the output has begun; otherwise ignored bytes."""
+        """Send a chunk without news, or bytes that clients ignore."""
         if self.encoder is not None:
             self.encoder.ping()
             if chunks := self.encoder.take():
                 self._send(chunks, is_last=False)
                 return
-        if self._format.ping:
-            self._write(self._format.ping)
+        self._write(self._ping)
 
     def _fail(self, error: errors.ApiError) -> None:
         body = self._exchange.error_body(error)

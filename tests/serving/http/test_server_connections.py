@@ -289,7 +289,6 @@ def test_client_that_sends_no_more_gets_its_whole_response(kind, stream, probe_a
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat", "/v1/messages"])
 def test_client_that_leaves_before_the_first_token_is_noticed_in_every_format(path, monkeypatch):
-    """Ollama's streams have no ping, so before their heads the client gets an interim response."""
     monkeypatch.setattr(clients, "PROBE_AFTER_S", 0.0)
     with serving(is_gated=True) as running:
         body = support.chat_body(stream=True, max_tokens=5, model="Fake")

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -24,7 +25,6 @@ from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
 from tests.support.chat_requests import HI
-from tests.support.exchanges import events_of
 from tests.support.serving import wait_for
 from tests.support.several_models import NAMES, Running, several_models
 
@@ -66,21 +66,39 @@ def test_request_waits_while_its_model_loads_and_the_others_answer(server):
     assert (status, found["choices"][0]["message"]["content"]) == (200, "hi")
 
 
+COMMENT, PING = b": \n\n", b'event: ping\ndata: {"type":"ping"}\n\n'
+OBJECT = rb'\{"model":"one","created_at":"[^"]+",%b,"done":false\}\n'
+# For each streamed interface the body, what the stream gets while the model loads, as a pattern, and the last text.
+WAITING: dict[str, tuple[dict[str, Any], bytes, str]] = {
+    "/v1/chat/completions": ({}, COMMENT, '"content":"hi"'),
+    "/v1/completions": ({"prompt": "hi"}, COMMENT, '"text":"hi"'),
+    "/completion": ({"prompt": "hi"}, COMMENT, '"content":"hi"'),
+    "/v1/responses": ({"input": "hi"}, COMMENT, '"text":"hi"'),
+    "/v1/messages": ({"max_tokens": 9}, PING, '"text":"hi"'),
+    "/api/chat": ({}, OBJECT % rb'"message":\{"role":"assistant","content":""\}', '"content":"hi"'),
+    "/api/generate": ({"prompt": "hi"}, OBJECT % rb'"response":""', '"response":"hi"'),
+}  # fmt: skip
+
+
 @started_with({"ping_s": 0.02})
 @pytest.mark.parametrize("error", [None, EngineError("broken")], ids=["loaded", "failed"])
-def test_stream_that_waits_for_its_model_gets_comments_and_then_its_text_or_the_reason(server, error):
+@pytest.mark.parametrize("path", WAITING)
+def test_stream_that_waits_for_its_model_gets_pings_and_then_its_text_or_the_reason(server, path, error):
+    body, ping, text = WAITING[path]
     server.loads.gate, server.loads.error = threading.Semaphore(0), error
-    with contextlib.closing(server.requested(stream=True)) as connection:
+    with contextlib.closing(server.requested(path, stream=True, **body)) as connection:
         response = connection.getresponse()  # before the model is loaded
         assert response.status == 200
-        assert [response.readline() for _ in range(4)] == [b": \n", b"\n"] * 2
+        raw = b""
+        while not (pings := re.match(b"(?:%b){2}" % ping, raw)):
+            raw += response.readline()
+            assert len(raw) < 1000, raw
         server.loads.gate.release()
-        events = events_of(response.read().decode().replace(": \n\n", ""))
-    if error:
-        assert events[0]["error"]["message"].startswith("the model 'one' cannot be loaded: broken")
-    else:
-        text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events[:-1])
-        assert (text, events[-1]) == ("hi", "[DONE]")
+        raw += response.read()
+    # The rest are more pings, and the events.
+    after = re.sub(b"(?:%b)*" % ping, b"", raw[pings.end() :], count=1).decode()
+    assert after.startswith(("data: ", "event: ", "{"))
+    assert ("the model 'one' cannot be loaded: broken" if error else text) in after
 
 
 @started_with({"ping_s": 0.02})
