@@ -67,7 +67,10 @@ class ClosedBy(Enum):
 
 @dataclass(frozen=True)
 class Context:
-    """Where a schema is, for the functions that rewrite it."""
+    """Where a schema is, for the functions that rewrite it.
+
+    The context of an inner schema depends on the keyword that has it: see `_inner_context`.
+    """
 
     preparation: Preparation  # Of the whole schema.
     closed_by: ClosedBy  # What closes the schema, if it is one of objects.
@@ -189,7 +192,14 @@ class Preparation:
         return self._n_pairs <= _MAX_PAIRS
 
     def definition_of(self, reference: str, target: Any, context: Context) -> str:
-        """A reference to an added definition: the target of another reference, rewritten for this context."""
+        """A reference to an added definition: the target of another reference, rewritten for this context.
+
+        One target may be needed twice. In the schema
+
+            {"properties": {"a": R}, "anyOf": [R, ...]}, where R is {"$ref": "#/$defs/x"}
+
+        the first R leads to a schema that is closed by itself, the second one to a part of a combination.
+        """
         name = f"{reference} {context.closed_by.value}".replace("/", ".")
         if name not in self.definitions:
             self.definitions[name] = None  # It may refer to itself.
@@ -200,7 +210,8 @@ class Preparation:
 def _inner_context(keyword: str, context: Context, part_context: Context) -> Context:
     """The context of the schemas in a keyword.
 
-    Those that apply to the same value are parts of a combination. All that is inside `oneOf` stays open.
+    Those that apply to the same value have that of the parts. All that is inside `oneOf` stays open. The value of a
+    property, or an item of a list, is another value: its schema is closed by itself.
     """
     if context.closed_by is ClosedBy.NOTHING or keyword == "oneOf":
         return replace(context, closed_by=ClosedBy.NOTHING)
@@ -245,9 +256,13 @@ def _with_type(schema: Schema, context: Context) -> Schema:
 
 
 def _with_listed_names(schema: Schema, context: Context) -> Schema:
-    """A schema with listed names as properties, so that none is repeated.
+    """A schema with listed names as properties, so that none is repeated, and without `propertyNames` if possible.
 
-    They may be listed by patterns of a few names, or by `propertyNames`, which may also become a pattern.
+        {"patternProperties": {"^(a|b)$": A}}                                 to {"properties": {"a": A, "b": A}}
+        {"propertyNames": {"enum": ["a"]}, "additionalProperties": A}         to {"properties": {"a": A}}
+        {"propertyNames": {"pattern": "^x"}, "additionalProperties": A}       to {"patternProperties": {"^x": A}}
+
+    In the last two, `additionalProperties` becomes false.
     """
     names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
     if isinstance(names, dict) and _keywords(names) == {"$ref"}:
@@ -294,7 +309,13 @@ def _with_any_of(schema: Schema, context: Context) -> Schema:
 
 
 def _close(schema: Schema, parts: list[Schema]) -> None:
-    """Allow only the names that the parts of an object declare, if they declare any and allow no others."""
+    """Allow only the names that the parts of an object declare, if they declare any and allow no others.
+
+    Of the parts {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}]} and {"properties": {"b": {}}}, the
+    schema becomes
+
+        {"properties": {"a": {}, "b": true}, "anyOf": [...], "additionalProperties": false}
+    """
     declares = any("properties" in part for part in parts)
     if not declares or any("additionalProperties" in part for part in parts):
         return

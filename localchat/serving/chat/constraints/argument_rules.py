@@ -1,8 +1,21 @@
-"""Grammar rules for the arguments of tool calls: one by one, or as one JSON object.
+r"""Grammar rules for the arguments of tool calls: one by one, or as one JSON object.
 
 Between tags, a value is bare text without quotes, and the parser chooses its type by the schema. A value may be bare
 text only if the parser turns this text into a value that matches the schema. If a format cannot enforce a schema, the
 arguments are one JSON object, which the parsers of all formats accept.
+
+The rules of the family of Qwen3-Coder for three arguments: a required string `city`, and two that may be left out, an
+enum `unit` and an integer `days`.
+
+    rule_10: T_9 rule_7
+    rule_7: rule_5 | rule_3                                       `after_other` of `unit`
+    rule_5: T_4 rule_3
+    rule_3: rule_1 | ""                                           `after_other` of `days`
+    T_9: /\n{0,2}<parameter=city>/ T_8 /<\/parameter>/            `city`, as bare text
+    T_8: /(?s:.*)/ & ~/(?s:.*)(<\/parameter>)(?s:.*)/             any text without the end tag
+    T_4: /\n{0,2}<parameter=unit>\n?(C|F)\n?<\/parameter>/       `unit`, as listed texts
+    rule_1: /\n{0,2}<parameter=days>\n?/ rule_0 /\n?<\/parameter>/
+    rule_0: %json {"type": "integer"}                             `days`, as JSON
 """
 
 from __future__ import annotations

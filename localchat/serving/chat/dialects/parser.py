@@ -39,10 +39,15 @@ AnyEvent = TypeVar("AnyEvent", bound=ParserEvent)
 
 
 class OutputParser:
-    """Splits one choice's output into reasoning, content and tool calls.
+    r"""Splits one choice's output into reasoning, content and tool calls.
 
     `dialect.parser(dialect)` makes the parser of a dialect. The methods from `_read` on are readers (see core/scan.py)
-    of the text at the cursor.
+    of the text at the cursor. These read the parts of the output above, one after the other:
+
+        <think>It is today.</think>\n\n    _first_reasoning
+                                           _beginning_of_content: such as "all\n" in the family of Functionary
+                                           _sole_call: {"name": "f", "arguments": {}} as the whole output
+        Let me look.\n<tool_call>...       _text_and_calls: _text, then _call_after for each opener
     """
 
     def __init__(
