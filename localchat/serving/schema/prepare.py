@@ -32,7 +32,7 @@ from .walk import (
     with_children,
 )
 
-_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `source_pointer`.
+_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `SourcePlaces`.
 
 # The formats that llguidance enforces. By the standard, all others are annotations.
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
@@ -109,23 +109,32 @@ def _with_pointers(schema: Any) -> Any:
     return convert(schema) if anchors else schema
 
 
-def source_pointer(schema: Any, pointer: str, keyword: str) -> str:
-    """The JSON pointer in a schema to what is at `pointer` in its prepared one, with the keyword if it is there.
+class SourcePlaces:
+    """The places in a schema of the parts of its prepared one.
 
-    Prepares a copy, in which the annotation `_SOURCE` of each schema is its pointer. A schema that the preparation
-    adds has none; then that of the schema around it counts.
+    They are read from another preparation, of a copy in which the annotation `_SOURCE` of each schema is its pointer.
     """
-    marked = json.loads(json.dumps(schema))
-    for place, part in list(subschemas(marked)):
-        if isinstance(part, dict):
-            part[_SOURCE] = place.pointer
-    node, source = {"": prepared(marked)}, ""
-    for step in pointer.split("/"):
-        node = at_pointer(f"/{step}", node)
-        if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
-            source = node[_SOURCE]
-    part = at_pointer(source, schema)
-    return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
+
+    def __init__(self, schema: Any) -> None:
+        marked = json.loads(json.dumps(schema))
+        for place, part in list(subschemas(marked)):
+            if isinstance(part, dict):
+                part[_SOURCE] = place.pointer
+        self._schema = schema
+        self._prepared = prepared(marked)
+
+    def pointer(self, pointer: str, keyword: str = "") -> str:
+        """The JSON pointer in the schema to what is at `pointer` in the prepared one, with the keyword if it is there.
+
+        A schema that the preparation has added has no place; then that of the schema around it counts.
+        """
+        node, source = {"": self._prepared}, ""
+        for step in pointer.split("/"):
+            node = at_pointer(f"/{step}", node)
+            if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
+                source = node[_SOURCE]
+        part = at_pointer(source, self._schema)
+        return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
 
 
 class Preparation:
@@ -143,23 +152,30 @@ class Preparation:
             return schema
         self.count(1)
         schema = _without_defaults(schema)
+        # {"allOf": [A]} is A.
         if _is_only_all_of(schema):
             (only,) = schema.pop("allOf")
             source = {_SOURCE: only[_SOURCE]} if isinstance(only, dict) and _SOURCE in only else {}
             return self.rewrite({**only, **schema, **source} if isinstance(only, dict) else only, context)
+        # The next steps read `type` and `properties`, so these are completed first.
         schema = _with_listed_names(_with_type(schema, context), context)
-        # A choice or a reference alone has no names: its schemas are closed themselves.
-        is_choice = len(keywords := _keywords(schema)) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
-        parts = [] if is_choice else list(schemas_of_value(schema, self.root))
+        # The schemas that apply to the same value: in the first example of `ClosedBy`, the schema and its two branches.
+        # A schema that is only a choice or a reference declares no names. Its branches are closed by themselves.
+        keywords = _keywords(schema)
+        is_only_choice = len(keywords) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
+        parts = [] if is_only_choice else list(schemas_of_value(schema, self.root))
         self.count(len(parts))
-        of_parts = context
+        part_context = context
         if context.is_closed_by_itself and len(parts) > 1:
-            of_parts = replace(context, closed_by=ClosedBy.COMBINATION)
-        schema = _with_any_of(schema, of_parts)
+            part_context = replace(context, closed_by=ClosedBy.COMBINATION)
+        # Whether two branches of `oneOf` exclude each other may depend on whether they will be closed. So this comes
+        # before they are rewritten, which also depends on whether they are still in `oneOf`.
+        schema = _with_any_of(schema, part_context)
         result: Schema = {}
         for keyword, value in schema.items():
-            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, of_parts))
-        if context.is_closed_by_itself and not is_choice:
+            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, part_context))
+        # Close the schema: the names of all parts are allowed ("a", "b" and "c" in the example), and no others.
+        if context.is_closed_by_itself and not is_only_choice:
             _close(result, parts)
         return result
 
@@ -181,7 +197,7 @@ class Preparation:
         return "#/$defs/" + quote(escaped(name))
 
 
-def _inner_context(keyword: str, context: Context, of_parts: Context) -> Context:
+def _inner_context(keyword: str, context: Context, part_context: Context) -> Context:
     """The context of the schemas in a keyword.
 
     Those that apply to the same value are parts of a combination. All that is inside `oneOf` stays open.
@@ -189,7 +205,7 @@ def _inner_context(keyword: str, context: Context, of_parts: Context) -> Context
     if context.closed_by is ClosedBy.NOTHING or keyword == "oneOf":
         return replace(context, closed_by=ClosedBy.NOTHING)
     if keyword in IN_PLACE or keyword == "$ref":
-        return of_parts
+        return part_context
     return replace(context, closed_by=ClosedBy.ITSELF)
 
 

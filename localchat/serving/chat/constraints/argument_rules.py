@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from ...schema.compiler import json_rule
 from ...schema.patterns import whole_text
 from ...schema.types import STRING, is_free, restrictions, types_at, types_of
-from ...schema.walk import DEFINITIONS, target_of
+from ...schema.walk import DEFINITIONS, subschemas, target_of
 from ..dialects.bare_text import value_json
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
 from ..dialects.values import GEMMA_QUOTE
@@ -152,7 +151,8 @@ class _Arguments:
 
     def _json(self, schema: dict[str, Any]) -> str:
         """A value as JSON. Its schema becomes a root, so it can only have references to definitions."""
-        references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(schema))
+        parts = [part for _, part in subschemas(schema) if isinstance(part, dict)]
+        references = [part["$ref"] for part in parts if "$ref" in part]
         if not all(reference.startswith(("#/$defs/", "#/definitions/")) for reference in references):
             raise NotExact
         options = {"x-guidance": self.root["x-guidance"]} if "x-guidance" in self.root else {}
