@@ -14,13 +14,16 @@ _SPACE = "[ ]|\\n[ ]{0,40}"
 WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 """The option with which no text has an escape of the form \\uXXXX."""
 
+NO_VALUE = "no value matches it"
+"""The reason of a refusal of a schema that contradicts itself."""
+
 # What the reason of llguidance for a refusal contains, and the words of the server for it.
 _REASONS = (
     (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
     (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
     (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
     (r"circular", "a reference to itself has other keywords beside it"),
-    (r"[Uu]nsatisfiable|is empty|no lexeme", "no value matches it"),
+    (r"[Uu]nsatisfiable|is empty|no lexeme", NO_VALUE),
     (r"too large|too many|limit|exceed|too big|fuel", "it is too large, or nested too deeply"),
     (r"look-?a|look-?b|backref", "patterns with look-around or back-references are not supported"),
     (r"regex|repetition|character class|escape|unclosed|unopened", "its regular expression is not supported"),
