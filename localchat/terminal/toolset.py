@@ -45,7 +45,10 @@ class Toolset:
         if arguments.mcp_config:
             self._servers += read_servers(arguments.mcp_config).values()
         self._runs_all = arguments.yes
-        self._always_run: set[str] = set()  # The names of the tools whose calls need no approval.
+        # Each tool by the name that the model knows, as the server and its name there. Other servers may have another
+        # tool of that name later.
+        self._origins: dict[str, tuple[str, str]] = {}
+        self._always_run: set[tuple[str, str]] = set()  # The tools whose calls need no approval.
         self._stack = contextlib.ExitStack()
         self._running: dict[str, MCPServer] = {}  # The servers that have started, by different names.
 
@@ -80,7 +83,11 @@ class Toolset:
 
     def tools(self) -> list[Tool]:
         """The tools that the servers have now. Those of a server that has ended are left out."""
-        return merge_tools(self._listed())
+        listed = self._listed()
+        merged = merge_tools(listed)
+        origins = [(server, tool.name) for server, tools in listed.items() for tool in tools]
+        self._origins = {tool.name: origin for tool, origin in zip(merged, origins)}
+        return merged
 
     def _listed(self) -> dict[str, list[Tool]]:
         listed = {}
@@ -111,7 +118,8 @@ class Toolset:
         n_omitted = len(shown) - _SHOWN_CHARS
         end = f"... and {n_omitted} more characters" if n_omitted > 0 else ""
         report(f"{call.name} {visible(shown[:_SHOWN_CHARS])}{end}")
-        if self._runs_all or call.name in self._always_run:
+        origin = self._origins[call.name]
+        if self._runs_all or origin in self._always_run:
             return True
         if sys.stdin is None or not sys.stdin.isatty():
             report("localchat: this call needs a terminal to be confirmed on; --yes confirms all calls")
@@ -122,7 +130,7 @@ class Toolset:
             answer = sys.stdin.readline()
             choice = answer.strip().lower()
             if choice in ("a", "always"):
-                self._always_run.add(call.name)
+                self._always_run.add(origin)
             if choice in ("y", "yes", "a", "always"):
                 return True
             if choice in ("n", "no") or not answer:  # Ctrl-D.

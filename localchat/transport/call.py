@@ -158,8 +158,13 @@ class Call:
 
     async def read(self) -> bytes:
         """The next bytes of the body, perhaps none; `all_read` is set at the end. Its errors may have secrets."""
-        data = b"" if self._exchange is None else await self._exchange.read()
-        return data if self._inflate is None else self._inflate.feed(data)
+        exchange, inflate = self._exchange, self._inflate
+        data = b"" if exchange is None else await exchange.read()
+        if inflate is None:
+            return data
+        if exchange is not None and exchange.all_read and not data:
+            inflate.feed_end()
+        return inflate.feed(data)
 
     async def read_files(self, function: Callable[[], Any]) -> Any:
         """The result of a function that reads files, which an event loop lets a thread call."""
@@ -167,8 +172,10 @@ class Call:
 
     @property
     def all_read(self) -> bool:
-        """Whether the body has been read to its end."""
-        return self._exchange is None or self._exchange.all_read
+        """Whether the body has been read to its end. A compressed body that ends too early has no end."""
+        if self._exchange is None:
+            return True
+        return self._exchange.all_read and (self._inflate is None or self._inflate.is_whole)
 
     async def drain(self, seconds: float = DRAIN_S) -> bytes:
         """Read the rest of the body within these limits and return it, then release the connection."""

@@ -228,3 +228,13 @@ class Inflate:
             if self._inflate.eof:
                 data, self._inflate, self._has_ended = self._inflate.unused_data, None, True
         return out
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the bytes so far are a whole body: no member is incomplete."""
+        return self._inflate is None and (self._has_ended or not self._incomplete)
+
+    def feed_end(self) -> None:
+        """Report the end of the body, which raises IncompleteStream if it is not whole."""
+        if not self.is_whole:
+            raise IncompleteStream("the compressed response ends too early, although all of its bytes were received")

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 import os
 import pickle
 import socket
@@ -15,7 +16,15 @@ import pytest
 import localchat.transport.call
 import localchat.transport.failures
 from localchat import Accumulator, Client, Timeout
-from localchat.errors import AuthenticationError, ConnectError, ProtocolError, RateLimitError, ServerError, StatusError
+from localchat.errors import (
+    AuthenticationError,
+    ConnectError,
+    IncompleteStream,
+    ProtocolError,
+    RateLimitError,
+    ServerError,
+    StatusError,
+)
 from localchat.transport.http1 import Inflate, check_codings
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Driver
@@ -254,6 +263,38 @@ def test_body_is_inflated_however_it_is_cut(encoding, packed, text):
         assert check_codings([encoding, encoding]) == encoding
         inflate = Inflate(10_000)
         assert b"".join(map(inflate.feed, parts)) == text, parts
+        inflate.feed_end()
+
+
+NUMBERS = json.dumps({"choices": [{"message": {"content": str(list(range(99)))}, "finish_reason": "stop"}]}).encode()
+COMPRESSORS = {
+    "gzip": ("gzip", gzip.compress),
+    "zlib": ("deflate", zlib.compress),
+    "without a header": ("deflate", lambda text: zlib.compress(text)[2:-4]),
+    "the second member": ("gzip", lambda text: gzip.compress(b"") + gzip.compress(text)),
+}
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+@pytest.mark.parametrize(("coding", "compress"), COMPRESSORS.values(), ids=COMPRESSORS)
+def test_compressed_body_that_ends_too_early_is_an_error(coding, compress, framing, client_class):
+    """Also within whole framing, and if only the checksum is missing. A reply that is whole by then is returned."""
+    packed = compress(NUMBERS)
+    headers = f"Content-Encoding: {coding}\r\n"
+    for n_missing in (1, 4, len(packed) // 3):
+        body = packed[:-n_missing]
+        head = f"HTTP/1.1 200 OK\r\n{headers}".encode()
+        raw = {
+            "length": with_length(body, headers=headers),
+            "chunked": head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body),
+            "close": head + b"Connection: close\r\n\r\n" + body,
+        }[framing]
+        with always(raw) as server, make_client(server, client_class) as client:
+            with pytest.raises(IncompleteStream, match="ends too early"):
+                client.request("POST", "/files")
+            if n_missing > 8:
+                with pytest.raises(IncompleteStream):
+                    client.chat("hi")
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "UTF8", "none", "identity", "binary", "identity, utf-8", "x-unknown"])

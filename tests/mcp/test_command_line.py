@@ -1,13 +1,17 @@
 """`python -m localchat --mcp`: the tools of servers are listed, and their calls are shown and confirmed."""
 
+import io
 import json
 import shlex
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localchat import Tool, ToolCall
+from localchat.terminal import toolset
 from localchat.testing import FakeServer
 from tests.client.test_main import PROGRAM, environment
 from tests.support import documents
@@ -159,3 +163,50 @@ def test_calls_are_confirmed_on_the_terminal(tmp_path: Path):
         terminal.enter("go", "without tools")
         assert "tools" not in fake.requests[-1].json
         terminal.end()
+
+
+class ListedServer:
+    """A server whose list of tools the test changes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.listed: list[str] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def tools(self) -> list[Tool]:
+        return [Tool(name, "", {}, print) for name in self.listed]
+
+
+class Typing(io.StringIO):
+    """What a person types on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_approval_is_that_of_a_tool_and_not_of_its_name(monkeypatch: pytest.MonkeyPatch):
+    """The name that the model knows changes with the tools of other servers."""
+    a, b = ListedServer("a"), ListedServer("b")
+    monkeypatch.setattr(toolset, "MCPServer", {"a": a, "b": b}.__getitem__)
+    with toolset.Toolset(Namespace(mcp=["a", "b"], mcp_config=None, yes=False)) as used:
+
+        def approves(name: str, answer: str) -> bool:
+            assert name in [tool.name for tool in used.tools()]
+            monkeypatch.setattr(sys, "stdin", Typing(answer))
+            return used.approve(ToolCall("id", name, "{}", {})) is True
+
+        a.listed = ["read"]
+        assert approves("read", "a\n")
+        assert approves("read", "n\n")
+        b.listed = ["read"]
+        assert approves("a_read", "n\n")
+        assert not approves("b_read", "n\n")
+        a.listed = []
+        assert not approves("read", "n\n")
+        a.listed, b.listed = ["read"], []
+        assert approves("read", "n\n")

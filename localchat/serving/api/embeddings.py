@@ -25,7 +25,7 @@ UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_spe
 
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
     refuse_unsupported(body, UNSUPPORTED)
-    body.ignore(("user", "priority"))
+    body.accept(("user", "priority"))
     return read_embeddings(body, encoding_format=body.choice("encoding_format", ("float", "base64")) or "float")
 
 
@@ -53,7 +53,7 @@ def _base64(vector: array[float]) -> str:
 
 def parse_rerank(body: Fields) -> RerankRequest:
     """The request in a body. One with `texts` in place of `documents` is that of text-embeddings-inference."""
-    body.ignore(("user", "truncate", "truncation_direction"))
+    body.accept(("user", "truncate", "truncation_direction"))
     is_tei = "texts" in body.raw and "documents" not in body.raw
     field = "texts" if is_tei else "documents"
     documents = body.items(field, "strings")

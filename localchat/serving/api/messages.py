@@ -39,7 +39,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
 
 
 def _chat_request(body: Fields) -> ChatRequest:
-    body.ignore(_WITHOUT_EFFECT)
+    body.accept(_WITHOUT_EFFECT)
     messages = parts.messages_with_paths([*_system(body), *parts.read_messages(body, _convert)])
     tools = tuple(_tools(body))
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")

@@ -87,8 +87,8 @@ def _common(body: Fields) -> dict[str, Any]:
     options = body.object_or_empty("options")
     length = options.integer("num_predict")
     lengths = ("num_predict",) if length is not None and length > 0 else ()  # Others mean no limit.
-    options.ignore(_OPTIONS_WITHOUT_EFFECT)
-    body.ignore(("truncate", "shift", "template"))
+    options.accept(_OPTIONS_WITHOUT_EFFECT)
+    body.accept(("truncate", "shift", "template"))
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
     params = read_params(options, top_logprobs=top if body.boolean("logprobs") else None, lengths=lengths)
     options.report_unknown()
@@ -298,7 +298,7 @@ def time_text(seconds: float) -> str:
 
 def parse_embed(body: Fields, field: str = "input", most: int = MAX_INPUTS) -> EmbeddingsRequest:
     """The request in a body of /api/embed, or of the older /api/embeddings with one text in `prompt`."""
-    body.ignore(("options",))
+    body.accept(("options",))
     truncate = body.boolean("truncate") is not False
     return read_embeddings(body, field, most, truncate=truncate, keep_alive=read_keep_alive(body))
 

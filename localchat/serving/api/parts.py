@@ -9,8 +9,8 @@ agents send their whole history with each request, so an error would end the con
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest, field_error
 from ..core.fields import Fields, refuse_unsupported, show
@@ -21,9 +21,21 @@ from ..core.text import to_json
 from ..schema.check import Malformed, checked
 
 Tool = dict[str, Any]
-ToolAt = tuple[Tool, str]  # A tool, and the path of its schema in the body.
 Message = dict[str, Any]
 MessageAt = tuple[Message, str]  # A chat message, and the path in the body of what it is made of.
+
+
+class ToolAt(NamedTuple):
+    """A tool, and where the body has it."""
+
+    tool: Tool  # {"type": "function", "function": {...}}
+    schema_path: str  # The path of the schema of its arguments in the body.
+
+    @property
+    def name(self) -> str:
+        name: str = self.tool["function"]["name"]
+        return name
+
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
@@ -168,14 +180,14 @@ def _is_input(value: Any) -> bool:
 
 
 def function_tool(function: Fields, field: str = "parameters") -> ToolAt:
-    """The tool `{"type": "function", "function": {...}}` of a function, and the path of its schema, in `field`."""
+    """The tool of a function, whose schema is in `field`."""
     function.nonempty_text("name")
     function.text("description")
     function.boolean("strict")
     function.object(field)
     others = {name: value for name, value in function.raw.items() if name != field}
     described = without_nulls({**others, "parameters": read_schema(function, field)})
-    return {"type": "function", "function": described}, function.at(field)
+    return ToolAt({"type": "function", "function": described}, function.at(field))
 
 
 def read_tools(body: Fields) -> tuple[ToolAt, ...]:
@@ -206,6 +218,12 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
     choice = body.required_object(field)
     if choice.get("type") != "allowed_tools":
         return chosen_tools(body, field, "required", [_chosen_name(choice, field)], tools)
+    mode, names = _allowed_tools(choice, {tool.name for tool in tools})
+    return chosen_tools(body, field, mode, names, tools)
+
+
+def _allowed_tools(choice: Fields, offered: Collection[str]) -> tuple[str, list[str]]:
+    """The mode and the names in a `tool_choice` of the type "allowed_tools"."""
     # Chat completions nest the fields in an object `allowed_tools`; the Responses API does not.
     listed = choice.object("allowed_tools") or choice
     mode = listed.choice("mode", ("auto", "required")) or "auto"
@@ -213,23 +231,22 @@ def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
     callable = [tool for tool in listed.objects("tools") if tool.raw.get("type") in (None, "function", "custom")]
     named = [(tool, _chosen_name(tool, listed.at("tools"))) for tool in callable]
     # Chat completions skip custom tools.
-    offered = {tool["function"]["name"] for tool, _ in tools}
     names = [name for tool, name in named if name in offered or tool.raw.get("type") != "custom"]
     if not names:
         listed.refuse("tools", "a list of at least one function")
-    return chosen_tools(body, field, mode, names, tools)
+    return mode, names
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
     """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
-    offered = dict.fromkeys(tool["function"]["name"] for tool, _ in tools)
+    offered = dict.fromkeys(tool.name for tool in tools)
     if mode == "required" and not offered:
         raise field_error(field, f"is {show(body.raw[field])}, which needs 'tools'")
     for name in names:
         if name not in offered:
             raise field_error(field, f"names {show(name)}; 'tools' offers {show([*offered])}")
     return {
-        "tools": tuple(tool for tool, _ in tools), "tool_paths": tuple(path for _, path in tools),
+        "tools": tuple(tool.tool for tool in tools), "tool_paths": tuple(tool.schema_path for tool in tools),
         "tool_choice": mode if offered else "none", "allowed_tools": tuple(names),
     }  # fmt: skip
 

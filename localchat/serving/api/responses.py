@@ -56,7 +56,7 @@ class ResponsesRequest(ChatRequest):
 def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     """The request in a body. Raises NotFound if it refers to a response or an item that is not in the store."""
     refuse_unsupported(body, REFUSED)
-    body.ignore(_WITHOUT_EFFECT)
+    body.accept(_WITHOUT_EFFECT)
     previous = body.text("previous_response_id")
     earlier = store.get(previous, "previous_response_id", "previous_response_not_found").items if previous else ()
     all_items = [body.child(item, "previous_response_id") for item in earlier]
@@ -65,7 +65,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     offered: dict[str, tuple[parts.ToolAt, Item]] = {}
     for holder in (body, *added):
         for tool, call in _tools(holder, {}):
-            offered.setdefault(tool[0]["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
+            offered.setdefault(tool.name, (tool, call))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)

@@ -175,8 +175,8 @@ class Fields:
         if n_chars > MAX_CONSTRAINT_CHARS:
             raise field_error(self.at(name), f"has {n_chars} characters, the limit is {MAX_CONSTRAINT_CHARS}")
 
-    def ignore(self, names: Iterable[str]) -> None:
-        """Count fields that have no effect on this server as read."""
+    def accept(self, names: Iterable[str]) -> None:
+        """Count fields as read that have no effect on this server, so that `--strict` accepts them."""
         self._read.update(names)
 
     def skip(self) -> None:

@@ -268,7 +268,7 @@ def read_params(
     With `least_tokens=0`, requests may only prefill the prompt. `lengths` are the names of the length limit, of which
     the first one that is set counts. `stop` is the name of the stop texts.
     """
-    body.ignore(WITHOUT_EFFECT)
+    body.accept(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)
     params = GenerationParams(

@@ -84,8 +84,6 @@ class Cursor:
         self.text = ""
         self.at = 0
         self.ended = False  # Set when no more text will come, so that no text is held back.
-        # The end of the text for which a raw output has an event; only the parser of outputs uses it (`_emit_format`).
-        self.shown = 0
         self._start: int | None = None  # Where the record begins; None: there is none.
 
     @property
@@ -97,7 +95,6 @@ class Cursor:
         n_done = self.done
         self.text = self.text[n_done:] + text
         self.at -= n_done
-        self.shown = max(0, self.shown - n_done)
         if self._start is not None:
             self._start = 0
 

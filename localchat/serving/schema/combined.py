@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from .walk import ANNOTATIONS, Node
 
-MAX_COMBINED = (
-    10  # The limit of patterns that apply to one text. llguidance gives up at about as many, if they are simple.
-)
+# The limit of patterns that apply to one text. llguidance gives up at about as many, if they are simple.
+MAX_COMBINED = 10
 # The limit of visits to schemas below an `allOf`: a schema to which many references lead is visited at each.
 _MAX_VISITS = 100_000
 

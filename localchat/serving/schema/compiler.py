@@ -14,6 +14,9 @@ _SPACE = "[ ]|\\n[ ]{0,40}"
 WITHOUT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 """The option with which no text has an escape of the form \\uXXXX."""
 
+NO_VALUE = "no value matches it"
+"""The reason of a refusal of a schema that contradicts itself."""
+
 # What the reason of llguidance for a refusal contains, and the words of the server for it.
 _REASONS = (
     (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
@@ -21,7 +24,7 @@ _REASONS = (
     (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
     (r"Unable to determine", "patterns that apply to one text are too complex together"),
     (r"circular", "a reference to itself has other keywords beside it"),
-    (r"[Uu]nsatisfiable|is empty|no lexeme", "no value matches it"),
+    (r"[Uu]nsatisfiable|is empty|no lexeme", NO_VALUE),
     (r"too large|too many|limit|exceed|too big|fuel", "it is too large, or nested too deeply"),
     (r"look-?a|look-?b|backref", "patterns with look-around or back-references are not supported"),
     (r"regex|repetition|character class|escape|unclosed|unopened", "its regular expression is not supported"),

@@ -3,12 +3,19 @@
     {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
 
 An output that has to match such a schema never ends.
+
+Whether a schema has a finite value depends on the schemas inside it. The schema
+
+    {"type": "object", "properties": {"a": A}, "required": ["a"], "anyOf": [B, C]}
+
+has one if A has one, and if B or C has one. These are its two requirements: one of [A], and one of [B, C]. A schema
+without requirements, such as {"type": "string"}, has a finite value.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from .prepare import Schema
@@ -16,82 +23,92 @@ from .walk import Node, at_pointer, escaped
 
 
 @dataclass
-class _Need:
-    """Several of other schemas must have a finite value, so that a schema may have one."""
+class _Requirement:
+    """At least `n_needed` of the options must have a finite value."""
 
-    node: Node  # The schema.
-    n_left: int  # How many of the other schemas are still needed. Below 1: none.
+    n_needed: int
+    # Inner schemas by their steps, which are the keys of `Node.inner`, each with the number of values for which it
+    # counts: `n_needed` for a schema of properties whose number is not limited, else 1.
+    options: dict[str, int]
 
 
-def has_finite_value(nodes: Sequence[Node]) -> bool:
+def has_finite_value(nodes: Sequence[Node], empty: Collection[Node] = ()) -> bool:
     """Whether the first of the nodes, which are those of `used_schemas`, has a finite value.
 
-    Begins with the schemas that need no other one, and goes on with those whose needs are met.
+    Begins with the nodes without requirements, and goes on with those whose requirements are met. Each node is handled
+    once, so the time is linear. `empty` are nodes that no value matches.
     """
     n_unmet: dict[Node, int] = {}
-    needs_met_by: dict[Node, list[tuple[_Need, int]]] = defaultdict(list)
+    # For each node the requirements of which it is an option: the node that has the requirement, and the count.
+    uses: dict[Node, list[tuple[Node, _Requirement, int]]] = defaultdict(list)
     for node in nodes:
-        needs = list(_needs(node))
-        n_unmet[node] = len(needs)
-        for n_needed, choices in needs:
-            need = _Need(node, n_needed)
-            for choice, n_met in choices:
-                needs_met_by[choice].append((need, n_met))
+        requirements = list(_requirements(node))
+        n_unmet[node] = len(requirements) + (node in empty)
+        for requirement in requirements:
+            for step, count in requirement.options.items():
+                uses[node.inner[step]].append((node, requirement, count))
     finite = [node for node in nodes if n_unmet[node] == 0]
-    for node in finite:  # The list grows meanwhile, by each node once.
-        for need, n_met in needs_met_by[node]:
-            was_met = need.n_left < 1
-            need.n_left -= n_met
-            if need.n_left < 1 and not was_met:
-                n_unmet[need.node] -= 1
-                if n_unmet[need.node] == 0:
-                    finite.append(need.node)
+    for node in finite:  # The list grows meanwhile.
+        for parent, requirement, count in uses[node]:
+            if requirement.n_needed <= 0:
+                continue
+            requirement.n_needed -= count
+            if requirement.n_needed <= 0:
+                n_unmet[parent] -= 1
+                if n_unmet[parent] == 0:
+                    finite.append(parent)
     return n_unmet[nodes[0]] == 0
 
 
-def _needs(node: Node) -> Iterator[tuple[int, list[tuple[Node, int]]]]:
-    """The needs of a schema: the number that is needed, and the schemas, each with how much of the number it meets."""
-    for n_needed, steps in _needed(node.schema):
-        choices = []
-        for step, n_met in steps:
-            if step in node.inner:
-                choices.append((node.inner[step], n_met))
-            elif at_pointer(step, node.schema) is not False:  # A schema that is true or absent needs nothing.
-                n_needed -= n_met
-        if n_needed > 0:
-            yield n_needed, choices
+def _requirements(node: Node) -> Iterator[_Requirement]:
+    """The requirements of a schema that are not met by inner schemas which are true or absent.
+
+    An inner schema that is false meets none. Neither has a node.
+    """
+    for requirement in _all_requirements(node.schema):
+        for step, count in list(requirement.options.items()):
+            if step not in node.inner:
+                del requirement.options[step]
+                if at_pointer(step, node.schema) is not False:
+                    requirement.n_needed -= count
+        if requirement.n_needed > 0:
+            yield requirement
 
 
-def _needed(schema: Schema) -> Iterator[tuple[int, list[tuple[str, int]]]]:
-    """The same, with the steps to the schemas."""
+def _all_requirements(schema: Schema) -> Iterator[_Requirement]:
     if "$ref" in schema:
-        yield 1, [("$ref", 1)]
+        yield _Requirement(1, {"$ref": 1})
     for i in range(len(schema.get("allOf", ()))):
-        yield 1, [(f"/allOf/{i}", 1)]
-    if schema.get("type") == "object":
-        yield from _needed_properties(schema)
-    if schema.get("type") == "array":
-        n_items, n_listed = int(schema.get("minItems", 0)), len(schema.get("prefixItems", ()))
-        for i in range(min(n_items, n_listed)):
-            yield 1, [(f"/prefixItems/{i}", 1)]
-        if n_items > n_listed:
-            yield 1, [("/items", 1)]
+        yield _Requirement(1, {f"/allOf/{i}": 1})
     for keyword in ("anyOf", "oneOf"):
         if schema.get(keyword):
-            yield 1, [(f"/{keyword}/{i}", 1) for i in range(len(schema[keyword]))]
+            yield _Requirement(1, {f"/{keyword}/{i}": 1 for i in range(len(schema[keyword]))})
+    # A schema without `type` also allows values that are neither objects nor lists, which are finite.
+    if schema.get("type") == "object":
+        yield from _requirements_of_object(schema)
+    if schema.get("type") == "array":
+        yield from _requirements_of_list(schema)
 
 
-def _needed_properties(schema: Schema) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+def _requirements_of_list(schema: Schema) -> Iterator[_Requirement]:
+    n_items, n_listed = int(schema.get("minItems", 0)), len(schema.get("prefixItems", ()))
+    for i in range(min(n_items, n_listed)):
+        yield _Requirement(1, {f"/prefixItems/{i}": 1})
+    if n_items > n_listed:
+        yield _Requirement(1, {"/items": 1})
+
+
+def _requirements_of_object(schema: Schema) -> Iterator[_Requirement]:
     declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     required = dict.fromkeys(schema.get("required", ()))
     for name in required:
         if name in declared:
-            yield 1, [(f"/properties/{escaped(name)}", 1)]
+            yield _Requirement(1, {f"/properties/{escaped(name)}": 1})
         elif not patterns:
-            yield 1, [("/additionalProperties", 1)]
+            yield _Requirement(1, {"/additionalProperties": 1})
     n_others = int(schema.get("minProperties", 0)) - len(required)
     if n_others > 0:
-        # A declared name is one property; there are any number of the others.
-        listed = [(f"/properties/{escaped(name)}", 1) for name in declared if name not in required]
-        open = ["/additionalProperties", *(f"/patternProperties/{escaped(pattern)}" for pattern in patterns)]
-        yield n_others, [*listed, *((step, n_others) for step in open)]
+        options = {f"/properties/{escaped(name)}": 1 for name in declared if name not in required}
+        for step in ("/additionalProperties", *(f"/patternProperties/{escaped(pattern)}" for pattern in patterns)):
+            options[step] = n_others
+        yield _Requirement(n_others, options)

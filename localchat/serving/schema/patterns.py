@@ -8,7 +8,8 @@ import re
 _CHARACTER = re.compile(r"\\.|.", re.DOTALL)
 # An escaped character, the start of a negated class, or a whole class.
 _CLASS = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
-# The classes of characters that JSON Schema and most programs define by ASCII, and llguidance by Unicode.
+# The classes of characters that most programs define by ASCII, and the regular expressions of a grammar by Unicode. In
+# the patterns of a JSON schema (`%json`), llguidance reads these classes by ASCII itself.
 _ASCII = {
     r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]",
     r"\s": r"[\t-\r\x20]", r"\S": r"[^\t-\r\x20]",

@@ -32,7 +32,7 @@ from .walk import (
     with_children,
 )
 
-_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `source_pointer`.
+_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `SourcePlaces`.
 
 # The formats that llguidance enforces. By the standard, all others are annotations.
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
@@ -67,7 +67,10 @@ class ClosedBy(Enum):
 
 @dataclass(frozen=True)
 class Context:
-    """Where a schema is, for the functions that rewrite it."""
+    """Where a schema is, for the functions that rewrite it.
+
+    The context of an inner schema depends on the keyword that has it: see `_inner_context`.
+    """
 
     preparation: Preparation  # Of the whole schema.
     closed_by: ClosedBy  # What closes the schema, if it is one of objects.
@@ -109,23 +112,32 @@ def _with_pointers(schema: Any) -> Any:
     return convert(schema) if anchors else schema
 
 
-def source_pointer(schema: Any, pointer: str, keyword: str) -> str:
-    """The JSON pointer in a schema to what is at `pointer` in its prepared one, with the keyword if it is there.
+class SourcePlaces:
+    """The places in a schema of the parts of its prepared one.
 
-    Prepares a copy, in which the annotation `_SOURCE` of each schema is its pointer. A schema that the preparation
-    adds has none; then that of the schema around it counts.
+    They are read from another preparation, of a copy in which the annotation `_SOURCE` of each schema is its pointer.
     """
-    marked = json.loads(json.dumps(schema))
-    for place, part in list(subschemas(marked)):
-        if isinstance(part, dict):
-            part[_SOURCE] = place.pointer
-    node, source = {"": prepared(marked)}, ""
-    for step in pointer.split("/"):
-        node = at_pointer(f"/{step}", node)
-        if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
-            source = node[_SOURCE]
-    part = at_pointer(source, schema)
-    return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
+
+    def __init__(self, schema: Any) -> None:
+        marked = json.loads(json.dumps(schema))
+        for place, part in list(subschemas(marked)):
+            if isinstance(part, dict):
+                part[_SOURCE] = place.pointer
+        self._schema = schema
+        self._prepared = prepared(marked)
+
+    def pointer(self, pointer: str, keyword: str = "") -> str:
+        """The JSON pointer in the schema to what is at `pointer` in the prepared one, with the keyword if it is there.
+
+        A schema that the preparation has added has no place; then that of the schema around it counts.
+        """
+        node, source = {"": self._prepared}, ""
+        for step in pointer.split("/"):
+            node = at_pointer(f"/{step}", node)
+            if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
+                source = node[_SOURCE]
+        part = at_pointer(source, self._schema)
+        return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
 
 
 class Preparation:
@@ -143,23 +155,30 @@ class Preparation:
             return schema
         self.count(1)
         schema = _without_defaults(schema)
+        # {"allOf": [A]} is A.
         if _is_only_all_of(schema):
             (only,) = schema.pop("allOf")
             source = {_SOURCE: only[_SOURCE]} if isinstance(only, dict) and _SOURCE in only else {}
             return self.rewrite({**only, **schema, **source} if isinstance(only, dict) else only, context)
+        # The next steps read `type` and `properties`, so these are completed first.
         schema = _with_listed_names(_with_type(schema, context), context)
-        # A choice or a reference alone has no names: its schemas are closed themselves.
-        is_choice = len(keywords := _keywords(schema)) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
-        parts = [] if is_choice else list(schemas_of_value(schema, self.root))
+        # The schemas that apply to the same value: in the first example of `ClosedBy`, the schema and its two branches.
+        # A schema that is only a choice or a reference declares no names. Its branches are closed by themselves.
+        keywords = _keywords(schema)
+        is_only_choice = len(keywords) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
+        parts = [] if is_only_choice else list(schemas_of_value(schema, self.root))
         self.count(len(parts))
-        of_parts = context
+        part_context = context
         if context.is_closed_by_itself and len(parts) > 1:
-            of_parts = replace(context, closed_by=ClosedBy.COMBINATION)
-        schema = _with_any_of(schema, of_parts)
+            part_context = replace(context, closed_by=ClosedBy.COMBINATION)
+        # Whether two branches of `oneOf` exclude each other may depend on whether they will be closed. So this comes
+        # before they are rewritten, which also depends on whether they are still in `oneOf`.
+        schema = _with_any_of(schema, part_context)
         result: Schema = {}
         for keyword, value in schema.items():
-            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, of_parts))
-        if context.is_closed_by_itself and not is_choice:
+            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, part_context))
+        # Close the schema: the names of all parts are allowed ("a", "b" and "c" in the example), and no others.
+        if context.is_closed_by_itself and not is_only_choice:
             _close(result, parts)
         return result
 
@@ -173,7 +192,14 @@ class Preparation:
         return self._n_pairs <= _MAX_PAIRS
 
     def definition_of(self, reference: str, target: Any, context: Context) -> str:
-        """A reference to an added definition: the target of another reference, rewritten for this context."""
+        """A reference to an added definition: the target of another reference, rewritten for this context.
+
+        One target may be needed twice. In the schema
+
+            {"properties": {"a": R}, "anyOf": [R, ...]}, where R is {"$ref": "#/$defs/x"}
+
+        the first R leads to a schema that is closed by itself, the second one to a part of a combination.
+        """
         name = f"{reference} {context.closed_by.value}".replace("/", ".")
         if name not in self.definitions:
             self.definitions[name] = None  # It may refer to itself.
@@ -181,15 +207,16 @@ class Preparation:
         return "#/$defs/" + quote(escaped(name))
 
 
-def _inner_context(keyword: str, context: Context, of_parts: Context) -> Context:
+def _inner_context(keyword: str, context: Context, part_context: Context) -> Context:
     """The context of the schemas in a keyword.
 
-    Those that apply to the same value are parts of a combination. All that is inside `oneOf` stays open.
+    Those that apply to the same value have that of the parts. All that is inside `oneOf` stays open. The value of a
+    property, or an item of a list, is another value: its schema is closed by itself.
     """
     if context.closed_by is ClosedBy.NOTHING or keyword == "oneOf":
         return replace(context, closed_by=ClosedBy.NOTHING)
     if keyword in IN_PLACE or keyword == "$ref":
-        return of_parts
+        return part_context
     return replace(context, closed_by=ClosedBy.ITSELF)
 
 
@@ -229,9 +256,13 @@ def _with_type(schema: Schema, context: Context) -> Schema:
 
 
 def _with_listed_names(schema: Schema, context: Context) -> Schema:
-    """A schema with listed names as properties, so that none is repeated.
+    """A schema with listed names as properties, so that none is repeated, and without `propertyNames` if possible.
 
-    They may be listed by patterns of a few names, or by `propertyNames`, which may also become a pattern.
+        {"patternProperties": {"^(a|b)$": A}}                                 to {"properties": {"a": A, "b": A}}
+        {"propertyNames": {"enum": ["a"]}, "additionalProperties": A}         to {"properties": {"a": A}}
+        {"propertyNames": {"pattern": "^x"}, "additionalProperties": A}       to {"patternProperties": {"^x": A}}
+
+    In the last two, `additionalProperties` becomes false.
     """
     names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
     if isinstance(names, dict) and _keywords(names) == {"$ref"}:
@@ -278,7 +309,13 @@ def _with_any_of(schema: Schema, context: Context) -> Schema:
 
 
 def _close(schema: Schema, parts: list[Schema]) -> None:
-    """Allow only the names that the parts of an object declare, if they declare any and allow no others."""
+    """Allow only the names that the parts of an object declare, if they declare any and allow no others.
+
+    Of the parts {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}]} and {"properties": {"b": {}}}, the
+    schema becomes
+
+        {"properties": {"a": {}, "b": true}, "anyOf": [...], "additionalProperties": false}
+    """
     declares = any("properties" in part for part in parts)
     if not declares or any("additionalProperties" in part for part in parts):
         return

@@ -6,17 +6,19 @@ refused; `loosened` leaves all such parts out, for tools that the model need not
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from .combined import MAX_COMBINED, crowded_node
-from .compiler import WITHOUT_ESCAPES, error_in, forbids_escapes, has_other_names, is_empty, json_rule
+from .compiler import NO_VALUE, WITHOUT_ESCAPES, error_in, forbids_escapes, has_other_names, is_empty, json_rule
 from .finite import has_finite_value
 from .prepare import MAX_INTEGER, Schema
-from .types import possible_types
-from .walk import ROOT, Node, Place, at_pointer, children, unescaped, used_schemas
+from .types import is_free, possible_types
+from .walk import ANNOTATIONS, ROOT, Node, Place, at_pointer, children, unescaped, used_schemas, with_children
 
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What a pattern has that matches only texts with control characters: such a character, or an escape.
@@ -95,7 +97,38 @@ def refusal(schema: Any) -> Refusal | None:
     if refused is not None:
         return refused
     reason = error_in("start: " + json_rule(schema))
-    return _smallest_refused(schema, nodes, reason) if reason else None
+    if reason:
+        return _smallest_refused(schema, nodes, reason)
+    return None if has_finite_value(nodes, _empty_nodes(nodes)) else Refusal(ROOT, "", "no value of it is finite")
+
+
+def _empty_nodes(nodes: Sequence[Node]) -> set[Node]:
+    """Nodes that no value matches, such as {"enum": []}. Only references make them count for a finite value.
+
+        {"anyOf": [{"enum": []}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]}
+
+    llguidance accepts this schema for its second branch. Without references, it refuses a schema without values itself.
+    """
+    if not any("$ref" in node.schema for node in nodes):
+        return set()
+    nodes_by_rule: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        own = _without_deep_schemas(node.schema)
+        if not is_free(own):
+            nodes_by_rule[json_rule(own)].append(node)
+    rules = itertools.islice(nodes_by_rule, _MAX_PARTS)
+    return {node for rule in rules if error_in(f"start: {rule}") == NO_VALUE for node in nodes_by_rule[rule]}
+
+
+def _without_deep_schemas(schema: Schema) -> Schema:
+    """A schema whose inner schemas that have others inside them, or a reference, are true."""
+
+    def convert(inner: Any) -> Any:
+        is_deep = isinstance(inner, dict) and ("$ref" in inner or any(children(inner)))
+        return True if is_deep else inner
+
+    own = {keyword: value for keyword, value in schema.items() if keyword not in ANNOTATIONS and keyword != "$ref"}
+    return {keyword: with_children(keyword, value, convert) for keyword, value in own.items()}
 
 
 def _smallest_refused(schema: Schema, nodes: Sequence[Node], reason: str) -> Refusal:

@@ -299,6 +299,20 @@ def not_enforced(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     return found
 
 
+def test_place_in_the_log_is_that_of_the_schema_in_the_request(not_enforced: set[tuple[str, str]]):
+    unique = {"type": "array", "uniqueItems": True}
+    properties = {
+        "a": {"oneOf": [{"type": "string"}, unique]},
+        "b": {"allOf": [{"if": {}, **unique}]},
+        "c": {"properties": {"d": {}}, "allOf": [{"$ref": "#/$defs/x"}]},
+    }
+    schema = {"type": "object", "properties": properties, "$defs": {"x": {"properties": {"e": unique}}}}
+    assert auto_with({"f": schema}, "hermes")
+    first = ("f", "#/properties/a/oneOf/1/uniqueItems")
+    assert first in not_enforced
+    assert all(place.startswith(("#/properties/", "#/$defs/x")) for _, place in not_enforced)
+
+
 def test_tools_of_servers_become_grammars_in_a_limited_time(not_enforced: set[tuple[str, str]]):
     """Half of them in a family with arguments in tags, the others in one with its own notation."""
     for i, name in enumerate(("glm", "gemma-4")):

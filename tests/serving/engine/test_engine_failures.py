@@ -100,6 +100,16 @@ def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
     assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))
 
 
+def test_output_is_due_at_once_only_when_nothing_runs():
+    """While steps follow one another, the delivery decides when to send."""
+    due: list[bool] = []
+    with Engine(FakeBackend(), after_step=due.append) as engine:
+        submit(engine, request_for(tuple(b"text")))
+        while engine.step():
+            assert due.pop() is False
+        assert due == [True]
+
+
 def test_sampler_that_can_start_no_thread_samples_alone(monkeypatch: pytest.MonkeyPatch):
     """A thread that could not be started in a step would end the engine."""
     backend = FakeBackend()

@@ -15,6 +15,7 @@ from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import with_gpu_layers
 from localchat.serving.engine.tuning import set_environment
 from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
+from localchat.serving.models.gguf import read_header
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
 from tests.support.constraints import gbnf
@@ -211,6 +212,13 @@ def test_as_many_layers_as_fit_are_on_the_gpus():
     with pytest.raises(NotEnoughMemory):
         layers(None, gpu(N_BYTES // 2), others=OtherModels(n_idle=N_BYTES))
     assert layers(None, gpu(PLENTY), others=OtherModels(n_idle=N_BYTES)) == -1
+
+
+def test_output_layer_is_the_last_that_gets_onto_the_gpus():
+    n_blocks = read_header(DEMO_PATH)["llama.block_count"]
+    numbers = [layers(None, gpu(N_BYTES * percent // 100)) for percent in range(1, 200)]
+    assert numbers == sorted(numbers[: numbers.index(-1)]) + [-1] * numbers.count(-1)
+    assert set(numbers) == {-1, *range(n_blocks + 1)}
 
 
 @pytest.mark.parametrize(

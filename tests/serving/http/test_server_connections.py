@@ -56,6 +56,15 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
         wait_for(lambda: 'requests_total{path="refused",status="503"} ' in running.request("GET", "/metrics")[1])
 
 
+def test_connection_beyond_twice_the_limit_is_closed_without_a_response():
+    """A client that does not close its refused connection cannot make the server start more threads."""
+    with serving(settings=Options(port=0, max_connections=1)) as running, hold(running), running.connect() as refused:
+        wait_for(lambda: running.server.connections.count(ConnectionState.ENDING) == 1)
+        with running.connect() as sock:
+            assert read_all(sock) == b""
+        assert refused.recv(12) == b"HTTP/1.1 503"
+
+
 def test_idle_connections_are_closed_before_a_new_one_is_refused():
     """The one that has been idle for longest is first, even if it never sent a request. A busy one stays open."""
     with serving(settings=Options(port=0, max_connections=3)) as running, hold(running) as busy:

@@ -152,6 +152,30 @@ def test_schema_without_a_finite_value_is_found(case: Any):
     assert has_finite_value(used_schemas(json.loads(json.dumps(schema)))) == is_finite
 
 
+# Schemas that no value matches. The words of the refusal of each alone are those of llguidance.
+EMPTY = (
+    {"enum": []}, {"const": 1, "enum": [2]}, {"type": "string", "enum": [1]},
+    {"type": "integer", "minimum": 5, "maximum": 2}, {"type": "string", "minLength": 3, "maxLength": 2},
+    {"type": "string", "pattern": r"[^\s\S]"}, {"type": "array", "minItems": 3, "maxItems": 2},
+    {"type": "array", "minItems": 2, "maxItems": 1, "items": SELF},
+    {"type": "object", "required": ["a"], "maxProperties": 0}, {"allOf": [TEXT, {"type": "integer"}]},
+    {"$ref": "#/$defs/none"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=json.dumps)
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_branch_without_values_is_no_way_out_of_a_recursion(empty: Any, keyword: str):
+    recursive = {"type": "array", "items": SELF, "minItems": 1}
+
+    def refused(*branches: Any) -> Any:
+        schema = {keyword: branches, "$defs": {"none": {"enum": []}}}
+        return refusal(prepared(checked(json.loads(json.dumps(schema)))))
+
+    assert refused(empty, recursive) is not None
+    assert refused(NULL, recursive) is None
+
+
 # --- patterns ---
 
 

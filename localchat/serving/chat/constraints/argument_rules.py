@@ -1,15 +1,27 @@
-"""Grammar rules for the arguments of tool calls: one by one, or as one JSON object.
+r"""Grammar rules for the arguments of tool calls: one by one, or as one JSON object.
 
 Between tags, a value is bare text without quotes, and the parser chooses its type by the schema. A value may be bare
 text only if the parser turns this text into a value that matches the schema. If a format cannot enforce a schema, the
 arguments are one JSON object, which the parsers of all formats accept.
+
+The rules of the family of Qwen3-Coder for three arguments: a required string `city`, and two that may be left out, an
+enum `unit` and an integer `days`.
+
+    rule_10: T_9 rule_7
+    rule_7: rule_5 | rule_3                                       `after_other` of `unit`
+    rule_5: T_4 rule_3
+    rule_3: rule_1 | ""                                           `after_other` of `days`
+    T_9: /\n{0,2}<parameter=city>/ T_8 /<\/parameter>/            `city`, as bare text
+    T_8: /(?s:.*)/ & ~/(?s:.*)(<\/parameter>)(?s:.*)/             any text without the end tag
+    T_4: /\n{0,2}<parameter=unit>\n?(C|F)\n?<\/parameter>/       `unit`, as listed texts
+    rule_1: /\n{0,2}<parameter=days>\n?/ rule_0 /\n?<\/parameter>/
+    rule_0: %json {"type": "integer"}                             `days`, as JSON
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +29,7 @@ from typing import Any
 from ...schema.compiler import json_rule
 from ...schema.patterns import whole_text
 from ...schema.types import STRING, is_free, restrictions, types_at, types_of
-from ...schema.walk import DEFINITIONS, target_of
+from ...schema.walk import DEFINITIONS, subschemas, target_of
 from ..dialects.bare_text import value_json
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
 from ..dialects.values import GEMMA_QUOTE
@@ -152,7 +164,8 @@ class _Arguments:
 
     def _json(self, schema: dict[str, Any]) -> str:
         """A value as JSON. Its schema becomes a root, so it can only have references to definitions."""
-        references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(schema))
+        parts = [part for _, part in subschemas(schema) if isinstance(part, dict)]
+        references = [part["$ref"] for part in parts if "$ref" in part]
         if not all(reference.startswith(("#/$defs/", "#/definitions/")) for reference in references):
             raise NotExact
         options = {"x-guidance": self.root["x-guidance"]} if "x-guidance" in self.root else {}

@@ -38,7 +38,7 @@ from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
 from ...schema.compiler import error_in, is_empty, json_rule
 from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
-from ...schema.prepare import prepared, source_pointer
+from ...schema.prepare import SourcePlaces, prepared
 from ...schema.refuse import MAX_PATTERN_CHARS, loosened, refusal
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat, Text, text_of
@@ -99,17 +99,17 @@ def _possible_reasoning(request: ChatRequest, template: ChatTemplate, reasoning:
 
 @functools.lru_cache(MAX_CACHED)
 def _constraint(grammar: _Grammar) -> Constraint:
-    field = grammar.field
+    path = grammar.path
     try:
         text = grammar.text()
         reason = error_in(text)
     except ImportError as error:
-        raise NotSupported(_MISSING, field) from error
+        raise NotSupported(_MISSING, path) from error
     except RecursionError:
         reason = "it is nested too deeply"
     if reason:
-        raise field_error(field, f"cannot be enforced: {reason}")
-    return Constraint(text, field)
+        raise field_error(path, f"cannot be enforced: {reason}")
+    return Constraint(text, path)
 
 
 @dataclass(frozen=True)
@@ -124,21 +124,21 @@ class _Grammar:
     functions: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), compare=False)
     must_call: bool = False
     max_calls: int | None = None  # The largest number of calls in one output; None: no limit.
-    # The response format and the functions as JSON, since they cannot be hashed.
-    _json: str = field(init=False)
+    # The response format and the functions as JSON: the part of the cache key for the two fields that have no hash.
+    _key: str = field(init=False)
     _rules: Rules = field(default_factory=Rules, compare=False)
 
     def __post_init__(self) -> None:
         form = vars(self.response_format) if self.response_format else None
-        object.__setattr__(self, "_json", json.dumps([form, self.functions]))
+        object.__setattr__(self, "_key", json.dumps([form, self.functions]))
 
     @property
-    def field(self) -> str:
-        """The field of the request that an error of the grammar as a whole names."""
+    def path(self) -> str:
+        """The path of the field that an error of the grammar as a whole names."""
         if self.response_format is not None and not self.must_call:
             return self.response_format.param
-        path, _ = self.functions[0]
-        return path.rpartition("[")[0]  # The list of the tool.
+        schema_path, _ = self.functions[0]
+        return schema_path.rpartition("[")[0]  # The list of the tools: "tools" of "tools[0].function.parameters".
 
     def text(self) -> str:
         """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
@@ -299,8 +299,11 @@ class _Grammar:
             return schema
         # Enforce as much of it as possible, since the model need not call this tool.
         schema, refusals = loosened(schema)
-        for refused in refusals:
-            _report(name, f"#{refused.pointer}", refused.reason)
+        if refusals:
+            places = SourcePlaces(parameters)
+            for refused in refusals:
+                pointer = places.pointer(refused.place.pointer, refused.keyword)
+                _report(name, f"#{pointer}", refused.reason)
         return schema
 
 
@@ -324,7 +327,7 @@ def _check_schema(schema: Any, source: Any, path: str, hint: str = "") -> None:
     """Refuse a prepared schema that cannot be enforced. The error has the place in its `source`, the one at `path`."""
     refused = refusal(schema)
     if refused is not None:
-        pointer = source_pointer(source, refused.place.pointer, refused.keyword)
+        pointer = SourcePlaces(source).pointer(refused.place.pointer, refused.keyword)
         raise field_error(f"{path}#{pointer}", f"cannot be enforced: {refused.reason}{hint}")
 
 
@@ -349,8 +352,8 @@ def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> Non
     _check_sampling(request.params)
     response_format = request.response_format
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
-        field = "response_prefix" if request.response_prefix else request.messages_field
-        raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)
+        path = "response_prefix" if request.response_prefix else request.messages_field
+        raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{path}'", path)
     places: dict[str, str] = {}
     for tool, path in tools:
         name, place = tool["function"]["name"], f"{path.rpartition('.')[0]}.name"

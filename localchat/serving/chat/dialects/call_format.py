@@ -43,8 +43,15 @@ Some families write the name of the tool in a header before each call, as in thi
     </atem:function_calls>           call_end
     <|eom|><|start|>assistant        separator; the header of the next call follows
 
-At the `opener` of a format in a text, the parser tries the format: `<|tool_calls_section_begin|>` in the first example.
-In the last one no marker alone begins a call, since messages that are text have a header, too.
+At the `opener` of a format in a text, the parser tries the format. Most openers follow from the texts of the format.
+With headers, a family has two records of one format:
+
+    format                     opener                        header of the first call
+    Kimi K2                    <|tool_calls_section_begin|>  there is none
+    Muse                       "": messages that are text    part of the format: earlier calls are written with it, and
+                               have a header, too            the grammar of required calls begins with it
+    Muse, `without_section()`  <atem:function_calls>         not part of the format: the parser has read it before
+                                                             (channels.py), the grammar takes it for free text
 
 The parser accepts any white space where a text has some, and any text in the place of attributes. A call that is an
 object may have other fields, in any order.
@@ -229,12 +236,9 @@ class CallFormat:
     is_indented: bool = False
     # The texts around the name of the tool in a header before each call; ("", ""): calls have no headers.
     header: tuple[str, str] = ("", "")
-    # Whether the format includes the header of the first call. If not, this header is free text for the grammar, and
-    # the parser has read it before it tries the format (channels.py).
-    has_first_header: bool = True
-    # The `opener`, if the fields above do not have it. None: it is the first of `begin`, `call_begin` and `before_name`
-    # that is not "". "": no marker alone begins a call. The parser tries such a format only where content begins, or
-    # after a header.
+    has_first_header: bool = True  # Whether the header of the first call is part of the format.
+    # The `opener`. None: it is the first of `begin`, `call_begin` and `before_name` that is not "". "": no marker alone
+    # begins a call, so the parser tries the format only where content begins, or after a header.
     explicit_opener: str | None = None
     other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
     # The format applies only to models whose chat template contains this text. "": to all models of the family.

@@ -39,10 +39,15 @@ AnyEvent = TypeVar("AnyEvent", bound=ParserEvent)
 
 
 class OutputParser:
-    """Splits one choice's output into reasoning, content and tool calls.
+    r"""Splits one choice's output into reasoning, content and tool calls.
 
     `dialect.parser(dialect)` makes the parser of a dialect. The methods from `_read` on are readers (see core/scan.py)
-    of the text at the cursor.
+    of the text at the cursor. These read the parts of the output above, one after the other:
+
+        <think>It is today.</think>\n\n    _first_reasoning
+                                           _beginning_of_content: such as "all\n" in the family of Functionary
+                                           _sole_call: {"name": "f", "arguments": {}} as the whole output
+        Let me look.\n<tool_call>...       _text_and_calls: _text, then _call_after for each opener
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class OutputParser:
         self._prompt_end = prompt_end or dialect.prompt_end("")
         self._is_constrained = is_constrained
         self._cursor = Cursor()
+        self._n_emitted = 0  # The characters of `_cursor.text` that are in an event or belong to a call.
         self._events: list[ParserEvent] = []
         self._calls = Calls(tools, new_id, self._events.append)
         self._openers = dialect.openers if self._calls.schemas else ()
@@ -107,6 +113,7 @@ class OutputParser:
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
+        self._n_emitted = max(0, self._n_emitted - self._cursor.done)
         self._cursor.feed(text)
         return self._next_events()
 
@@ -139,14 +146,14 @@ class OutputParser:
     def _emit_event(self, event: ContentDelta | ReasoningDelta) -> None:
         self._emit_format(self._cursor.at - len(event.text))
         self._events.append(event)
-        self._cursor.shown = self._cursor.at
+        self._n_emitted = self._cursor.at
 
     def _emit_format(self, end: int) -> None:
         """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
         cursor = self._cursor
-        if self.is_raw and not self._is_in_call and cursor.shown < end:
-            self._events.append(FormatText(cursor.text[cursor.shown : end]))
-            cursor.shown = end
+        if self.is_raw and not self._is_in_call and self._n_emitted < end:
+            self._events.append(FormatText(cursor.text[self._n_emitted : end]))
+            self._n_emitted = end
 
     @contextlib.contextmanager
     def _text_of_call(self, n_before: int = 0) -> Iterator[None]:
@@ -162,7 +169,7 @@ class OutputParser:
         finally:
             self._is_in_call = was_in_call
             if self._calls.n_begun > n_calls:
-                self._cursor.shown = self._cursor.at
+                self._n_emitted = self._cursor.at
 
     # --- the output, from its beginning to its end ---
 
@@ -285,16 +292,14 @@ class OutputParser:
         """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning.
 
         Otherwise read nothing. Waits for the end of the reasoning or of the output.
+
+            I could use <tool_call>{"name": "f"}</tool_call> here.</think>Hi   True: the model only thinks of the call
+            I will look.<tool_call>{"name": "f"}</tool_call>                   False: the call ends the reasoning
+            I will look.<tool_call> or not                                     False: no call is next
         """
-        cursor, ends, n_searched = self._cursor, self._certain_ends, 0
-        self._calls.is_trial = True
-        try:
-            yield from self._call_in(self._dialect.formats_after(opener))
+        if not (yield from self._begins_call(opener)):
             return False
-        except CallFound:
-            cursor.put_back()
-        finally:
-            self._calls.is_trial = False
+        cursor, ends, n_searched = self._cursor, self._certain_ends, 0
         while (end := ends.find(cursor.text, cursor.at + n_searched)) is None:
             if cursor.ended:
                 return False
@@ -304,6 +309,21 @@ class OutputParser:
         return True
 
     # --- calls ---
+
+    def _begins_call(self, opener: str) -> Reader[bool]:
+        """Whether a call that begins with `opener` is next. It stays unread.
+
+        Runs the readers of the call formats up to the event that would begin a call, where `Calls` raises CallFound.
+        """
+        self._calls.is_trial = True
+        try:
+            yield from self._call_in(self._dialect.formats_after(opener))
+            return False
+        except CallFound:
+            self._cursor.put_back()
+            return True
+        finally:
+            self._calls.is_trial = False
 
     def _call_after(self, opener: str, emit: Emit) -> Reader[bool]:
         """Read the call that begins with `opener`. If there is none, emit the first character of the opener."""

@@ -80,13 +80,23 @@ def _end_of(prompt: str, texts: Iterable[Iterable[str]], start: int) -> int:
     """
     end = start
     for forms in texts:
-        # Some templates sort the arguments of a call, so a text may stand before the last one.
-        places = ((form, prompt.find(form, begin)) for form in forms for begin in dict.fromkeys((end, start)))
-        form, at = next((place for place in places if place[1] >= 0), ("", -1))
-        if at < 0:
+        ends = (_end_of_form(prompt, form, end, start) for form in forms)
+        end_of_text = next((place for place in ends if place >= 0), -1)
+        if end_of_text < 0:
             return -1
-        end = max(end, at + len(form))
+        end = max(end, end_of_text)
     return end
+
+
+def _end_of_form(prompt: str, form: str, after: int, start: int) -> int:
+    """Where a form of a text ends, searched behind `after`, then behind `start`; -1 if it is not there.
+
+    Some templates sort the arguments of a call, so a text may stand before the last one.
+    """
+    place = prompt.find(form, after)
+    if place < 0 and start < after:
+        place = prompt.find(form, start)
+    return place + len(form) if place >= 0 else -1
 
 
 def _call_texts(message: Mapping[str, Any]) -> Iterator[str]:
