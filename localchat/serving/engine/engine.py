@@ -127,15 +127,18 @@ class Engine:
     def warm_up(self, requests: abc.Sequence[SequenceRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels.
 
-        They leave no prefixes and are not counted.
+        They leave no prefixes and are not counted. Raises the error that ends one of them: all later ones would fail,
+        too.
         """
-        self.start(self.prepare(requests, lambda output: None, lambda error: None))
+        ends: list[Exception | None] = []
+        self.start(self.prepare(requests, lambda output: None, ends.append))
         while self.step():
             pass
         self.forget()
         self.step()
-        if self._stopped is not None:
-            raise self._stopped
+        for error in (self._stopped, *ends):
+            if error is not None:
+                raise error
         self._stats, self._last_id = EngineStats(), 0
 
     def join(self, timeout_s: float | None = None) -> bool:

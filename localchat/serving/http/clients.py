@@ -105,7 +105,9 @@ class ClientWatch:
                 with self._lock:
                     if number not in self._watched:
                         continue
-                    _, notify = self._watched[number]
+                    sock, notify = self._watched[number]
+                    if state_of(sock) is ClientState.OPEN:  # The event is that of an earlier connection of this number.
+                        continue
                     # From now on, only a hang-up or an error is reported, which need not be asked for. After it nothing
                     # is, since a hang-up lasts, and would be reported again and again.
                     if not events & (select.EPOLLHUP | select.EPOLLERR):

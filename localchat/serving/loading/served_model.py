@@ -96,8 +96,8 @@ class ServedModel:
     @property
     def n_bytes(self) -> int:
         """The memory of the loaded model: weights and context."""
-        facts = None if self.model is None else self.model.engine.facts
-        return 0 if facts is None else facts.n_bytes + facts.n_context_bytes
+        model = self.model  # Read once, since it is None after a crash, which any thread may notice.
+        return 0 if model is None else model.engine.facts.n_bytes + model.engine.facts.n_context_bytes
 
     def keep_for(self, now: float, seconds: float) -> None:
         """A request has ended: keep the model for this many seconds without another one."""

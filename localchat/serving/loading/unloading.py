@@ -42,7 +42,8 @@ def may_fit_alone(loaded: Sequence[ServedModel], error: NotEnoughMemory) -> bool
 
 def memory_of(loaded: Sequence[ServedModel]) -> OtherModels:
     """What the engine process of a further model has to know of the loaded ones."""
-    n_mapped = sum(served.model.engine.facts.n_mapped_bytes for served in loaded if served.model is not None)
+    models = [model for model in (served.model for served in loaded) if model is not None]
+    n_mapped = sum(model.engine.facts.n_mapped_bytes for model in models)
     return OtherModels(n_mapped, sum(served.n_bytes for served in loaded if not served.n_users))
 
 

@@ -103,7 +103,9 @@ class LlamaBackend:
             state = np.empty(n_bytes, np.uint8)
         except MemoryError as error:
             raise CopyFailed(f"there is no memory for {n_bytes} bytes") from error
-        L.llama_state_seq_get_data(self._context, pointer_to(state, ctypes.c_uint8), n_bytes, slot)
+        n_written = L.llama_state_seq_get_data(self._context, pointer_to(state, ctypes.c_uint8), n_bytes, slot)
+        if n_written != n_bytes:  # The rest is what was in this memory before.
+            raise CopyFailed(f"llama.cpp wrote {n_written} of {n_bytes} bytes: {last_errors()}")
         return state
 
     def set_state(self, slot: int, state: Any) -> None:

@@ -72,7 +72,7 @@ def _load(
     n_adapter_bytes = sum(weight_bytes(adapter.path) for adapter in adapters)
     n_projector_bytes = projector_bytes(options.mmproj) if options.mmproj else 0
     if free is not None:
-        free = max(free - n_adapter_bytes - (0 if loaded.n_on_gpus else n_projector_bytes), 0)
+        free = max(free - n_adapter_bytes - (0 if loaded.uses_gpus else n_projector_bytes), 0)
     memories = loaded.cache_memories(free)
     context, n_ctx, limits = loaded.new_context(memories)
     if projector is not None:
@@ -84,8 +84,8 @@ def _load(
         vocabulary,
         n_ctx=n_ctx,
         n_cells=limits.n_cells,
-        # With all layers on GPUs threads have no effect.
-        n_threads=1 if loaded.is_on_gpus else L.llama_n_threads(context),
+        # With everything on GPUs threads have no effect.
+        n_threads=1 if loaded.is_on_gpus and not options.cpu_moe else L.llama_n_threads(context),
         n_context_bytes=n_context_bytes + n_adapter_bytes + n_projector_bytes,
         modalities=projector.modalities if projector else (),
         adapters=adapters,
@@ -140,7 +140,7 @@ def _load_projector(model: Model, loaded: LoadedModel) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
     has_gpu = any(not gpu.is_remote for gpu in loaded.gpus)
-    n_threads, use_gpu = loaded.options.n_threads or default_threads(), bool(loaded.n_on_gpus) and has_gpu
+    n_threads, use_gpu = loaded.options.n_threads or default_threads(), loaded.uses_gpus and has_gpu
     projector = LlamaProjector(str(loaded.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
     loaded.widen_pass(projector.max_cells_in_one_pass)
     return projector

@@ -51,11 +51,13 @@ class LoadedModel:
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
         self.n_seq_max = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
         self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))
-        # The layers in all, those on the GPUs, and the share of these.
-        self.n_layers = max(L.llama_model_n_layer(pointer), 1)
         n_wanted = -1 if options.n_gpu_layers is None else options.n_gpu_layers
-        n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted, self.n_layers)
-        self.n_on_gpus = n_on_gpus if self.gpus else 0
+        self.uses_gpus = bool(self.gpus) and n_wanted != 0
+        # The layers without the output layer, those of them on the GPUs, and the share of these. The output layer is
+        # the first that llama.cpp has on a GPU.
+        self.n_layers = max(L.llama_model_n_layer(pointer), 1)
+        n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted - 1, self.n_layers)
+        self.n_on_gpus = n_on_gpus if self.uses_gpus else 0
         self.is_on_gpus = self.n_on_gpus == self.n_layers
         self._gpu_share = self.n_on_gpus / self.n_layers
         # The limit of rows of one pass through the layers (n_ubatch).
