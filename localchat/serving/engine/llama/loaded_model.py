@@ -50,7 +50,7 @@ class LoadedModel:
         # it is the number of streams.
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
         self.n_unified_sequences = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
-        # The limit of rows with logits in a step (n_outputs_max), with both layouts. llama.cpp ends the process if it is
+        # The limit of rows with logits in a step (n_outputs_max), in both layouts. llama.cpp ends the process if it is
         # below n_seq_max.
         self.max_outputs = self.n_unified_sequences
         self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))
