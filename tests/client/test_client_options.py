@@ -15,8 +15,9 @@ from localchat.errors import IncompleteReply, NotFoundError, ProtocolError, Stre
 from localchat.reply.truncation import check_not_cut
 from localchat.request.options import OPTIONS_OF, ConnectionOptions
 from tests.support.clients import failure, make_client
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, chunked, piece, with_length
-from tests.support.raw_server import DEADLINE_S, always, serving
+from tests.support.raw_server import always, serving
 
 
 def find(name: str) -> str:

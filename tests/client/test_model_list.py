@@ -13,8 +13,9 @@ import pytest
 from localchat import Client, ModelNotNamed, ProtocolError
 from localchat.embeddings import DEFAULT_BATCH_SIZE, parse_embeddings
 from tests.support.clients import make_client
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import HELLO, with_length
-from tests.support.raw_server import DEADLINE_S, Request, always, serving
+from tests.support.raw_server import Request, always, serving
 from tests.support.scripted import playing
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {

@@ -18,13 +18,13 @@ from localchat.serving.models.hub import HubFile, chosen, projector, quantisatio
 from localchat.serving.models.model_file import DEMO_PATH, ModelFileError
 from tests.serving.models.test_gguf import STRING, file_of
 from tests.support.command import run_command
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import ROOT, run
 from tests.support.hub_server import COMMIT, Fault, Hub, digest_of
 from tests.support.live import started
 from tests.support.serving import wait_for
 from tests.support.slow_servers import silent
 
-DEADLINE_S = 60
 MODEL = DEMO_PATH.read_bytes()
 PROJECTOR = file_of([("general.type", STRING, "mmproj")])
 
@@ -297,7 +297,7 @@ def test_no_network_is_reported_within_seconds(tmp_path: Path, is_silent: bool):
     first, second = done.stderr.splitlines()
     assert f"org/small: no connection to {url}, or no response within 1 s (" in first
     assert second.endswith("got 'small'")
-    assert seconds < 40  # The imports may take long on a busy machine; the library alone waits for a minute.
+    assert seconds < 60  # The imports may take long on a busy machine; the library alone waits for a minute.
 
 
 def test_missing_library_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch):
