@@ -162,7 +162,7 @@ def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signa
             os.killpg(running.process.pid, number)
             rest = response.read().decode()
         assert running.process.wait(DEADLINE_S) == 0
-        assert has_ended(pid)
+        wait_for(lambda: has_ended(pid))
     assert ('"finish_reason":"length"' in rest) == (number == signal.SIGTERM)
     assert rest.endswith("data: [DONE]\n\n")
 
@@ -474,7 +474,7 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
         running.process.terminate()
         assert [call.result(DEADLINE_S)[0] for call in (*asking, large)] == [503] * 3
         assert running.process.wait(DEADLINE_S) == 0
-        assert has_ended(pid)
+        wait_for(lambda: has_ended(pid))
 
 
 def test_errors_cross_between_processes_with_their_attributes():
