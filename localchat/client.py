@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .agent.tool_run import ToolRun
     from .agent.tools import AnyTool
     from .embeddings import Embeddings
+    from .transport.operations import AnyDriver
 
     class _ChatFunctionOptions(ChatOptions, total=False):
         """Options of the function `chat`."""
@@ -103,11 +104,11 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
-    def _call(self, driver: Any, arguments: RequestArguments) -> Call:
+    def _call(self, driver: AnyDriver, arguments: RequestArguments) -> Call:
         """A new call with the options of these arguments."""
         return Call(self._settings, self._pool, driver, arguments.call_options)
 
-    async def _reply(self, driver: Any, request: CompletionRequest) -> Reply[Any]:
+    async def _reply(self, driver: AnyDriver, request: CompletionRequest) -> Reply[Any]:
         """The complete reply. If its text does not match `response_format`, repeat the request with text and errors."""
         for _ in range(request.retries_on_mismatch):
             try:
@@ -120,18 +121,20 @@ class BaseClient:
                 request.prompt = [*request.prompt, *output, correction]
         return await BaseStream[Any](self._call(driver, request), request)._finish()
 
-    async def _list_models(self, driver: Any) -> list[Model]:
+    async def _list_models(self, driver: AnyDriver) -> list[Model]:
         arguments = RequestArguments(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments))
 
-    async def _request(self, driver: Any, method: str, path: str, json: Any, options: Mapping[str, Any]) -> Response:
+    async def _request(
+        self, driver: AnyDriver, method: str, path: str, json: Any, options: Mapping[str, Any]
+    ) -> Response:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
         call = self._call(driver, RequestArguments(self._settings, options, "request"))
         content = await call.fetch(method.upper(), path, json)
         return Response(call.status, call.headers, content)
 
-    async def _embed(self, driver: Any, text: Any, options: Mapping[str, Any]) -> Any:
+    async def _embed(self, driver: AnyDriver, text: Any, options: Mapping[str, Any]) -> Any:
         arguments = RequestArguments(self._settings, options, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 

@@ -323,8 +323,7 @@ class Reply(Record, Generic[Value]):
     # with its last value, and in `choices` only those fields that the client does not read.
     raw: Any = field(default=None, compare=False, repr=False)
     # The value of the text if `response_format` is a type or a schema, else None.
-    # Only calls without a response_format leave it out.
-    parsed: Value = None  # type: ignore[assignment]
+    parsed: Value = None  # type: ignore[assignment]  # Value is None if it is left out: without a response_format.
     # Of `map`: why the request failed; None if it did not. `choices` have what was received before the error.
     error: LocalChatError | None = None
 

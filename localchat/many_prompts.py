@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import LocalChatError
 from .events import Reply
@@ -16,6 +16,9 @@ from .request.models import default_model
 from .request.options import check_count, check_options
 from .request.prompts import Prompt, as_messages
 from .transport.sockets import Driver, run_blocking
+
+if TYPE_CHECKING:
+    from .transport.operations import AnyDriver
 
 
 class ManyPrompts:
@@ -86,13 +89,13 @@ class ManyPrompts:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _find_model(self, driver: Any) -> None:
+    async def _find_model(self, driver: AnyDriver) -> None:
         """Find the model of the server once for all prompts. If that fails, the request of each prompt tries again."""
         if self.prompts and not self._request.decides_model:
             with contextlib.suppress(LocalChatError):
                 await default_model(self._client._call(driver, self._request))
 
-    async def _reply(self, driver: Any, prompt: Prompt) -> Reply[Any]:
+    async def _reply(self, driver: AnyDriver, prompt: Prompt) -> Reply[Any]:
         try:
             request = CompletionRequest(self._client._settings, prompt, self._options, "chat")
             reply: Reply[Any] = await self._client._reply(driver, request)

@@ -39,7 +39,7 @@ class EventIterator(Generic[AnyEvent, Value]):
 
     def __init__(self) -> None:
         self._ready: deque[AnyEvent] = deque()  # The events that are made and not returned yet.
-        self._is_done = False  # Whether the last event was made.
+        self._has_last_event = False  # Whether the last event was made. It may be one of `_ready`.
         self._failure: Exception | None = None  # The error of a step, after which none follows.
         self._is_advancing = False  # Whether a thread or task is in a step.
         self._is_closed = False
@@ -51,7 +51,7 @@ class EventIterator(Generic[AnyEvent, Value]):
         raise NotImplementedError
 
     async def _advance(self) -> None:
-        """Do the next step: add events to `_ready`, or set `_is_done`. An error is raised after the events."""
+        """Do the next step: add events to `_ready`, or set `_has_last_event`. An error is raised after the events."""
         raise NotImplementedError
 
     async def _close(self) -> None:
@@ -80,7 +80,7 @@ class EventIterator(Generic[AnyEvent, Value]):
 
     async def _next(self) -> AnyEvent | None:
         """The next event, None at the end."""
-        while not (self._ready or self._is_done or self._failure):
+        while not (self._ready or self._has_last_event or self._failure):
             await self._step()
         if self._ready and self._is_closed:
             self._ready.clear()
@@ -233,7 +233,8 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         self._has_head = False  # Whether the head of the response was received.
         self._payloads: Iterator[list[StreamEvent]] = iter(())  # The events of each payload of the last read.
         self._n_bytes = 0  # Of the body, in all reads.
-        self._n_progress = 0  # That of the parser at the last read.
+        # `n_progress` of the parser at the last read: a larger one restarts the timeouts.
+        self._n_progress = 0
         self._body_error: Exception | None = None  # The error that ended the body, if one did.
         self._is_ending = False  # Whether `_payloads` has the last events.
 
@@ -273,7 +274,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
             elif (events := next(self._payloads, None)) is not None:
                 self._ready.extend(events)
             elif self._is_ending:
-                self._is_done = True
+                self._has_last_event = True
                 self._call.release()
             elif self._parser.is_over:
                 await self._end()

@@ -92,16 +92,22 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         # its rule for replies that are cut. It has no media, whose files are read later.
         self._template = CompletionRequest(client._settings, prompt, options, "run")
         self.messages: list[dict[str, Any]] = self._template.prompt  # The conversation so far.
+        self._n_prompt = len(self.messages)  # The number of messages of the prompt.
         self._media = take_media(options)
         # The options of the next request.
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
-        self.done = False  # Whether the last reply of the run is complete. Its last event may follow.
-        # The number of requests that were sent, the stream of the newest one, its reply as soon as it is complete, and
-        # the results of its calls while they run.
-        self._n_rounds = 0
-        self._stream: Any = None
-        self._reply: Reply[Any] | None = None
+        # Whether the last reply of the run is complete. Its last event may follow; after it `_has_last_event` is set.
+        self.done = False
+        self._n_rounds = 0  # The number of requests that were sent.
+        self._stream: Any = None  # The stream of the newest request; None before it, and after its calls.
+        self._reply: Reply[Any] | None = None  # The reply to the newest request; None before it is complete.
+        # The results of the calls of this reply; None unless the calls run.
         self._results: AsyncGenerator[ToolResult, None] | None = None
+
+    @property
+    def new_messages(self) -> list[dict[str, Any]]:
+        """The messages after the prompt: the replies so far, and the results of their calls."""
+        return self.messages[self._n_prompt :]
 
     @property
     def reply(self) -> Reply[Any]:
@@ -122,6 +128,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         """Add the images and sounds to the prompt. Their files are read."""
         attach, self._media = functools.partial(media.attach, self.messages, **self._media), {}
         self.messages = await call_in_thread(attach) if self._is_async else attach()
+        self._n_prompt = len(self.messages)  # There may be a message more, for the media.
 
     def _begin_round(self) -> None:
         """Make the stream of the next request, which its first event sends."""
@@ -157,8 +164,8 @@ class _BaseRun(EventIterator[RunEvent, Any]):
 
     async def _end_round(self) -> None:
         """End the run, or run the calls of the reply."""
-        self._is_done = self.done  # After the last reply, the last event of its stream ends the run.
         if self.done:
+            self._has_last_event = True
             return
         calls = self.reply.tool_calls
         if self._n_rounds == self._max_rounds:
@@ -252,9 +259,11 @@ class ToolRun(_BaseRun, BlockingEventIterator[RunEvent, Any]):
     """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
-    so far and can be the prompt of another request. `done` is set when the last response is complete, before its last
-    event is yielded: it calls no tools, or it was cut, so that its calls are not run. A running tool is not interrupted
-    by `close`, but no other tool starts.
+    so far and can be the prompt of another request; `new_messages` are those after the prompt. A running tool is not
+    interrupted by `close`, but no other tool starts.
+
+    `done` is set when the last response is complete, before its last event is yielded: it calls no tools, or it was
+    cut, so that its calls are not run.
     """
 
     _is_async = False

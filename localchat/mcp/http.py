@@ -28,11 +28,13 @@ from .messages import MAX_MESSAGE_BYTES, Json, MCPError, NotAMessage, failure, r
 from .revisions import VERSION_KEY
 from .session import Outgoing, Session, log
 
-# A stream that ended is resumed after the time that the server sent, or this one. It doubles with each try in a row
-# that brought no event, of which there are at most so many.
-_RESUME_S, _MAX_RESUME_S, _MAX_TRIES = 1.0, 30.0, 5
-# A connection that lasted longer was not in vain, and the time of a server is not respected beyond the other one.
-_LONG_S, _MAX_RETRY_S = 5.0, 3600.0
+# The wait before a stream that ended is resumed, if the server sent no time for it (`retry`). It doubles with each
+# failed try in a row, up to the maximum.
+_RESUME_S = 1.0
+_MAX_RESUME_S = 30.0
+_MAX_RETRY_S = 3600.0  # The limit of the time that a server may send.
+_MAX_TRIES = 5  # The limit of failed tries in a row. A try fails if it receives no event and is shorter than `_LONG_S`.
+_LONG_S = 5.0  # A stream without events that stays open longer is in order: the server has nothing to report.
 _MAX_REQUESTS = 256  # The limit of requests in flight.
 _CLOSE_S = 2.0  # The limit of the request that ends a session.
 

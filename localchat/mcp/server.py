@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
@@ -39,6 +39,14 @@ DEFAULT_TIMEOUT = Timeout(connect=10, first=120, idle=None, stall=120, total=180
 _MAX_PAGES = 1000
 _MAX_TTL_MS = 1e9  # An integer can be too large to become seconds.
 _MAX_ROUNDS = 10  # The limit of rounds in which a server requests input for one call.
+
+
+class ToolList(NamedTuple):
+    """The tools of a server when it listed them."""
+
+    definitions: dict[str, Json]  # By their names.
+    end: float  # The end of the time that the server sent with them, by time.monotonic. Only since 2026-07-28.
+    n_changes: int  # `Session.n_tool_changes` before the list was requested: another number means that it has changed.
 
 
 class BaseMCPServer:
@@ -93,10 +101,7 @@ class BaseMCPServer:
         self._session: Session | None = None
         self._finalizer: Any = None
         self._description = ServerDescription("")
-        # The tools by their names, None before they are listed, and until when the list holds, by time.monotonic.
-        self._definitions: dict[str, Json] | None = None
-        self._definitions_end = 0.0
-        self._definitions_change = 0  # The number of changes, `Session.n_tool_changes`, before they were listed.
+        self._tool_list: ToolList | None = None  # The tools; None before they are listed.
 
     @property
     def revision(self) -> str:
@@ -201,8 +206,9 @@ class BaseMCPServer:
         session = self._ready_session()
         session.check_open()
         n_changes = session.n_tool_changes
-        if self._definitions is not None and self._definitions_change == n_changes and self._definitions_are_valid:
-            return self._definitions
+        listed = self._tool_list
+        if listed is not None and listed.n_changes == n_changes and self._is_fresh(listed):
+            return listed.definitions
         begin_s, ttl_s = time.monotonic(), float("inf")
         definitions: dict[str, Json] = {}
         cursor: Any = None
@@ -218,19 +224,17 @@ class BaseMCPServer:
                 break
         else:
             raise self._error(f"its list of tools has more than {_MAX_PAGES} pages")
-        self._definitions, self._definitions_end = definitions, begin_s + ttl_s
-        self._definitions_change = n_changes
+        self._tool_list = ToolList(definitions, begin_s + ttl_s, n_changes)
         return definitions
 
-    @property
-    def _definitions_are_valid(self) -> bool:
-        """Whether the list of tools needs to be read again only after a change that is reported.
+    def _is_fresh(self, listed: ToolList) -> bool:
+        """Whether a list of tools is that of the server, unless the server has reported a change.
 
-        Since 2026-07-28 the server limits the time. Before, the list is valid while reports of changes
-        would be received.
+        Since 2026-07-28 the server limits the time. Before, the list is fresh while reports of changes would be
+        received.
         """
         if revisions.is_modern(self.revision):
-            return time.monotonic() < self._definitions_end
+            return time.monotonic() < listed.end
         return self._description.reports_tools and self._transport.is_listening
 
     def _is_usable(self, definition: Any) -> bool:
@@ -286,10 +290,10 @@ class BaseMCPServer:
         except MCPError as error:
             if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
                 raise
-            self._definitions = None  # The schema of the tool has changed.
+            self._tool_list = None  # The schema of the tool has changed.
             headers = await self._argument_headers(waiter, params)
             result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
-        definition = (self._definitions or {}).get(name, {})
+        definition = {} if self._tool_list is None else self._tool_list.definitions.get(name, {})
         try:
             tool_result = read_result(result, self._media)
             if "outputSchema" in definition and not tool_result.is_error:

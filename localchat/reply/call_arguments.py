@@ -21,8 +21,9 @@ class CallArguments:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # "open"; "closed", when the text may be a JSON object; then "whole" or "{}" if it is one, otherwise "broken".
-        self._state = "open"
+        # What is known of the text: "open", some bracket is not closed; "closed", all are, and it has not been parsed;
+        # then "whole" or "{}" if it is a JSON object, otherwise "broken".
+        self._scan_state = "open"
         # The brackets that are open, whether the text ends in a string, and a backslash at the end of the last piece.
         self._depth = 0
         self._in_string = False
@@ -37,10 +38,10 @@ class CallArguments:
 
     def state(self) -> str:
         """The arguments so far, as in a Rule: "part", "whole" or "{}"."""
-        if self._state == "closed":
+        if self._scan_state == "closed":
             text = self.text().strip()
-            self._state = "{}" if text == "{}" else "whole" if parse_arguments(text)[1] is None else "broken"
-        return self._state if self._state in ("whole", "{}") else "part"
+            self._scan_state = "{}" if text == "{}" else "whole" if parse_arguments(text)[1] is None else "broken"
+        return self._scan_state if self._scan_state in ("whole", "{}") else "part"
 
     def describe(self, piece: str) -> str:
         """A further piece, as in a Rule."""
@@ -64,8 +65,8 @@ class CallArguments:
         return new
 
     def _scan(self, piece: str) -> None:
-        if self._state != "open":  # Text after an object makes it invalid.
-            self._state = "broken"
+        if self._scan_state != "open":  # Text after an object makes it invalid.
+            self._scan_state = "broken"
             return
         text, self._escape = self._escape + piece, ""
         n_brackets = 0
@@ -78,7 +79,7 @@ class CallArguments:
                 self._depth += 1 if mark in "{[" else -1
                 n_brackets += 1
         if n_brackets and self._depth <= 0 and not self._in_string:
-            self._state = "closed"
+            self._scan_state = "closed"
 
     def parse(self) -> tuple[str, Json | None, str | None, str]:
         """The text of the arguments, their value or None, the error, and a warning if the text was repaired."""

@@ -50,12 +50,14 @@ def normal_reason(raw: str) -> str | None:
 class FinishReason:
     """The finish reason of one choice. Some servers send several, or one with every delta.
 
-    The first one counts, unless output follows it, or one that says that the text was cut.
+    The first one counts, unless output follows it, or a later one says that the text was cut. Output after a reason
+    shows that the reasons of this server do not mark the end: then no later one is the last, and only an end
+    mark such as [DONE] completes the response.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self.raw: str | None = None  # As the server sent it; None if none was received.
-        self.is_followed = False  # Whether output came after it.
+        self.is_followed = False  # Whether output came after a reason.
         self._warn = warn
 
     @property
@@ -70,7 +72,7 @@ class FinishReason:
 
     @property
     def is_last(self) -> bool:
-        """Whether a reason was received, and no output after it."""
+        """Whether a reason was received, and no output after it or an earlier one."""
         return self.raw is not None and not self.is_followed
 
     def add(self, reason: str) -> None:

@@ -7,6 +7,15 @@ id, an index, the name, with several of them, or with none. Two steps find out w
    else the last one, since a model generates calls one after another.
 2. The first row of `RULES` that fits the delta and this call says whether the delta continues the call, repeats it, or
    begins another one.
+
+An example, two calls of OpenAI. The facts are those of a Rule: labels, name, arguments of the call so far, piece.
+
+    delta                                       call of step 1    facts                                 meaning
+    index 0, id "a", name "get", arguments ""   none                                                    begins
+    index 0, arguments '{"city": '              the call "a"      same index, none, part, begin         continues
+    index 0, arguments '"Rome"}'                the call "a"      same index, none, part, rest          continues
+    index 1, id "b", name "get", arguments ""   the call "a"      new index, same, whole, none          begins
+    index 1, arguments "{}"                     the call "b"      same index, none, part, begin         continues
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class RequestArguments:
 
     def __init__(self, settings: Settings, options: Mapping[str, Any], method: str) -> None:
         check_options(options, method)
-        # The fields of the request. The options that are none are removed here and in subclasses.
+        # Becomes the fields of the request: options that are no fields of it are removed here and in subclasses.
         self.fields = fields = set_options(options)
         timeout = Timeout.of(fields.pop("timeout", settings.timeout))
         max_retries: int = fields.pop("max_retries", settings.max_retries)

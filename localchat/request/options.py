@@ -343,10 +343,11 @@ def describe_options(known: Any) -> str:
 def check_options(options: Mapping[str, Any], method: str) -> None:
     """Raise TypeError for an option that the method does not have, or of a wrong type; ValueError for a wrong value."""
     known = OPTIONS_OF[method]
-    names = known.__annotations__
+    # The overloads of `chat`, `stream` and `map` declare `response_format`, since it decides the type of the result.
+    declares_format_in_overloads = StreamOptions in known.__mro__
     for name, value in options.items():
-        # The overloads of `chat` and `stream` declare `response_format`, not the TypedDict.
-        if name not in names and not (name == "response_format" and "tools" in names):
+        is_format = name == "response_format" and declares_format_in_overloads
+        if name not in known.__annotations__ and not is_format:
             raise TypeError(f"{method} has no option {name!r}{_hint(name, known)}")
         if value is not None:
             _check_value(name, value)

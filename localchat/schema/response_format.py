@@ -91,8 +91,11 @@ class ExpectedValue:
             return False
         weaker = self._weaker_modes
         if self._mode in _SCHEMA_MODES:
+            # "schema must be of 'type: \"object\"', got 'type: \"array\"'": an object has to wrap the value.
             if not self._is_object and _REFUSED_ROOT.search(error.body):
                 weaker = weaker[weaker.index("wrapped") :]
+            # "response_format.type 'json_schema' is not supported": no other schema would be accepted either. But after
+            # "Invalid schema: 'uniqueItems' is not permitted" the next mode, with a simpler schema, is tried.
             elif not (_REFUSED_SCHEMA.search(error.body) or self._names_a_constraint(error.body)):
                 weaker = [mode for mode in weaker if mode not in _SCHEMA_MODES]
         self._mode, *self._weaker_modes = weaker

@@ -27,7 +27,7 @@ def chat(session: Session) -> int:
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _line_editing(session.saves), _Interrupts() as interrupts:
         while True:
-            line, messages = "", session.messages
+            line, n_answers = "", session.n_answers
             try:
                 with interrupts.allowed():
                     line = _read_message()
@@ -41,7 +41,7 @@ def chat(session: Session) -> int:
             except KeyboardInterrupt:
                 if not line:
                     report("\n(Ctrl-D ends the chat)")
-                elif session.messages is messages:  # Each complete answer replaces the list, so there was none.
+                elif session.n_answers == n_answers:  # Otherwise the answer was complete when Ctrl-C came.
                     report("\n(stopped)" if line.startswith("/") else "\n(stopped; an incomplete answer is not kept)")
             except (LocalChatError, OSError, ImportError, ValueError, TypeError) as error:
                 report(f"localchat: {error}")

@@ -34,6 +34,7 @@ class Session:
         if arguments.system is not None:
             self.set_system(arguments.system)
         self.unanswered: list[dict[str, Any]] = []  # The messages of a question that got no answer.
+        self.n_answers = 0  # The number of answers that were added to the messages.
         # The images and sounds for the next question. They are sent once, so later ones have none.
         self._images: list[str] = arguments.image
         self._sounds: list[str] = arguments.audio
@@ -105,9 +106,9 @@ class Session:
                 tools, approve = self._toolset.tools(), self._toolset.approve
                 run = self.client.run_stream([*before, *prompt], tools, on_call=approve, **options)
                 reply = printer.show(run, self._toolset.show_result)
-                # The options of each request, such as `-o system=`, add to the messages of the run. These are not kept.
-                n_sent = len(before) + len(prompt) + (self._options.get("system") is not None)
-                self.messages = [*before, *prompt, *run.messages[n_sent:]]
+                # What options of each request, such as `-o system=`, add to the prompt is not kept.
+                self.messages = [*before, *prompt, *run.new_messages]
+        self.n_answers += 1
         self.unanswered = []
         self._images, self._sounds = [], []
         if self.saves:

@@ -20,7 +20,7 @@ from .connecting import connect
 from .exchange import Exchange
 from .failures import connect_message, retry_delay, status_error
 from .http1 import Inflate, check_codings, request_head
-from .operations import Operations
+from .operations import AnyConnection, AnyDriver, Operations
 from .secrets import Secrets
 from .settings import Settings
 from .sockets import Pool
@@ -70,9 +70,9 @@ class Call:
     """
 
     # The connection of the current request. A default, since Ctrl-C may end `__init__` before the finalizer needs it.
-    _connection: Any = None
+    _connection: AnyConnection | None = None
 
-    def __init__(self, settings: Settings, pool: Pool, driver: Any, options: CallOptions) -> None:
+    def __init__(self, settings: Settings, pool: Pool, driver: AnyDriver, options: CallOptions) -> None:
         self.settings = settings
         self.driver = driver
         self.deadlines = Deadlines(options.timeout, options.total)
@@ -214,20 +214,17 @@ class Call:
     async def _try(self) -> None:
         """Send the request once, and receive the head of the response."""
         # A server may close an idle connection while a request is sent, and nobody knows whether it has read it.
-        self._connection = self._pool.take() if self._options.is_repeatable else None
-        is_reused = self._connection is not None
-        if not is_reused:
-            await self._connect()
+        idle = self._connection = self._pool.take() if self._options.is_repeatable else None
+        connection = await self._connect() if idle is None else idle
         try:
-            exchange = await self._exchange_heads()
+            exchange = await self._exchange_heads(connection)
         except ConnectError:
             response_has_begun = self._exchange is not None and self._exchange.response.has_begun
-            if not is_reused or response_has_begun:
+            if idle is None or response_has_begun:
                 raise
             # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()
-            await self._connect()
-            exchange = await self._exchange_heads()
+            exchange = await self._exchange_heads(await self._connect())
         self._log("status %d", self.status)
         await self._check_head(exchange)
 
@@ -263,25 +260,26 @@ class Call:
         if logging is not None:
             logging.getLogger("localchat.client").debug(message, *values)
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> AnyConnection:
         """Make a new connection. Raises ConnectError or TimedOut."""
         settings = self.settings
         self.deadlines.begin("connect")
         try:
             self._proxy = find_proxy(settings.address, settings.proxy)
-            self._connection = await connect(settings, self._operations, self._proxy)
+            connection = self._connection = await connect(settings, self._operations, self._proxy)
+            return connection
         except TimedOut:  # It is an OSError too.
             raise
         except (OSError, ValueError, RuntimeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, self._proxy)) from error
 
-    async def _exchange_heads(self) -> Exchange:
+    async def _exchange_heads(self, connection: AnyConnection) -> Exchange:
         """Send the request on the connection, and receive the head of the response."""
-        target, headers, proxy = self._target, self._request_headers, self._connection.proxy
+        target, headers, proxy = self._target, self._request_headers, connection.proxy
         if proxy is not None:  # A request to a proxy names the whole URL.
             target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
         self.deadlines.begin("first")
-        self._exchange = exchange = Exchange(self._operations, self._connection, self._method != "HEAD")
+        self._exchange = exchange = Exchange(self._operations, connection, self._method != "HEAD")
         try:
             await exchange.send(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._request_body)
         except TimedOut:  # It is an OSError too.

@@ -9,12 +9,12 @@ from ..errors import ProtocolError
 from .addresses import Proxy, known_addresses
 from .exchange import Exchange
 from .http1 import request_head
-from .operations import Operations
+from .operations import AnyConnection, Operations
 from .settings import Settings
 from .timeouts import timed_out
 
 
-async def connect(settings: Settings, operations: Operations, proxy: Proxy | None) -> Any:
+async def connect(settings: Settings, operations: Operations, proxy: Proxy | None) -> AnyConnection:
     """A connection to the server, with TLS for https; for http through a proxy, a connection to the proxy.
 
     Raises OSError, ValueError, RuntimeError, ProtocolError or IncompleteStream if it cannot be made.
@@ -34,7 +34,7 @@ async def connect(settings: Settings, operations: Operations, proxy: Proxy | Non
     return connection
 
 
-async def _open(settings: Settings, operations: Operations, proxy: Proxy | None) -> Any:
+async def _open(settings: Settings, operations: Operations, proxy: Proxy | None) -> AnyConnection:
     """Try the addresses of the host, one after another."""
     address, driver = settings.address, operations.driver
     if address.socket_path:
@@ -48,7 +48,8 @@ async def _open(settings: Settings, operations: Operations, proxy: Proxy | None)
         # The time is divided, so that one dead address leaves some for the next.
         share = None if left is None else left / (len(candidates) - number)
         try:
-            return await operations.run_within(share, driver.connect, candidate)
+            connection: AnyConnection = await operations.run_within(share, driver.connect, candidate)
+            return connection
         except socket.timeout:
             failure = timed_out(timeout_name)
         except OSError as error:
@@ -57,7 +58,7 @@ async def _open(settings: Settings, operations: Operations, proxy: Proxy | None)
     raise failure
 
 
-async def _open_tunnel(settings: Settings, operations: Operations, connection: Any, proxy: Proxy) -> None:
+async def _open_tunnel(settings: Settings, operations: Operations, connection: AnyConnection, proxy: Proxy) -> None:
     """Ask a proxy to forward the bytes of a connection to the server."""
     authority = settings.address.authority
     exchange = Exchange(operations, connection, has_body=False)

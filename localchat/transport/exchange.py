@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from ..errors import IncompleteStream, ProtocolError, TimedOut
 from .http1 import ResponseReader
-from .operations import Operations
+from .operations import AnyConnection, Operations
 
 
 class Exchange:
@@ -16,7 +15,7 @@ class Exchange:
     `has_body` is False for methods whose responses have no body.
     """
 
-    def __init__(self, operations: Operations, connection: Any, has_body: bool) -> None:
+    def __init__(self, operations: Operations, connection: AnyConnection, has_body: bool) -> None:
         self.response = ResponseReader(has_body)
         self._operations = operations
         self._connection = connection

@@ -4,16 +4,62 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import Cancelled
+from .addresses import Proxy
 from .timeouts import Deadlines, timed_out
 
 
-class Operations:
-    """Lets a driver (sockets.Driver, aio_sockets.AsyncDriver) perform the operations of one call."""
+class AnyConnection(Protocol):
+    """A connection to a server, as the modules see it that do no I/O: Connection or AsyncConnection."""
 
-    def __init__(self, driver: Any, deadlines: Deadlines) -> None:
+    proxy: Proxy | None  # The proxy that gets the requests; None without a proxy and for a tunnel through one.
+
+    def is_usable(self) -> bool:
+        """Whether a further request can be sent on it."""
+
+    def close(self) -> None:
+        """Close it at once."""
+
+
+class AnyDriver(Protocol):
+    """Performs the operations of one call: Driver (sockets.py) or AsyncDriver (aio_sockets.py).
+
+    They raise socket.timeout after `limit` seconds, and OSError after `cancel`. A connection is one of this driver.
+    """
+
+    is_cancelled: bool  # Whether `cancel` was called.
+
+    def cancel(self) -> None:
+        """Stop the call at once."""
+
+    async def sleep(self, limit: float) -> None:
+        """Wait for these seconds."""
+
+    async def read_files(self, limit: float | None, function: Callable[[], Any]) -> Any:
+        """The result of a function that reads files."""
+
+    async def look_up(self, limit: float | None, host: str, port: int) -> list[Any]:
+        """The addresses of a host, from the resolver."""
+
+    async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
+        """A connection to an address of `look_up`."""
+
+    async def start_tls(self, limit: float | None, connection: Any, context: Any, host: str) -> None:
+        """Begin TLS on a connection."""
+
+    async def write(self, limit: float | None, connection: Any, data: bytes) -> None:
+        """Send bytes."""
+
+    async def read(self, limit: float | None, connection: Any) -> bytes:
+        """The next bytes; empty at the end of the connection."""
+
+
+class Operations:
+    """Lets a driver perform the operations of one call."""
+
+    def __init__(self, driver: AnyDriver, deadlines: Deadlines) -> None:
         self.driver = driver
         self.deadlines = deadlines
 

@@ -120,10 +120,10 @@ class Deadlines:
         self._paused_at = 0.0
 
     def end_within(self, seconds: float | None) -> None:
-        """Let the response end within these seconds, None for no limit. An earlier end stays.
+        """Let the response end within these seconds, or sooner if an earlier call set an earlier end. None removes it.
 
-        `left` reports its expiry as "total". No user sees this error: the response is complete but for its usage and
-        [DONE], so the callers end it without an error.
+        The caller ends the response when this limit has expired, without an error: only the usage and [DONE] are
+        missing. So it is not a timeout of the user, and `left` names it "total".
         """
         ends = [end for end in (self._finish_end, _after(seconds)) if end is not None]
         self._finish_end = None if seconds is None else min(ends)

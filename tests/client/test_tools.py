@@ -317,6 +317,7 @@ def test_stream_yields_the_results_as_events():
     assert isinstance(result, ToolResult)
     assert (result.call.name, result.content, result.error, result.value) == ("add", "3", None, 3)
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+    assert run.new_messages == run.messages[1:]
 
 
 def test_text_of_a_stream_or_a_run_prints_as_a_text():
