@@ -8,12 +8,14 @@ import pytest
 
 from tests.page.pages import (
     GATED,
+    HAS_MODELS,
     IS_IDLE,
     RESPONSE,
     chat,
     import_text,
     page_of,
     page_with_answer,
+    show_imported,
     start_with,
     stream,
     tab_of,
@@ -108,5 +110,98 @@ def test_response_in_another_tab_is_in_progress_there(browser):
             other.wait("$('.assistant button')")
             assert other.text(RESPONSE) == page.text(RESPONSE)
             other.do(("#input", ""))
+        running.gate.release(100_000)
+        running.wait_until_idle()
+
+
+# Steps that prepare a change of the conversation "one", the script of its last step, and what the page then shows.
+CHANGES = {
+    "sent": ([("#input", "two")], "$('#send').click()", "$$('.user .text')[1].textContent === 'two'"),
+    "edited": (
+        [".assistant button: Edit", (".editor textarea", "edited")],
+        "$('.editor .main').click()",
+        f"$('{RESPONSE}').textContent === 'edited'",
+    ),
+    "message deleted": ([".user button: Delete"], "$('#ask .main').click()", "$$('.message').length === 1"),
+    "version": (
+        [],
+        "$('[aria-label=\"Earlier version\"]').click()",
+        "$('.version').textContent === '1/2'",
+    ),
+    "renamed": (
+        ["[aria-label='Rename one']", ("#list input", "renamed")],
+        "$('#list input').blur()",
+        "$('#list .pick').textContent === 'renamed' && $('#title').textContent === 'renamed'",
+    ),
+    "settings": (
+        ["#open-settings", ("#settings [name=system]", "Be brief.")],
+        "$('#settings .main').click()",
+        "($('#open-settings').click(), $('#settings [name=system]').value === 'Be brief.')",
+    ),
+    "preset": (
+        ["#open-settings", ("#settings [name=preset_name]", "brief")],
+        "$('[data-do=save-preset]').click()",
+        "($('#open-settings').click(), $$('#settings [name=preset] option').at(-1).value === 'brief')",
+    ),
+    "conversation deleted": (
+        ["[aria-label='Delete one']"],
+        "$('#ask .main').click()",
+        "!$$('#list li').length && $('.empty')",
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [1, 200_000], ids=["small", "large"])  # Chromium stores a large value in a file.
+@pytest.mark.parametrize(("steps", "change", "shown"), CHANGES.values(), ids=CHANGES)
+def test_change_stays_if_the_page_is_loaded_again_at_once(browser, size, steps, change, shown):
+    answer = {"role": "assistant", "content": "answer", "finish": "stop"}
+    messages = [{"role": "user", "content": "x" * size}, {**answer, "earlier": [answer]}]
+    with page_with_answer(browser, lambda messages: ["Yes."]) as page:
+        show_imported(page, *messages, title="one")
+        page.do(*steps)
+        page.eval(f"(window.isOld = true, {change}, location.reload())")
+        page.wait(f"!window.isOld && {HAS_MODELS} && {shown}")
+
+
+def test_change_stays_if_the_tab_is_closed_at_once(browser):
+    with page_of(browser, generating("answer")) as (page, running):
+        chat(page, "one", "answer")
+        closing = browser.open(f"http://{running.address}/")
+        closing.do(("#list .pick", 1), "#list .pick", ".assistant button: Edit", (".editor textarea", "edited"))
+        closing.do(".editor .main")
+        closing.send("Page.close")
+        page.reload()
+        page.wait(f"$('{RESPONSE}')?.textContent === 'edited'")
+
+
+TITLES = "$$('#list .pick').map((e) => e.textContent).sort().join()"
+
+
+def test_changes_of_two_tabs_both_stay(browser):
+    with page_of(browser, generating("answer")) as (page, running):
+        chat(page, "one", "answer")
+        with tab_of(browser, running) as other:
+            start_with(other, "BroadcastChannel.prototype.postMessage = () => {}")  # It has not arrived yet.
+            other.do(("#list .pick", 1), "[aria-label='Rename one']", ("#list input", "renamed\n"))
+        page.do(".assistant button: Edit", (".editor textarea", "edited"), ".editor .main")
+        for _ in range(2):
+            page.wait(f"{TITLES} === 'one (copy),renamed'")
+            page.do("#list [title='one (copy)']")
+            assert page.text(RESPONSE) == "edited"
+            page.do("#list [title=renamed]")
+            assert page.text(RESPONSE) == "answer"
+            page.reload()
+
+
+def test_change_in_another_tab_during_a_response_stays(browser):
+    with page_of(browser, endless, **GATED) as (page, running):
+        stream(page, running)
+        with tab_of(browser, running) as other:
+            other.do(("#list [title='go']", 1), "[aria-label='Rename go']", ("#list input", "renamed\n"))
+            page.wait(f"{TITLES} === 'go (copy) …,renamed'")
+            other.wait(f"{TITLES} === 'go (copy) …,renamed'")
+            page.do("#stop")
+            page.wait(IS_IDLE)
+            other.wait(f"{TITLES} === 'go (copy),renamed'")
         running.gate.release(100_000)
         running.wait_until_idle()

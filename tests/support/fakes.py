@@ -344,7 +344,8 @@ class FakeBackend(FakeCells):
         assert row in self._outputs
         return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
 
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+    def embed(self, inputs: Sequence[Sequence[int]], check: Callable[[], None] = lambda: None) -> list[array[float]]:
+        check()
         return [array("f", [sum(tokens), len(tokens)]) for tokens in inputs]
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:

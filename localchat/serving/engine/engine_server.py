@@ -130,7 +130,7 @@ class EngineServer:
         self._output(request, len(self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos)))
 
     def media_errors(self, request: ServedRequest, media: Sequence[MediaFile]) -> None:
-        self._output(request, self.engine.inputs.media_errors(media))
+        self._output(request, self.engine.inputs.media_errors(media, request.check))
 
     def embed(self, request: ServedRequest, inputs: Sequence[str | Sequence[int]], options: Mapping[str, Any]) -> None:
         vectors: tuple[list[array[float]], int] = self.engine.inputs.embed(inputs, check=request.check, **options)

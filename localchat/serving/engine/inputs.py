@@ -64,21 +64,27 @@ class Inputs:
                 add_bos = False
         return tokens, chunks
 
-    def media_errors(self, media: abc.Iterable[MediaFile]) -> list[ApiError | None]:
-        """Why each image or sound cannot be used; None for those that can. A request finds these prepared."""
+    def media_errors(
+        self, media: abc.Iterable[MediaFile], check: abc.Callable[[], None] = lambda: None
+    ) -> list[ApiError | None]:
+        """Why each image or sound cannot be used; None for those that can. A request finds these prepared.
+
+        `check` is called before each is decoded, also when the call has waited for another one, and may raise an error
+        to end the call.
+        """
         errors: list[ApiError | None] = []
         for file in media:
             try:
-                self._prepared(file)
+                self._prepared(file, check)
                 errors.append(None)
             except (BadRequest, NotSupported) as error:
                 errors.append(error)
         return errors
 
-    def _prepared(self, file: MediaFile) -> PreparedMedia:
+    def _prepared(self, file: MediaFile, check: abc.Callable[[], None] = lambda: None) -> PreparedMedia:
         if self._encoder is None:
             raise NotSupported("this model supports only text: it has no projector", file.path)
-        return self._encoder.prepared(file)
+        return self._encoder.prepared(file, check)
 
     def sequences_of(
         self,
@@ -185,8 +191,9 @@ class Inputs:
 
         The inputs are texts or token ids; with `query`, the documents that are compared with it. `field` is the field
         of the request that has them, for errors. With `truncates`, an input that is longer than the context is cut.
-        `check` is called between two groups of inputs, and may raise an error to end the call. Raises BadRequest for an
-        input that is empty, too long, or has a token that the vocabulary does not have.
+        `check` is called before each step of the computation, also when the call has waited for another one, and may
+        raise an error to end the call. Raises BadRequest for an input that is empty, too long, or has a token that the
+        vocabulary does not have.
         """
         if query is None:
             # All inputs are checked before the first one is computed.
@@ -200,10 +207,9 @@ class Inputs:
         n_tokens = 0
         limit: int | None = None  # The context for embeddings, once an input did not fit into it.
         for group in _groups(tokenized):
-            check()
             cut = group if limit is None else [self._cut(tokens, limit) for tokens in group]
             try:
-                vectors += self._backend.embed(cut)
+                vectors += self._backend.embed(cut, check)
             except ContextLengthExceeded as error:
                 if not (truncates and error.n_ctx) or limit is not None:
                     i = len(vectors) + next(i for i, tokens in enumerate(cut) if len(tokens) > error.n_ctx)
@@ -211,7 +217,7 @@ class Inputs:
                     raise
                 limit = error.n_ctx
                 cut = [self._cut(tokens, limit) for tokens in group]
-                vectors += self._backend.embed(cut)
+                vectors += self._backend.embed(cut, check)
             n_tokens += sum(map(len, cut))
         return vectors, n_tokens
 

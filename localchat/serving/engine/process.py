@@ -33,7 +33,7 @@ log = logging.getLogger("localchat.engine")
 
 # The loggers whose levels the process takes from this one.
 _LOGGERS = ("localchat", "localchat.engine.llama")
-# How long the system may take to end a killed process: to free the memory of its model.
+# How long each thread of a process may take to end: the system frees the memory of the model before.
 _CLOSE_S = 10.0
 # How long a process may live after its connection has ended.
 _DEATH_S = 1.0
@@ -102,15 +102,12 @@ class EngineProcess(EngineClient):
 
     def close(self) -> None:
         self.stop()
-        self._join(_CLOSE_S)
+        self.wait_until_dead()
 
     def wait_until_dead(self) -> None:
-        self._join(_DEATH_S)
-
-    def _join(self, timeout_s: float) -> None:
-        """Wait until the process has ended, at most this long for each of its threads."""
+        """Wait until the process has ended and the reason is known: its workers may be asked for it."""
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(_CLOSE_S)
 
     def _kill(self, fault: str) -> None:
         self._fault = self._fault or fault

@@ -78,11 +78,12 @@ class Backend(CacheBackend, Protocol):
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
 
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+    def embed(self, inputs: Sequence[Sequence[int]], check: Callable[[], None] = lambda: None) -> list[array[float]]:
         """The pooled vector of each input, not normalised; any thread. One call runs at a time.
 
-        Raises ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one
-        that is empty, or has a token that the vocabulary does not have; EngineStopped after `close`.
+        `check` is called before each step of the computation, and may raise an error to end the call. Raises
+        ContextLengthExceeded for an input that does not fit into the context for embeddings; BadRequest for one that is
+        empty, or has a token that the vocabulary does not have; EngineStopped after `close`.
         """
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:

@@ -66,7 +66,7 @@ class ConnectionHandler(http.server.BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self.server.connections.mark(self.connection, ConnectionState.IDLE)
-        self.rfile.is_ambiguous = False
+        self.rfile.begin_head()
         self.rfile.require_within(IDLE_TIMEOUT_S)
         super().handle_one_request()
 

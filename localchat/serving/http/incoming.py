@@ -61,9 +61,15 @@ class Incoming(io.BufferedReader):
         self.socket = sock
         self._source = _Source(sock)
         super().__init__(self._source)
-        # Whether a line since the last reset has a NUL or a carriage return within it, or continues the line before.
-        # Parsers differ on such lines: a proxy could see one header where this server sees two.
+        self.begin_head()
+
+    def begin_head(self) -> None:
+        """Forget what was noted about the lines of the request before."""
+        # Whether a line has a NUL or a carriage return within it, or continues the line before. Parsers differ on such
+        # lines: a proxy could see one header where this server sees two.
         self.is_ambiguous = False
+        # Whether the connection ended where a line should end or begin. To `http.client` that is the end of the head.
+        self.is_cut = False
 
     def require_within(self, seconds: float, s_per_byte: float = 0) -> None:
         """Require that all further reads end within this time, and so much more for each byte that arrives."""
@@ -71,6 +77,7 @@ class Incoming(io.BufferedReader):
 
     def readline(self, size: int | None = -1, /) -> bytes:
         line = super().readline(size)
+        self.is_cut |= not line.endswith(b"\n")
         text = line[:-2] if line.endswith(b"\r\n") else line
         self.is_ambiguous |= b"\r" in text or b"\0" in text or text.startswith((b" ", b"\t"))
         return line
@@ -78,6 +85,8 @@ class Incoming(io.BufferedReader):
 
 def problem_of(version: str, headers: Message, stream: Incoming) -> str | None:
     """The error in the head of a request; None if it is valid."""
+    if stream.is_cut:
+        return "the connection ended before the head of the request: end the head with an empty line"
     if stream.is_ambiguous:
         return "the headers are broken: a line has a carriage return or NUL, or begins with a space"
     if any(isinstance(defect, _BROKEN_LINES) for defect in headers.defects):

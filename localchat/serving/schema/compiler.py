@@ -22,6 +22,7 @@ _REASONS = (
     (r"oneOf constraints", "the branches of 'oneOf' may overlap"),
     (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
     (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
+    (r"Unable to determine", "patterns that apply to one text are too complex together"),
     (r"circular", "a reference to itself has other keywords beside it"),
     (r"[Uu]nsatisfiable|is empty|no lexeme", NO_VALUE),
     (r"too large|too many|limit|exceed|too big|fuel", "it is too large, or nested too deeply"),

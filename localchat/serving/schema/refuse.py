@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
+from .combined import MAX_COMBINED, crowded_node
 from .compiler import NO_VALUE, WITHOUT_ESCAPES, error_in, forbids_escapes, has_other_names, is_empty, json_rule
 from .finite import has_finite_value
 from .prepare import MAX_INTEGER, Schema
@@ -166,6 +167,10 @@ def _size_refusal(nodes: Sequence[Node]) -> Refusal | None:
         if n_pairs > _MAX_NAMES:
             limit = f"with {n} properties, the limit is {_MAX_NAMES // (n + 50)}, less if other objects have patterns"
             return Refusal(place, "patternProperties", f"it has {n_patterns} patterns; {limit}")
+    crowded = crowded_node(nodes)
+    if crowded is not None:
+        reason = f"more than {MAX_COMBINED} patterns apply to one text, which is the limit"
+        return Refusal(crowded.place, "pattern", reason)
     return None
 
 

@@ -37,10 +37,11 @@ def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPat
     with started(FakeBackend(n_ctx=9000)) as engine:
         compute = engine.backend.embed
 
-        def embed(inputs):
+        def embed(inputs, check):
+            vectors = compute(inputs, check)
             calls.append(inputs)
             assert may_go_on.wait(DEADLINE_S)
-            return compute(inputs)
+            return vectors
 
         monkeypatch.setattr(engine.backend, "embed", embed)
         client = client_of(engine)
@@ -66,7 +67,7 @@ def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPat
 def test_ollama_cuts_long_inputs_unless_told_not_to(path: str, fields: Any, status: int, monkeypatch: Any):
     """The token that the tokenizer adds at the end stays there."""
 
-    def embed(backend: FakeBackend, inputs: list[list[int]]) -> list[Any]:
+    def embed(backend: FakeBackend, inputs: list[list[int]], check: Any) -> list[Any]:
         if max(map(len, inputs)) > 9:
             raise ContextLengthExceeded("it is too long", n_ctx=9)
         assert {tokens[-1] for tokens in inputs} == {7}

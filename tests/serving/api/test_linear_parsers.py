@@ -9,7 +9,9 @@ import pytest
 
 from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
-from localchat.serving.api.messages import parse_messages
+from localchat.serving.api.completions import parse_completion, parse_infill, parse_native
+from localchat.serving.api.embeddings import parse_detokenize, parse_embeddings, parse_rerank, parse_tokenize
+from localchat.serving.api.messages import parse_count_tokens, parse_messages
 from localchat.serving.core.fields import Fields, parse_body
 from tests.support.chat_requests import parse_responses
 from tests.support.growth import assert_linear
@@ -56,6 +58,9 @@ def alternating(n: int, *makers: Callable[[int], Body]) -> list[Body]:
 THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a " * 20}]}
 PARSERS: dict[str, Callable[[Fields], Any]] = {
     "chat": parse_chat, "messages": parse_messages, "responses": parse_responses, "ollama": ollama.parse_ollama,
+    "count": parse_count_tokens, "generate": ollama.parse_generate, "embed": ollama.parse_embed,
+    "completions": parse_completion, "completion": parse_native, "infill": parse_infill,
+    "embeddings": parse_embeddings, "rerank": parse_rerank, "tokenize": parse_tokenize, "detokenize": parse_detokenize,
 }  # fmt: skip
 # The interface and what the body has many of; the fields for a number of these.
 MANY: dict[str, Callable[[int], Body]] = {
@@ -111,6 +116,16 @@ MANY: dict[str, Callable[[int], Body]] = {
                      *(result(n - 1 - i) for i in range(n))],
     },
     "ollama: images": lambda n: {"messages": [{**user(), "images": ["AAAA"] * n}]},
+    "count: messages": lambda n: {"messages": [user()] * n},
+    "generate: images": lambda n: {"prompt": "a", "images": ["AAAA"] * n},
+    "embed: tokens": lambda n: {"input": [1] * 20 * n},
+    "completions: tokens": lambda n: {"prompt": [1] * 20 * n},
+    "completion: unknown fields": lambda n: {"prompt": "a", **{f"k{i}": 1 for i in range(n)}},
+    "infill: files": lambda n: {"input_prefix": "a", "input_extra": [{"filename": "f", "text": "t"}] * n},
+    "embeddings: tokens": lambda n: {"input": [1] * 20 * n},
+    "rerank: unknown fields": lambda n: {"query": "a", "documents": ["b"], **{f"k{i}": 1 for i in range(n)}},
+    "tokenize: a text": lambda n: {"content": "<|im_start|>\ud800" * n},
+    "detokenize: tokens": lambda n: {"tokens": [1] * 20 * n},
 }  # fmt: skip
 
 
@@ -122,6 +137,8 @@ def test_time_is_linear_in_the_size_of_a_body(name: str):
         body = parse_body(json.dumps({"model": "m", **MANY[name](n)}).encode())
         began_at = time.thread_time()
         request = parse(body)
+        body.report_unknown()
+        body.ignored(strict=False)
         assert len(getattr(request, "callable_tools", ())) in (0, n)
         return time.thread_time() - began_at
 

@@ -288,6 +288,31 @@ def test_media_are_not_counted_after_the_end_of_the_engine():
             encoder.prepared(media)
 
 
+@pytest.mark.parametrize("n_prepared", [0, 1, 2])
+def test_dropped_request_decodes_no_further_medium(n_prepared: int):
+    """Nor does it begin when its turn comes, after others."""
+    counted: list[MediaFile] = []
+
+    class Projector(FakeProjector):
+        def count(self, file: MediaFile) -> Any:
+            counted.append(file)
+            return super().count(file)
+
+    with seeing(Projector()) as engine:
+        encoder = engine.inputs._encoder
+        assert encoder is not None
+
+        def check() -> None:
+            assert encoder._counting.locked()
+            if len(counted) == n_prepared:
+                raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            engine.inputs.media_errors([A, B, WHOLE], check)
+        assert counted == [A, B, WHOLE][:n_prepared]
+        assert engine.inputs.media_errors([A, B, WHOLE]) == [None] * 3
+
+
 def test_thread_ends_when_all_is_encoded(monkeypatch: pytest.MonkeyPatch):
     """OpenMP would keep its team of threads for it. Its priority may be lower than the one that is set."""
 

@@ -26,7 +26,7 @@ from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.core.server_options import Options
-from localchat.serving.engine import process, values
+from localchat.serving.engine import process, values, workers
 from localchat.serving.engine.process import EngineProcess
 from localchat.serving.engine.values import LoadOptions, SequenceRequest
 from localchat.serving.loading import load_log
@@ -493,9 +493,22 @@ def test_end_of_a_process_names_the_worker_that_is_missing():
     with pytest.raises(values.EngineError):
         list(iter(engine._loading.take, []))
     engine._process.kill()
-    engine._join(20)
+    engine.wait_until_dead()
     reason = f"the worker {endpoint} of --rpc cannot be reached"
     assert str(engine.death).startswith(f"the engine process has ended: {reason}")
+
+
+def test_wait_for_the_end_of_a_process_includes_that_for_its_workers(monkeypatch):
+    """The next request is sent to another process only if this one has a reason for its end."""
+    monkeypatch.setattr(workers, "_HELLO_S", 0.5)
+    monkeypatch.setattr(process, "_DEATH_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        engine = EngineProcess(str(DEMO_PATH), LoadOptions(workers=(endpoint,)))
+        engine._process.kill()
+        engine.wait_until_dead()
+    assert engine.has_died
+    assert f"the worker {endpoint} of --rpc does not respond" in str(engine.death)
 
 
 def test_engine_process_finds_the_modules_of_the_user_and_this_package(tmp_path: Path, monkeypatch):

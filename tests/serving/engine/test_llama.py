@@ -12,6 +12,7 @@ from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import context_size, sampling_from
 from localchat.serving.engine.llama.devices import Device
+from localchat.serving.engine.llama.embed import LlamaEmbedding
 from localchat.serving.engine.llama.placement import with_gpu_layers
 from localchat.serving.engine.tuning import set_environment
 from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
@@ -123,6 +124,31 @@ def test_no_vector_is_computed_after_the_engine_was_closed(has_context: bool):
     engine.close()
     with pytest.raises(EngineStopped):
         engine.backend.embed([[1, 2]])
+
+
+class Dropped(Exception):
+    """A request was dropped."""
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2])
+def test_dropped_request_for_vectors_computes_no_further_step(engine: Engine, n_steps: int, monkeypatch: Any):
+    """Nor does it begin when its turn comes, after others."""
+    compute, lock, computed = LlamaEmbedding._compute, engine.backend._embedding_lock, []
+
+    def count(*arguments: Any) -> None:
+        computed.append(arguments)
+        compute(*arguments)
+
+    def check() -> None:
+        assert lock.locked()
+        if len(computed) == n_steps:
+            raise Dropped
+
+    monkeypatch.setattr(LlamaEmbedding, "_compute", count)
+    with pytest.raises(Dropped):
+        engine.inputs.embed([[300] * 200] * 3, field="input", check=check)
+    assert len(computed) == n_steps
+    assert engine.inputs.embed([[300] * 200], field="input")[1] == 200
 
 
 # --- drafts by prompt lookup ---

@@ -1,5 +1,6 @@
 """Sampling by llama.cpp: the steps of its chain, and on the built-in model seeds, limits, constraints and scores."""
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -33,6 +34,12 @@ CHAINS: dict[str, tuple[SamplingParams, str]] = {
     "greedy before mirostat": (SamplingParams(temperature=0, mirostat=2, dry_multiplier=1), "dry greedy"),
     "own order": (SamplingParams(temperature=0.5, samplers=("temperature", "top_k")), "temp top_k dist"),
     "infill": (SamplingParams(samplers=("top_k", "top_p", "infill")), "top_k top_p infill dist"),
+    "infill of all tokens": (SamplingParams(samplers=("infill",)), "top_k infill dist"),
+    "infill of too many": (SamplingParams(top_k=257, samplers=("top_k", "infill")), "top_k top_k infill dist"),
+    "infill of as many as possible": (SamplingParams(top_k=256, samplers=("top_k", "infill")), "top_k infill dist"),
+    "infill without a cut": (SamplingParams(top_k=0, samplers=("top_k", "infill")), "top_k infill dist"),
+    "infill before the cut": (SamplingParams(samplers=("infill", "top_k")), "top_k infill top_k dist"),
+    "greedy before infill": (SamplingParams(temperature=0, samplers=("infill",)), "greedy"),
     "no steps": (SamplingParams(temperature=0.5, samplers=()), "dist"),
     # llama.cpp would allocate memory for the whole window, and abort the process.
     "longest window": (SamplingParams(repeat_penalty=1.5, penalty_last_n=2**31 - 1), "penalties top_k top_p dist"),
@@ -45,6 +52,14 @@ CHAINS: dict[str, tuple[SamplingParams, str]] = {
 @pytest.mark.parametrize(("sampling", "expected"), CHAINS.values(), ids=CHAINS)
 def test_steps_are_in_order_and_only_those_with_an_effect(sampling: SamplingParams, expected: str):
     assert [name for name, *_ in chain_steps(sampling)] == expected.split()
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(["penalties", "top_p", "infill", "top_k"])))
+@pytest.mark.parametrize("top_k", [0, 64, 2**31 - 1])
+def test_few_candidates_are_left_before_the_step_that_compares_each_with_every_other(names: tuple[str], top_k: int):
+    steps = chain_steps(SamplingParams(top_k=top_k, repeat_penalty=1.5, samplers=names))
+    cuts = [step[1] for step in steps[: steps.index(("infill",))] if step[0] == "top_k"]
+    assert min(cuts) <= 256
 
 
 @pytest.mark.parametrize(("dynatemp_range", "expected"), [(0.25, [0.5, 0.25, 2]), (0.75, [0.625, 0.625, 2])])

@@ -43,6 +43,14 @@ def test_request_cut_anywhere_and_the_next_one_after_it(running, request_bytes, 
     assert raw.endswith(b'{"status":"ok"}')
 
 
+def test_request_whose_head_is_cut_by_the_end_of_the_connection_is_not_carried_out(running):
+    for n in range(1, len(HEALTH)):
+        with running.connect() as sock:
+            sock.sendall(HEALTH[:n])
+            sock.shutdown(socket.SHUT_WR)
+            assert not read_all(sock).startswith(b"HTTP/1.1 200"), HEALTH[:n]
+
+
 def damaged(old: bytes, new: bytes, request: bytes = chat_request()) -> bytes:
     assert old in request
     return request.replace(old, new)

@@ -275,6 +275,70 @@ def test_long_pattern_is_refused_with_both_numbers(fields: Any):
         constraint_of(**fields)
 
 
+def texts(n: int, start: str = "a") -> list[Any]:
+    return [{**TEXT, "pattern": f"{start}{i}"} for i in range(n)]
+
+
+# Schemas in which n patterns apply to one text.
+COMBINED: dict[str, Callable[[int], Any]] = {
+    "allOf": lambda n: {"allOf": texts(n)},
+    "nested": lambda n: {"allOf": [{"allOf": texts(3, start)} for start in "abcdefghijk"[: n // 3]]},
+    "properties": lambda n: {"allOf": [{"properties": {"a": text}} for text in texts(n)]},
+    "items": lambda n: {"allOf": [
+        *({"items": text} for text in texts(n // 2)), *({"prefixItems": [text]} for text in texts(n // 2, "b")),
+    ]},
+    "properties of any name": lambda n: {
+        "allOf": [
+            *({"properties": {"a": text}} for text in texts(n // 2)),
+            *({"additionalProperties": text} for text in texts(n // 2, "b")),
+        ]
+    },
+    "references": lambda n: {
+        "$defs": {f"d{i}": text for i, text in enumerate(texts(n))}, "properties": {"x": {"$ref": "#/$defs/d20"}},
+        "allOf": [{"properties": {"a": {"$ref": f"#/$defs/d{i}"}}} for i in range(n)],
+    },
+    "branches": lambda n: {"allOf": [{"anyOf": texts(2, f"b{i}")} for i in range(n)]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_many_patterns_of_one_text_are_refused_before_they_are_compiled(name: str):
+    """llguidance would take 18 GB for 30 of them, and end the process of the server if there are not as many."""
+    began_at = time.thread_time()
+    refused = refusal(prepared(checked(COMBINED[name](30))))
+    assert refused is not None
+    assert (refused.keyword, refused.reason) == (
+        "pattern",
+        "more than 10 patterns apply to one text, which is the limit",
+    )
+    assert time.thread_time() - began_at < 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": texts(30)},
+        {"properties": {f"p{i}": text for i, text in enumerate(texts(30))}},
+        {"allOf": [{"properties": {f"p{i}": text}} for i, text in enumerate(texts(30))]},
+        {"allOf": [{**TEXT, "pattern": pattern} for pattern in ("[a-z]", "[A-Z]", "[0-9]")]},
+        {
+            "$defs": {
+                "node": {
+                    "allOf": [
+                        {"properties": {"name": {**TEXT, "pattern": "a"}}},
+                        {"properties": {"inner": {"type": "array", "items": {"$ref": "#/$defs/node"}}}},
+                    ]
+                }
+            },
+            "$ref": "#/$defs/node",
+        },
+    ],
+    ids=["branches", "properties", "properties in allOf", "few", "recursive"],
+)
+def test_patterns_of_different_texts_are_enforced(schema: Any):
+    assert refusal(prepared(checked(schema))) is None
+
+
 def test_definitions_are_copied_for_few_arguments():
     """Between tags, an argument that refers to a definition has a copy of all definitions."""
     definitions = {f"d{i}": {"anyOf": [{"type": "integer"}, {"enum": [str(i)]}]} for i in range(2000)}

@@ -212,7 +212,7 @@ class LlamaBackend:
         """The logits of a row; a view, valid until the next decode."""
         return self._logits[self._outputs[row]]
 
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+    def embed(self, inputs: Sequence[Sequence[int]], check: Callable[[], None] = lambda: None) -> list[array[float]]:
         with self._embedding_lock:
             if self._is_closed:  # It was closed while this thread waited.
                 raise EngineStopped
@@ -220,7 +220,7 @@ class LlamaBackend:
                 self._embedding = LlamaEmbedding(
                     self._model, self.facts, self.facts.n_threads, self._watchdog, self._vector_memories
                 )
-            return self._embedding.embed(inputs)
+            return self._embedding.embed(inputs, check)
 
     def pair_tokenizer(self, query: str, limit: int) -> Callable[[str], list[int]]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")

@@ -90,7 +90,7 @@ class LlamaEmbedding:
     def close(self) -> None:
         L.llama_free(self._context)
 
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+    def embed(self, inputs: Sequence[Sequence[int]], check: Callable[[], None]) -> list[array[float]]:
         """See `Backend.embed`."""
         for tokens in inputs:
             check_tokens(tokens, self._n_vocab)
@@ -101,6 +101,7 @@ class LlamaEmbedding:
             L.llama_memory_clear(self._memory, False)  # A call that failed has left cells.
         vectors: dict[int, Any] = {}
         for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
+            check()
             with self._watchdog():
                 self._compute(inputs, step, vectors)
         return [array("f", vectors[i].tolist()) for i in range(len(inputs))]

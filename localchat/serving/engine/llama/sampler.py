@@ -32,6 +32,9 @@ _LEAST_TEMPERATURE = 1e-4
 # If more than this share of the tokens is allowed, the logits of the others are overwritten, and llama.cpp reads all of
 # them. Making a list of the candidates takes as long at this share, and twice as long if nearly all are allowed.
 _MANY = 0.75
+# The most candidates of "infill", which compares each with every other one. With so many that takes a millisecond, with
+# a vocabulary of 150,000 tokens it would take minutes, in which no other request gets a token.
+_INFILL_CANDIDATES = 256
 # Samplers that change which tokens are the likeliest, by the changed logits of some tokens.
 _REORDERING = ("penalties", "dry")
 
@@ -65,7 +68,12 @@ def chain_steps(s: SamplingParams) -> list[Step]:
         "infill": (True, ("infill",)),
         "temperature": (s.temperature != 1 or s.dynatemp_range > 0, _temperature_step(s)),
     }
-    return [*(step for name in names for has_effect, step in (steps[name],) if has_effect), _selecting_step(s, seed)]
+    chain = [step for name in names for has_effect, step in (steps[name],) if has_effect]
+    if ("infill",) in chain:
+        i = chain.index(("infill",))
+        if not any(name == "top_k" and arguments[0] <= _INFILL_CANDIDATES for name, *arguments in chain[:i]):
+            chain.insert(i, ("top_k", _INFILL_CANDIDATES))
+    return [*chain, _selecting_step(s, seed)]
 
 
 def seed_of(seed: int | None) -> int:

@@ -96,10 +96,11 @@ class MediaEncoder:
             self._is_closed = True
             self._projector.close()
 
-    def prepared(self, file: MediaFile) -> PreparedMedia:
-        """The medium of this content; any thread.
+    def prepared(self, file: MediaFile, check: Callable[[], None] = lambda: None) -> PreparedMedia:
+        """The medium of this content; any thread. One call decodes at a time.
 
-        Raises what the projector's `count` raises, and EngineStopped after `close`.
+        `check` is called before the content is decoded, and may raise an error to end the call. Raises what the
+        projector's `count` raises, and EngineStopped after `close`.
         """
         key = hashlib.sha256(file.kind.encode() + file.data).digest()
         with self._counting:
@@ -109,6 +110,7 @@ class MediaEncoder:
                 if key in self._cache:
                     self._cache.move_to_end(key)
                     return self._cache[key]
+            check()
             try:
                 medium = PreparedMedia(file, key, self._projector.count(file))
             except BadRequest as error:
