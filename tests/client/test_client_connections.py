@@ -1,5 +1,7 @@
 """The connections of the client: reuse, threads and forks, unix sockets, TLS, and proxies."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import os

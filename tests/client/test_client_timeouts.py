@@ -1,5 +1,7 @@
 """Calls that wait for a server: their timeouts, in every phase, and streams that are closed at any moment."""
 
+from __future__ import annotations
+
 import asyncio
 import sys
 import threading

@@ -1,5 +1,7 @@
 """`python -m localchat` as a child process, with a scripted server."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import json

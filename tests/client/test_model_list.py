@@ -1,5 +1,7 @@
 """The list of models, the choice of a model, and embeddings."""
 
+from __future__ import annotations
+
 import base64
 import json
 import math

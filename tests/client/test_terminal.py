@@ -1,5 +1,7 @@
 """The chat of `python -m localchat` on a pseudo-terminal, and the options of the command line."""
 
+from __future__ import annotations
+
 import codecs
 import fcntl
 import gc

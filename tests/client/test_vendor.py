@@ -1,5 +1,7 @@
 """The client as one file, or as a folder: it runs without packages, under every Python on this machine."""
 
+from __future__ import annotations
+
 import ast
 import modulefinder
 import re

@@ -1,5 +1,7 @@
 """MCP servers at URLs: sessions, streams, headers, errors."""
 
+from __future__ import annotations
+
 import json
 import threading
 import time
