@@ -44,7 +44,7 @@ USE = """
 import copy, dataclasses, pickle, sys
 sys.path.insert(0, sys.argv[1])
 import chat_client as c
-with c.Client(model="m", timeout=5) as client:
+with c.Client(model="m", timeout=30) as client:
     assert client.models() == ["first"]
     with client.stream("hi") as stream:
         events = list(stream)
@@ -87,7 +87,7 @@ ASYNC = """
 import asyncio, sys
 import localchat
 async def main():
-    async with localchat.AsyncClient(timeout=5) as client:
+    async with localchat.AsyncClient(timeout=30) as client:
         for _ in range(2):
             async with client.stream("hi") as stream:
                 print("".join([text async for text in stream.text]), end=" ")

@@ -23,9 +23,9 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.engine_server import EngineServer
 from localchat.serving.engine.values import End, EngineDied, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
+from tests.support.deadline import DEADLINE_S
 from tests.support.fakes import FakeBackend
 
-DEADLINE_S = 60
 _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 

@@ -293,7 +293,7 @@ def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
     with Engine(FakeBackend(n_parallel=1)) as engine, ThreadPoolExecutor(2) as pool:
         client = MeetingClient(engine, max_queue=0)
         starting = [pool.submit(client.generate, [request("hello")], Mailbox()) for _ in range(2)]
-        errors = [started.exception(20) for started in starting]
+        errors = [started.exception(60) for started in starting]
         assert sorted(type(error).__name__ for error in errors) == ["NoneType", "QueueFull"]
 
 

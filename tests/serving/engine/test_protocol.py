@@ -23,7 +23,8 @@ from localchat.serving.engine.values import (
     TokenizedPrompts,
 )
 from tests.soak import protocol
-from tests.support.engines import DEADLINE_S, ImmediateDelivery, client_of, copied, request, started, stepped
+from tests.support.deadline import DEADLINE_S
+from tests.support.engines import ImmediateDelivery, client_of, copied, request, started, stepped
 from tests.support.fakes import FakeBackend, endless
 
 
