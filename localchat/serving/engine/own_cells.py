@@ -3,14 +3,10 @@
 A prefix is copied to another slot. llama.cpp computes several sequences of a step in one pass through the layers only
 if their slots are consecutive and they have equally many rows.
 
-A text does not depend on what runs beside it. For this, a step computes either newest tokens or prompts, since
-llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. A step
-of prompts has TILE_ROWS rows or more of each, or all of a shorter one.
-
-The text of a request with a `seed` does not depend on what is cached, either. It reuses only *exact* cells, which have
-the values that its prompt has when it is computed alone. These were computed in tiles from the first token on, and are
-a multiple of TILE_ROWS, so that the rest is computed in tiles, too. Of a prompt with 150 tokens, the first 130 of which
-are cached, it reuses 64 and computes 86.
+A text does not depend on what runs beside it. For this, a step computes either newest tokens or prompts, and TILE_ROWS
+rows or more of each prompt, or all of a shorter one. The text of a request with a `seed` does not depend on what is
+cached, either: it reuses only *exact* cells. docs/design.md explains both, under "Streams: the rows of a pass" and
+"Streams: cached prefixes".
 """
 
 from __future__ import annotations
