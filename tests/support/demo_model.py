@@ -21,12 +21,12 @@ ROUNDING = 0.5
 
 def read_vocabulary(path: str = DEMO) -> Any:
     """The vocabulary of a model, without its weights."""
-    from localchat.serving.engine.llama.library import L, Model
+    from localchat.serving.engine.llama.library import L, LlamaModel
     from localchat.serving.engine.llama.vocabulary import Vocabulary
 
     params = L.llama_model_default_params()
     params.vocab_only = True
-    return Vocabulary(Model(L.llama_model_load_from_file(path.encode(), params)))
+    return Vocabulary(LlamaModel(L.llama_model_load_from_file(path.encode(), params)))
 
 
 def chat(engine: Engine, text: str) -> tuple[int, ...]:
