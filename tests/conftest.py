@@ -1,10 +1,14 @@
 """Settings and fixtures of all tests."""
 
+import contextlib
+import importlib
 import os
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +19,16 @@ from tests.support.raw_server import certificate
 
 __all__ = ["certificate", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
-if sys.version_info < (3, 10):
-    pytest.exit("the tests need Python 3.10 or newer: make clean, make PYTHON=python3.11 test", returncode=1)
+if sys.version_info < (3, 10):  # Only the tests of the client run, which needs no other package on any Python.
+    collect_ignore = ["install", "live", "node", "page", "programs", "project", "serving", "soak", "typing"]
 
 # Tests and the programs that they start see no settings, proxies, models, chats and servers of the user.
 _OF_THE_USER = ("OPENAI_", "ANTHROPIC_", "OLLAMA_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_STATE_HOME", "LITELLM_")
 for _name in list(os.environ):
     if _name.startswith((*_OF_THE_USER, "LOCALCHAT_MODEL", "LOCALCHAT_API")) or _name.lower().endswith("_proxy"):
         del os.environ[_name]
-_home = tempfile.TemporaryDirectory(prefix="localchat-home-", ignore_cleanup_errors=True)
+_ignored: Any = {"ignore_cleanup_errors": True} if sys.version_info >= (3, 10) else {}
+_home = tempfile.TemporaryDirectory(prefix="localchat-home-", **_ignored)
 os.environ["HOME"] = os.environ["USERPROFILE"] = _home.name
 
 # Where Python writes no bytecode, each process of the run and each program that it starts would compile its modules.
@@ -43,6 +48,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Hypothesis has no deadline per example, since its time depends on the load of the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let the processes of a whole run share the work of compiling the tests.
+
+    pytest rewrites the assertions of a module when it is first imported, which takes as long as all other work before
+    the first test, and keeps the result with the bytecode. Each process begins with another part of the modules, and
+    finds the others compiled.
+    """
+    if session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS or "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    tests = Path(__file__).parent
+    modules = sorted(
+        ".".join(path.relative_to(tests.parent).with_suffix("").parts) for path in tests.rglob("test_*.py")
+    )
+    n_workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    first = len(modules) * int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) // n_workers
+    for module in modules[first:] + modules[:first]:
+        # What is raised here, a warning too, is raised again in the collection, which reports it.
+        with contextlib.suppress(Exception, pytest.skip.Exception), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            importlib.import_module(module)
 
 
 @pytest.hookimpl(optionalhook=True)

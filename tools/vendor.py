@@ -102,9 +102,8 @@ def files(start: str, within_functions: bool = False) -> list[str]:
 
 def _imported_files(name: str, node: ast.AST) -> Iterator[str]:
     """The files of the package that a statement of the file `name` imports; none if it is another statement."""
-    folders = [(_PACKAGE / name).parent, *(_PACKAGE / name).parent.parents]
     if isinstance(node, ast.ImportFrom) and node.level:
-        module = folders[node.level - 1].joinpath(*(node.module or "").split("."))
+        module = (_PACKAGE / name).parents[node.level - 1].joinpath(*(node.module or "").split("."))
         for path in (module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)):
             if path.is_file():
                 yield path.relative_to(_PACKAGE).as_posix()

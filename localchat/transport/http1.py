@@ -231,8 +231,12 @@ class Inflate:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the bytes so far are a whole body: no member is incomplete."""
-        return self._inflate is None and (self._has_ended or not self._incomplete)
+        """Whether the bytes so far are a whole body: no member is incomplete.
+
+        A single byte after a member is padding, unless it is the first one of a further gzip member.
+        """
+        is_padding = self._has_ended and self._incomplete != b"\x1f"
+        return self._inflate is None and (is_padding or not self._incomplete)
 
     def feed_end(self) -> None:
         """Report the end of the body, which raises IncompleteStream if it is not whole."""

@@ -1,5 +1,7 @@
 """The connections of the client: reuse, threads and forks, unix sockets, TLS, and proxies."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import os
@@ -24,9 +26,10 @@ from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.client.test_vendor import python
 from tests.support.clients import failure, failure_at, make_client, run_async, until
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import ROOT, run
 from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, STOP, chunks, piece, with_length
-from tests.support.raw_server import CERTIFICATE, DEADLINE_S, KEY, Peer, Server, always, at_unix_socket, with_tls
+from tests.support.raw_server import CERTIFICATE, KEY, Peer, Server, always, at_unix_socket, with_tls
 from tests.support.slow_servers import interrupted, responding_once, waiting
 
 __all__ = ["python"]  # A fixture: used by name.
@@ -120,7 +123,7 @@ def test_fork_does_not_end_an_asynchronous_stream_of_the_parent():
     program = (
         "import asyncio, os, sys, localchat\n"
         "async def main():\n"
-        "    client = localchat.AsyncClient(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
+        "    client = localchat.AsyncClient(sys.argv[1], model='m', timeout=30, max_retries=0)\n"
         "    async with client.stream('hi') as stream:\n"
         "        assert await stream.text.__anext__() == 'a'\n"
         "        child = os.fork()\n"
@@ -173,7 +176,7 @@ def test_blocking_calls_in_an_event_loop_leave_its_hooks_in_place():
     assert ended == ["closed"]
 
 
-START = "import asyncio, os, sys, localchat\nclient = localchat.{}(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
+START = "import asyncio, os, sys, localchat\nclient = localchat.{}(sys.argv[1], model='m', timeout=30, max_retries=0)\n"
 CALLS = {
     "Client": "wait = in_child = lambda value: value\n",
     "AsyncClient": "wait, in_child = asyncio.new_event_loop().run_until_complete, asyncio.run\n",

@@ -266,6 +266,18 @@ def test_body_is_inflated_however_it_is_cut(encoding, packed, text):
         inflate.feed_end()
 
 
+@pytest.mark.parametrize("n_bytes", range(1, len(gzip.compress(b"b"))))
+def test_further_gzip_member_that_ends_too_early_is_an_error(n_bytes):
+    """Cut at any byte. Other bytes after a member are padding."""
+    inflate = Inflate(10_000)
+    assert inflate.feed(gzip.compress(b"a") + gzip.compress(b"b")[:n_bytes]).startswith(b"a")
+    with pytest.raises(IncompleteStream, match="ends too early"):
+        inflate.feed_end()
+    padded = Inflate(10_000)
+    assert padded.feed(gzip.compress(b"a") + bytes(n_bytes)) == b"a"
+    padded.feed_end()
+
+
 NUMBERS = json.dumps({"choices": [{"message": {"content": str(list(range(99)))}, "finish_reason": "stop"}]}).encode()
 COMPRESSORS = {
     "gzip": ("gzip", gzip.compress),

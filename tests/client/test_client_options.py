@@ -15,8 +15,9 @@ from localchat.errors import IncompleteReply, NotFoundError, ProtocolError, Stre
 from localchat.reply.truncation import check_not_cut
 from localchat.request.options import OPTIONS_OF, ConnectionOptions
 from tests.support.clients import failure, make_client
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import DONE, HELLO, HELLO_JSON, chunked, piece, with_length
-from tests.support.raw_server import DEADLINE_S, always, serving
+from tests.support.raw_server import always, serving
 
 
 def find(name: str) -> str:
@@ -323,7 +324,7 @@ def test_every_field_of_openai_is_an_option(client_class):
 def test_other_options_share_the_connections():
     with always(HELLO) as server, make_client(server) as client:
         client.chat("hi")
-        other = client.with_options(model="other", headers={"X-Other": "1"}, timeout=3)
+        other = client.with_options(model="other", headers={"X-Other": "1"}, timeout=30)
         assert other.chat("hi").text == "Hello"
         assert client.chat("hi").text == "Hello"
         assert server.connections == 1

@@ -33,6 +33,12 @@ EXAMPLES = {
 }
 
 
+def names_in_patterns(value: Any) -> list[str]:
+    """The fields in the order in which `case` has them: Python 3.9 has no `match`, and no attribute for it."""
+    default = [field.name for field in dataclasses.fields(value)]
+    return list(getattr(value, "__match_args__", default) or default)
+
+
 @pytest.mark.parametrize(("name", "event"), EXAMPLES.items(), ids=EXAMPLES)
 def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert (event.type, event.choice_index, event.raw) == (name, 0, None)
@@ -45,7 +51,7 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert dataclasses.replace(event, choice_index=1) != event
     assert ", raw=" not in repr(event)
     assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
-    assert tuple(vars(event)) == type(event).__match_args__
+    assert tuple(vars(event)) == tuple(names_in_patterns(event))
     assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
     assert len({event, other, *EXAMPLES.values()}) == len(EXAMPLES)
     assert json.dumps(other.as_dict()).startswith(f'{{"type": "{name}"')
@@ -68,7 +74,7 @@ def test_value_is_a_dataclass_that_can_be_copied_changed_and_pickled(value):
         assert (type(same), vars(same).keys()) == (type(value), vars(value).keys())
         assert {name for name in names if str(getattr(same, name)) != str(getattr(value, name))} == set()
     assert pickle.loads(pickle.dumps(dataclasses.replace(value))).__class__ is type(value)
-    assert list(dataclasses.asdict(value)) == names == list(vars(value)) == list(type(value).__match_args__ or names)
+    assert list(dataclasses.asdict(value)) == names == list(vars(value)) == names_in_patterns(value)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(value, names[0], None)
 

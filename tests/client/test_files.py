@@ -13,8 +13,8 @@ import pytest
 
 from localchat import Client, Conversation
 from localchat.files import write_file
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import run
-from tests.support.raw_server import DEADLINE_S
 
 posix_only = pytest.mark.skipif(os.name != "posix", reason="files of POSIX systems")
 

@@ -93,6 +93,6 @@ def test_wrong_framing_is_reported_after_the_data_before_it(raw):
 
 def test_response_in_small_pieces_is_linear():
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
-    response, start = ResponseReader(), time.perf_counter()
+    response, start = ResponseReader(), time.process_time()
     assert sum(len(response.feed(raw[i : i + 64])) for i in range(0, len(raw), 64)) == 5_000_000
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

@@ -1,5 +1,7 @@
 """Conversion of values and streams to and from llama-stack's types: a row for each rule."""
 
+from __future__ import annotations
+
 import base64
 import enum
 from types import SimpleNamespace

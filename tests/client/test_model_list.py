@@ -1,5 +1,7 @@
 """The list of models, the choice of a model, and embeddings."""
 
+from __future__ import annotations
+
 import base64
 import json
 import math
@@ -13,8 +15,9 @@ import pytest
 from localchat import Client, ModelNotNamed, ProtocolError
 from localchat.embeddings import DEFAULT_BATCH_SIZE, parse_embeddings
 from tests.support.clients import make_client
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import HELLO, with_length
-from tests.support.raw_server import DEADLINE_S, Request, always, serving
+from tests.support.raw_server import Request, always, serving
 from tests.support.scripted import playing
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
@@ -70,7 +73,7 @@ def test_server_without_a_list_of_models_needs_no_name(models, client_class):
 def test_missing_list_is_requested_once(missing, client_class):
     with always(HELLO, NO_LISTS[missing]) as server, client_class(server.url, max_retries=0) as client:
         assert [client.chat("hi").text for _ in range(2)] == ["Hello", "Hello"]
-        assert client.with_options(timeout=5).chat("hi").text == "Hello"
+        assert client.with_options(timeout=30).chat("hi").text == "Hello"
         assert [request.method for request in server.requests] == ["GET", "POST", "POST", "POST"]
 
 

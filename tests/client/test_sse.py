@@ -1,5 +1,7 @@
 """The SSE decoder and encoder: every rule with the stream in one piece, byte by byte, and at every cut in two."""
 
+from __future__ import annotations
+
 import random
 import time
 from typing import Any

@@ -1,5 +1,7 @@
 """The chat of `python -m localchat` on a pseudo-terminal, and the options of the command line."""
 
+from __future__ import annotations
+
 import codecs
 import fcntl
 import gc
@@ -31,9 +33,10 @@ from localchat.testing import FakeServer
 from tests.client import test_main
 from tests.client.test_main import PROGRAM, environment
 from tests.client.test_model_list import NO_LISTS, listing
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import ROOT
 from tests.support.raw_responses import DONE, HELLO, MODELS, OPEN, chunked, delta, piece, sse, with_length
-from tests.support.raw_server import DEADLINE_S, Server, always, serving
+from tests.support.raw_server import Server, always, serving
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 

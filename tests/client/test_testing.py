@@ -84,7 +84,7 @@ def test_other_requests_and_other_clients(server: FakeServer, client_class: Any)
         assert client.embed("a") == [0.5]
         assert client.complete("once").text == "done"
         assert client.models() == ["fake"]
-    connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=10)
+    connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=60)
     connection.request("POST", "/v1/chat/completions", json.dumps({"messages": []}))
     choice = json.load(connection.getresponse())["choices"][0]
     connection.close()

@@ -1,5 +1,7 @@
 """Assembly of tool calls: the id decides, then the index, then whether the arguments are complete."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import random

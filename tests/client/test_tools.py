@@ -22,8 +22,9 @@ from localchat.errors import IncompleteReply, TooManyRounds
 from localchat.schema.targets import json_schema
 from localchat.transport.settings import Settings
 from tests.support.clients import run_async, until, waiting_client
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import OPEN
-from tests.support.raw_server import DEADLINE_S, Server
+from tests.support.raw_server import Server
 from tests.support.scripted import Script, calls, chunk, playing, text
 from tests.support.slow_servers import waiting
 

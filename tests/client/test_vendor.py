@@ -1,5 +1,7 @@
 """The client as one file, or as a folder: it runs without packages, under every Python on this machine."""
 
+from __future__ import annotations
+
 import ast
 import modulefinder
 import re
@@ -42,7 +44,7 @@ USE = """
 import copy, dataclasses, pickle, sys
 sys.path.insert(0, sys.argv[1])
 import chat_client as c
-with c.Client(model="m", timeout=5) as client:
+with c.Client(model="m", timeout=30) as client:
     assert client.models() == ["first"]
     with client.stream("hi") as stream:
         events = list(stream)
@@ -85,7 +87,7 @@ ASYNC = """
 import asyncio, sys
 import localchat
 async def main():
-    async with localchat.AsyncClient(timeout=5) as client:
+    async with localchat.AsyncClient(timeout=30) as client:
         for _ in range(2):
             async with client.stream("hi") as stream:
                 print("".join([text async for text in stream.text]), end=" ")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.exchanges import DEADLINE_S, exchange
+from tests.support.deadline import DEADLINE_S
+from tests.support.exchanges import exchange
 from tests.support.live import running_process
 from tests.support.serving import openai_client
 

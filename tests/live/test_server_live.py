@@ -18,11 +18,11 @@ from localchat import server as server_module
 from localchat.serving.core.params import NUMBERS
 from localchat.serving.engine.engine import Engine
 from localchat.serving.models.model_file import DEMO_PATH
+from tests.support.deadline import DEADLINE_S
 from tests.support.exchanges import ask, exchange, opened
 from tests.support.live import running_process
 from tests.support.serving import raw_request, reset, wait_for, wait_until_idle
 
-DEADLINE_S = 60
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
 ENDS = ("stop", "length")
 CHAT = "/v1/chat/completions"

@@ -17,13 +17,11 @@ import pytest
 from localchat.serving.engine.llama import rpc
 from localchat.serving.engine.values import EngineError
 from localchat.serving.engine.workers import worker_problems
+from tests.support.deadline import DEADLINE_S
 from tests.support.demo_model import DEMO
 from tests.support.exchanges import ask
 from tests.support.live import ServerProcess, running_process
 from tests.support.serving import wait_for
-
-DEADLINE_S = 60
-
 
 # Why no worker can be started here.
 NO_RPC = ""

@@ -1,5 +1,7 @@
 """MCP servers at URLs: sessions, streams, headers, errors."""
 
+from __future__ import annotations
+
 import json
 import threading
 import time
@@ -10,6 +12,7 @@ import pytest
 from localchat import TimedOut, Timeout
 from localchat.mcp import MCPError, MCPServer, Progress
 from tests.mcp.test_stdio import REVISIONS, SHORT, server_class
+from tests.support.deadline import DEADLINE_S, wait_for
 from tests.support.mcp_http import CLOSE, EVENTS, NOT_ALLOWED, MCPHTTPServer, event, json_response
 from tests.support.mcp_server import MODERN, TOOLS
 from tests.support.raw_responses import chunks, until_close, with_length
@@ -56,7 +59,7 @@ def test_requests_of_the_server_are_limited_and_can_be_cancelled(monkeypatch: py
 
     def answer(params: Any) -> Any:
         begun.set()
-        assert release.wait(10)
+        assert release.wait(DEADLINE_S)
         return {"roots": []}
 
     def response(request_id: str) -> Any:
@@ -75,7 +78,7 @@ def test_requests_of_the_server_are_limited_and_can_be_cancelled(monkeypatch: py
         wait_for(lambda: http.sent("tools/call"))  # Its stream brings the requests.
         wait_for(lambda: http.tools.received[-1].get("method") == "tools/call")
         send(id="first", method="roots/list")
-        assert begun.wait(10)
+        assert begun.wait(DEADLINE_S)
         send(id="second", method="roots/list")
         wait_for(lambda: response("second"))
         assert response("second")["error"] == {"code": -32603, "message": "1 requests are in progress"}
@@ -88,7 +91,7 @@ def test_requests_of_the_server_are_limited_and_can_be_cancelled(monkeypatch: py
         wait_for(lambda: response("third"))
         assert response("third")["result"] == {"roots": []}
         assert response("first") is None
-    thread.join(10)
+    thread.join(DEADLINE_S)
 
 
 def test_changes_come_on_the_stream_that_belongs_to_no_request():
@@ -133,13 +136,6 @@ def test_server_that_ignores_discover_gets_initialize(monkeypatch: pytest.Monkey
         server.ping()
 
 
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_ended_session_begins_again():
     with MCPHTTPServer() as http, MCPServer(http.url) as server:
         server.call("echo", {"text": "a"})
@@ -151,7 +147,7 @@ def test_ended_session_begins_again():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(DEADLINE_S)
         assert results == ["b"] * 8
         assert http.n_sessions == 2
         first, second = http.sent("initialize")
@@ -374,7 +370,7 @@ def test_call_of_a_modern_server_is_cancelled_by_closing_its_stream():
     with MCPHTTPServer(MODERN, respond=respond) as http, MCPServer(http.url) as server:
         with pytest.raises(TimedOut):
             server.call("wait", timeout=SHORT)
-        assert left.wait(10)
+        assert left.wait(DEADLINE_S)
         server.ping()
         assert http.sent("notifications/cancelled") == []
 

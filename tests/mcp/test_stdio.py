@@ -17,6 +17,7 @@ from localchat import TimedOut, Timeout
 from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, Progress
 from localchat.mcp.messages import LineDecoder, NotAMessage
 from localchat.mcp.process import find_program
+from tests.support.deadline import DEADLINE_S, wait_for
 from tests.support.documents import ROOT, run
 from tests.support.mcp_server import MODERN, TOOLS, command
 
@@ -397,7 +398,7 @@ def test_process_and_its_children_are_ended_by_force(server_class: Any, monkeypa
     with server_class(*command("stubborn")) as server:
         ids = json.loads(server.call("misbehave", {"how": "stubborn"}).text)
         assert all(map(is_running, ids))
-    assert not any(map(is_running, ids))
+    wait_for(lambda: not any(map(is_running, ids)))
 
 
 def test_server_is_ended_with_the_program():
@@ -414,7 +415,7 @@ def test_server_is_ended_with_the_program():
     )
     done = run([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
-    assert not is_running(int(done.stdout))
+    wait_for(lambda: not is_running(int(done.stdout)))
 
 
 FLOOD = """
@@ -440,7 +441,7 @@ def test_function_for_requests_does_not_delay_responses():
     release = threading.Event()
 
     def wait(params: Any) -> Any:
-        assert release.wait(10)
+        assert release.wait(DEADLINE_S)
         return {"roots": []}
 
     with MCPServer(*command(), on_request={"roots/list": wait}) as server:
@@ -449,7 +450,7 @@ def test_function_for_requests_does_not_delay_responses():
         thread.start()
         assert server.call("echo", {"text": "first"}).text == "first"
         release.set()
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert json.loads(results[0]) == {"roots": []}
 
 
@@ -482,7 +483,7 @@ def test_many_threads_use_one_server():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(DEADLINE_S)
     assert results == {number: str(number) for number in range(50)}
 
 

@@ -11,7 +11,8 @@ import re
 import pytest
 
 from tests.page.pages import RESPONSE, page_with_answer, show_imported
-from tests.support.browser import DEADLINE_S, Page
+from tests.support.browser import Page
+from tests.support.deadline import DEADLINE_S
 
 # The source of a response, and the HTML of its blocks.
 SHOWN = {

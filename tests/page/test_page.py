@@ -3,6 +3,7 @@
 import base64
 import functools
 import json
+import re
 import socket
 from dataclasses import replace
 
@@ -60,7 +61,7 @@ def test_message_is_streamed_with_its_reasoning_and_kept_after_a_reload(browser)
         chat(page, "Hi <b>there</b>", "Hello you")
         assert page.text(".user .text") == page.text("#title") == "Hi <b>there</b>"
         assert page.text(".prose strong") == "you"
-        assert page.text(".reasoning summary").startswith("Reasoned for 0.")
+        assert re.fullmatch(r"Reasoned for \d+\.\d s", page.text(".reasoning summary"))
         assert page.eval("$('.reasoning .body').textContent").strip() == "First, this."
         assert not page.eval("$('.reasoning').open")
         assert "41 tokens" in page.text(".assistant .stats")
@@ -237,7 +238,7 @@ def test_reload_keeps_the_text_so_far_and_what_is_being_written(browser):
         assert page.text("#list .pick") == "Letters …"
         page.reload()
         page.do((".assistant", 1))
-        assert page.text(RESPONSE).strip() == shown.strip()
+        assert page.text(RESPONSE).strip().startswith(shown.strip())  # More may have come before the reload.
         assert page.eval("$('#input').value") == "and then"
         page.do("#new")
         assert page.eval("$('#input').value") == ""

@@ -8,7 +8,8 @@ import queue
 import pytest
 
 from tests.page.pages import page_with_answer, show_imported
-from tests.support.browser import DEADLINE_S, Page
+from tests.support.browser import Page
+from tests.support.deadline import DEADLINE_S
 
 WIDTHS = [360, 1600]
 # The pixels between the end that is seen and the end of the messages, without those that the browser rounds.

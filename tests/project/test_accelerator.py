@@ -256,4 +256,4 @@ def test_machine_without_a_network_waits_for_seconds(machine: Machine):
     assert f"http://127.0.0.1:{port}/cu130, cannot be reached within 0.2 s." in done.stdout
     assert done.stderr.startswith("install: there is no network: ")
     assert "docs/install.md, Without a network" in done.stderr
-    assert time.monotonic() - start < 20  # Five tries. With pip's own limits it takes minutes.
+    assert time.monotonic() - start < 60  # Five tries. With pip's own limits it takes minutes.

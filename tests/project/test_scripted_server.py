@@ -69,4 +69,4 @@ def test_daemons_of_a_program_are_ended(tmp_path: Path):
     variables = {**os.environ, "HOME": str(tmp_path)}
     daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=variables)
     end_all_of(tmp_path)
-    assert daemon.wait(10) == -signal.SIGKILL
+    assert daemon.wait(60) == -signal.SIGKILL

@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.support.deadline import DEADLINE_S
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DEADLINE_S = 20
 OPTIONS = [
     "--headless=new", "--no-sandbox", "--no-first-run", "--remote-debugging-pipe", "--disable-gpu", "--disable-sync",
     "--disable-dev-shm-usage", "--disable-extensions", "--disable-background-networking", "--disable-component-update",

@@ -15,7 +15,8 @@ import localchat.transport.aio_sockets
 import localchat.transport.sockets
 from localchat import AsyncClient, Client
 from localchat.agent.conversation import AsyncConversation
-from tests.support.raw_server import DEADLINE_S, Server
+from tests.support.deadline import DEADLINE_S
+from tests.support.raw_server import Server
 
 
 class Waiting:

@@ -21,12 +21,12 @@ ROUNDING = 0.5
 
 def read_vocabulary(path: str = DEMO) -> Any:
     """The vocabulary of a model, without its weights."""
-    from localchat.serving.engine.llama.library import L, Model
+    from localchat.serving.engine.llama.library import L, LlamaModel
     from localchat.serving.engine.llama.vocabulary import Vocabulary
 
     params = L.llama_model_default_params()
     params.vocab_only = True
-    return Vocabulary(Model(L.llama_model_load_from_file(path.encode(), params)))
+    return Vocabulary(LlamaModel(L.llama_model_load_from_file(path.encode(), params)))
 
 
 def chat(engine: Engine, text: str) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def wait_until_idle(engine: Engine) -> None:
     for _ in range(2):
         done = threading.Event()
         engine.post(done.set)
-        assert done.wait(20)
+        assert done.wait(60)
 
 
 def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken]) -> None:

@@ -1,5 +1,7 @@
 """The code blocks of documents, and programs that run in processes of their own."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

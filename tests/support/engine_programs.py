@@ -51,7 +51,7 @@ program.EngineMain.generate = failing
 IN_PAIRS = _program("""
 generate, barrier = program.EngineMain.generate, threading.Barrier(2)
 def waiting(self, request, sequences):
-    barrier.wait(10)
+    barrier.wait(60)
     generate(self, request, sequences)
 program.EngineMain.generate = waiting
 """)

@@ -21,11 +21,11 @@ from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine.delivery import Delivery
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
-from localchat.serving.engine.engine_server import EngineServer
+from localchat.serving.engine.request_runner import RequestRunner
 from localchat.serving.engine.values import End, EngineDied, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
+from tests.support.deadline import DEADLINE_S
 from tests.support.fakes import FakeBackend
 
-DEADLINE_S = 60
 _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
@@ -92,7 +92,7 @@ class LocalEngine(EngineClient):
 
         run = run_at_once if engine._thread is None else run_on_thread
         self.engine = engine
-        self.server = EngineServer(lambda messages: self.receive(copied(messages)), run, ImmediateDelivery)
+        self.server = RequestRunner(lambda messages: self.receive(copied(messages)), run, ImmediateDelivery)
         self.server.engine = engine
         super().__init__(self._send_to_engine)
         self.facts, self.texts = engine.facts, engine.texts

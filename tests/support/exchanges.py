@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-DEADLINE_S = 60
+from tests.support.deadline import DEADLINE_S
 
 
 def ask(port: int, path: str, body: Any = None, method="", headers: Any = None) -> tuple[int, Any]:

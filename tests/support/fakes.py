@@ -226,7 +226,7 @@ class FakeProjector:
     def encode(self, file: MediaFile) -> list[bytes]:
         name, *_, n_chunks = self._read(file)
         if self.gate is not None:
-            assert self.gate.acquire(timeout=30), "the test never opened the gate"
+            assert self.gate.acquire(timeout=60), "the test never opened the gate"
         self.encoded.append(name)
         if name in self.broken:
             raise EngineError("no memory")
@@ -313,7 +313,7 @@ class FakeBackend(FakeCells):
 
     def decode(self, batch: Batch) -> None:
         if self.gate is not None:
-            assert self.gate.acquire(timeout=30), "the test never opened the gate"
+            assert self.gate.acquire(timeout=60), "the test never opened the gate"
         assert 0 < batch.n_tokens <= self.limits.n_batch
         if any(self.poison in chunk.tokens() for chunk in batch.chunks):
             raise DecodeFailed("the batch is poisoned")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import with_length
 from tests.support.raw_server import Peer, Request, Server
 
 COMMIT = "c0ffee" + "0" * 34
-DEADLINE_S = 60
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Finds the installed Pythons."""
 
+from __future__ import annotations
+
 import functools
 import os
 import shutil

@@ -193,7 +193,7 @@ class ToolServer:
         request_id = f"of {call_id}"
         self._send({"jsonrpc": "2.0", "id": request_id, **request})
         with self._wake:
-            self._wake.wait_for(lambda: request_id in self._responses, timeout=10)
+            self._wake.wait_for(lambda: request_id in self._responses, timeout=60)
         return text(json.dumps(self._responses[request_id]))
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import MODELS, OPEN
 
-DEADLINE_S = 10
 KEY = "sk-very-secret-key"
 
 

@@ -1,10 +1,12 @@
 """A chat server that sends the responses of a script: streams of text, calls, errors and cut streams."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union
 
 from localchat import Client
 from tests.support.raw_responses import DONE, sse, until_close, with_length
@@ -12,7 +14,7 @@ from tests.support.raw_server import Request, serving
 
 Json = dict[str, Any]
 # The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.
-Response = Sequence[Json] | Callable[[Json], Sequence[Json]]
+Response = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
 
 
 def chunk(finish: str | None = None, **delta: Any) -> Json:

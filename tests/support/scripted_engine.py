@@ -28,7 +28,7 @@ TEMPLATE = ROOT / "tests" / "data" / "templates" / "hermes.jinja"
 ASSISTANT = "<|im_start|>assistant\n"
 # An output that consists of this text kills the engine process after a part of a word.
 CRASH = "I a\0"
-START_DEADLINE_S = 30
+START_DEADLINE_S = 60
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 from tests.support import exchanges
+from tests.support.deadline import DEADLINE_S, wait_for
 from tests.support.engines import client_of, started
 from tests.support.exchanges import events_of, read
 from tests.support.fakes import END, FakeBackend, echo
 from tests.support.raw_server import CERTIFICATE
 
-DEADLINE_S = 8
 # With this chat template, the prompt is the text of the last message, which the model `echo` repeats.
 LAST_MESSAGE = "{{ messages[-1].content }}"
 ANY_PORT = Options(port=0)
@@ -147,13 +147,6 @@ def served(service: Service, options: Options) -> Iterator[tuple[ChatServer, thr
         finally:
             server.shutdown()
     thread.join(DEADLINE_S)
-
-
-def wait_for(condition, deadline_s=DEADLINE_S) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, "the deadline passed"
-        time.sleep(0.002)
 
 
 def wait_until_idle(engine: Engine) -> None:

@@ -47,7 +47,7 @@ class Loads:
         name = file.name
         self.names.append(name)
         on_progress(0.5)
-        assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        assert self.gate.acquire(timeout=60), "the test never opened the gate"
         self.on_load()
         if self.error is not None:
             raise self.error
@@ -99,7 +99,7 @@ class Running:
 
     def requested(self, path: str = "/v1/chat/completions", **fields: Any) -> http.client.HTTPConnection:
         """A connection on which a request for the model `one` was sent, which now waits for a load."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_server.server_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_server.server_port, timeout=60)
         connection.request("POST", path, json.dumps({"model": "one", "messages": HI, **fields}))
         self.wait("one", "loading")
         return connection

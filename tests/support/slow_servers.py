@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from tests.support.raw_server import DEADLINE_S, Peer, Server
+from tests.support.deadline import DEADLINE_S
+from tests.support.raw_server import Peer, Server
 
 
 def waiting(*parts: bytes) -> Server:

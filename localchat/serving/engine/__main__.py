@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from . import load
-from .engine_server import EngineServer, Message, ServedRequest
+from .request_runner import Message, RequestRunner, RunningRequest
 from .values import EngineError, LoadOptions
 
 # A thread for each connection of the server. Only as many threads start as there are requests at once.
@@ -34,7 +34,7 @@ _SWITCH_INTERVAL_S = 0.001
 log = logging.getLogger("localchat.engine")
 
 
-class EngineMain(EngineServer):
+class EngineMain(RequestRunner):
     """The engine of this process, and its connection to the server."""
 
     def __init__(self, connection: Connection) -> None:
@@ -61,7 +61,7 @@ class EngineMain(EngineServer):
             if not hasattr(self, "engine"):
                 raise  # There is no thread yet.
 
-    def load(self, request: ServedRequest, path: str, options: LoadOptions, log_levels: Mapping[str, int]) -> None:
+    def load(self, request: RunningRequest, path: str, options: LoadOptions, log_levels: Mapping[str, int]) -> None:
         """The outputs are the progress, 0.0 to 1.0, then the facts and the texts of the tokens."""
         logging.getLogger("localchat").handlers = [QueueHandler(self)]  # type: ignore[arg-type]  # as a queue
         threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)

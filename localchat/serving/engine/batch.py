@@ -10,7 +10,8 @@ from .sequence import Sequence
 from .tuning import CPU, Tuning
 from .values import Adapters
 
-# llama.cpp adds up attention in another order for this many rows of a sequence or more than for fewer.
+# The rows of a sequence from which on llama.cpp computes attention in tiles, which adds up in another order than for
+# fewer rows; see docs/design.md, "Streams: the rows of a pass".
 TILE_ROWS = 64
 
 

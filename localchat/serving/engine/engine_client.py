@@ -2,7 +2,7 @@
 
 Each request has one id, which this side chooses. Two messages go to the engine:
 
-    ("start", id, method, arguments)    start a request: a method of `EngineServer` (engine_server.py)
+    ("start", id, method, arguments)    start a request: a method of `RequestRunner` (request_runner.py)
     ("drop", id, index)                 end the sequence `index` of a request, or all of it if the index is None;
                                         nothing more is expected of it
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import abc
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, field_error, item_path
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 _COUNTED_TOKENS = 100_000
 # Vectors are computed in groups of inputs with so many tokens. Between two groups other requests run.
 _GROUP_TOKENS = 4096
+
+
+class _TokenizedPrompt:
+    """A prompt that several sequences of a request may have."""
+
+    def __init__(self, tokens: list[int], chunks: list[MediaChunk]) -> None:
+        self.tokens = tuple(tokens)
+        self.chunks = chunks  # Those of its images and sounds.
+
+    @cached_property
+    def shown(self) -> list[int]:
+        """The token ids for the response. The cells of media have none, and are -1 there."""
+        return [max(token, -1) for token in self.tokens]
 
 
 class Inputs:
@@ -93,38 +107,38 @@ class Inputs:
         check: abc.Callable[[], None] = lambda: None,
     ) -> tuple[list[Sequence], TokenizedPrompts]:
         """The sequences of one request, and their tokenized prompts; see `Engine.prepare`."""
-        # Sequences with the same prompt share the same tuple, and those of one request the same biases.
-        prompts: dict[int, tuple[list[int], list[MediaChunk]]] = {}
+        # The sequences of a request have few prompts, and one object for each: thousands of token ids. So the tokenized
+        # prompts, by the ids of these objects, are shared by their sequences, too; and so are the biases.
+        prompts: dict[int, _TokenizedPrompt] = {}
         biases: dict[int, tuple[tuple[int, float], ...]] = {}
         sequences: list[Sequence] = []
         for index, request in enumerate(requests):
             check()
             if id(request.prompt) not in prompts:
-                prompts[id(request.prompt)] = self.prompt_of(request)
+                prompts[id(request.prompt)] = _TokenizedPrompt(*self.prompt_of(request))
             logit_bias = request.sampling.logit_bias
             if id(logit_bias) not in biases:
                 biases[id(logit_bias)] = self.biases_of(logit_bias, request.params.at("logit_bias"))
             sampling = replace(request.sampling, logit_bias=biases[id(logit_bias)])
-            tokens, chunks = prompts[id(request.prompt)]
-            with_tokens = replace(request, prompt=tuple(tokens), sampling=sampling)
+            prompt = prompts[id(request.prompt)]
+            with_tokens = replace(request, prompt=prompt.tokens, sampling=sampling)
             # On this thread, since parsing a large grammar would delay the engine thread.
             sampler = self._backend.new_sampler(with_tokens)
             sequences.append(
                 Sequence(
                     id=0,  # It gets one when it is queued.
-                    prompt=tokens[:],
-                    max_length=self._max_length(request, len(tokens)),
+                    prompt=list(prompt.tokens),  # The list grows with the output.
+                    max_length=self._max_length(request, len(prompt.tokens)),
                     request=with_tokens,
-                    chunks=chunks,
+                    chunks=prompt.chunks,
                     sampler=sampler,
                     index=index,
                     deliver=deliver,
                 )
             )
-        tokenized = [prompts[id(request.prompt)][0] for request in requests]
-        # Media have no token ids.
-        shown = [[max(token, -1) for token in ts] if r.returns_ids else () for r, ts in zip(requests, tokenized)]
-        return sequences, TokenizedPrompts(list(map(len, tokenized)), shown)
+        tokenized = [prompts[id(request.prompt)] for request in requests]
+        shown = [prompt.shown if request.returns_ids else () for prompt, request in zip(tokenized, requests)]
+        return sequences, TokenizedPrompts([len(prompt.tokens) for prompt in tokenized], shown)
 
     def _max_length(self, request: SequenceRequest, n_prompt: int) -> int:
         """The limit of prompt and output together."""
@@ -145,7 +159,8 @@ class Inputs:
             # There is no limit if only the end of the prompt is kept.
             limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
             tokens, chunks = self._tokenized(request.prompt, request.add_bos, limit)
-            tokens = tokens[-n_kept:]
+            if n_kept:
+                tokens = tokens[-n_kept:]
             if chunks and n_kept:
                 path = request.params.at("truncate_prompt_tokens")
                 raise field_error(path, "is not supported for a prompt with images or audio")

@@ -39,7 +39,8 @@ class SlotContent:
     sequence: Sequence | None = None  # The running sequence; None: the prefix is idle.
     idle_tokens: list[int] = field(default_factory=list)  # The tokens of an idle prefix.
     last_use: int = 0  # Grows with each use of an idle prefix.
-    # How many of the first cells have the values that the prompt has when it is computed alone (own_cells.py).
+    # How many of the first cells are exact: they have the values that the prompt has when it is computed alone. See
+    # docs/design.md, "Streams: cached prefixes".
     n_exact: int = 0
 
     @property

@@ -3,14 +3,10 @@
 A prefix is copied to another slot. llama.cpp computes several sequences of a step in one pass through the layers only
 if their slots are consecutive and they have equally many rows.
 
-A text does not depend on what runs beside it. For this, a step computes either newest tokens or prompts, since
-llama.cpp adds up the attention of TILE_ROWS rows of a sequence or more in another order than that of fewer rows. A step
-of prompts has TILE_ROWS rows or more of each, or all of a shorter one.
-
-The text of a request with a `seed` does not depend on what is cached, either. It reuses only *exact* cells, which have
-the values that its prompt has when it is computed alone. These were computed in tiles from the first token on, and are
-a multiple of TILE_ROWS, so that the rest is computed in tiles, too. Of a prompt with 150 tokens, the first 130 of which
-are cached, it reuses 64 and computes 86.
+A text does not depend on what runs beside it. For this, a step computes either newest tokens or prompts, and TILE_ROWS
+rows or more of each prompt, or all of a shorter one. The text of a request with a `seed` does not depend on what is
+cached, either: it reuses only *exact* cells. docs/design.md explains both, under "Streams: the rows of a pass" and
+"Streams: cached prefixes".
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from typing import Any
 
 from .batch import TILE_ROWS, Batch, BatchChunk
 from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
-from .planning import Pending, batch_of, drafts_of, have_waited, pending_of, prompt_rows
+from .planning import Pending, batch_of, drafts_of, missed_last_step, pending_of, prompt_rows
 from .protocols import CacheBackend, CopyFailed
 from .sequence import Sequence
 
@@ -104,7 +100,7 @@ class OwnCells(KVCache):
         while (prompt := self._order[0](pending)) is None:
             self._order.rotate(-1)
         n_least = prompt.n_missing_in_part if prompt.is_indivisible else TILE_ROWS
-        if n_rows < n_least and have_waited(pending):
+        if n_rows < n_least and missed_last_step(pending):
             return None
         self._order.rotate(-1)
         return prompt
@@ -117,17 +113,19 @@ class OwnCells(KVCache):
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for forced tokens.
 
-        Forced tokens that not all of the sequences have take another pass, for which all wait: there must be more of
-        them than sequences.
+        Each sequence gets as many forced tokens as all of them have. The further ones take another pass, for which all
+        sequences wait, so they wait for the next step, unless they are more than the sequences.
+
+        Two sequences with 3 and 5 forced tokens get 3 each, and the other 2 wait; with 3 and 6 they get 3 and 6.
         """
         n_forced = [sequence.n_missing - 1 for sequence in decoding]
         fewest, most = min(n_forced, default=0), max(n_forced, default=0)
-        n_uneven = sum(n_forced) - fewest * len(n_forced)
-        n_each = most if n_uneven > len(n_forced) else fewest
+        n_further = sum(n_forced) - fewest * len(n_forced)
+        n_allowed = most if n_further > len(n_forced) else fewest
         n_left = self._limits.n_batch - len(decoding)
         n_tokens: dict[Sequence, int] = {}
         for sequence in decoding:
-            n = min(sequence.n_missing - 1, n_each, n_left)
+            n = min(sequence.n_missing - 1, n_allowed, n_left)
             n_tokens[sequence] = 1 + n
             n_left -= n
         return n_tokens
@@ -268,7 +266,10 @@ def _exact_length(sequence: Sequence, n_common: int, n_exact: int, n_left: int =
 
 
 def _is_exact(chunk: BatchChunk) -> bool:
-    """Whether its cells have the values that they have whenever this prompt is computed alone."""
+    """Whether its cells have the values that they have whenever this prompt is computed alone.
+
+    The tokens of the sequence are those that were known when the step was planned.
+    """
     sequence = chunk.sequence
     end = min(edge for edge in sequence.edges if edge > sequence.n_computed)
     start = max(edge for edge in sequence.edges if edge <= sequence.n_computed)

@@ -50,8 +50,11 @@ def prompt_rows(pending: Pending, limits: CacheLimits, pace: Pace, *, others_wai
     return min(pace.n_rows_within(MAX_WAIT_S - pace.waited_s(pending.decoding)), n_most)
 
 
-def have_waited(pending: Pending) -> bool:
-    """Whether a step since the last one of the sequences that decode had none of their tokens."""
+def missed_last_step(pending: Pending) -> bool:
+    """Whether a sequence that decodes had no token in the last step of the running sequences.
+
+    That step was one of a prompt, or no step has computed the sequence yet.
+    """
     computed_at = [sequence.computed_at for sequences in pending for sequence in sequences]
     return bool(pending.decoding) and min(sequence.computed_at for sequence in pending.decoding) < max(computed_at)
 

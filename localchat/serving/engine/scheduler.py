@@ -85,6 +85,7 @@ class Scheduler:
         sampled_of_outputs = iter(sampled)
         for chunk in batch.chunks:
             tokens = next(sampled_of_outputs) if chunk.wants_output else []
+            # Before the sequence knows the sampled tokens: the rows belong to the texts that it had in the step.
             self._cache.advance(chunk, chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(tokens))
             chunk.sequence.tokens.extend(tokens)
 

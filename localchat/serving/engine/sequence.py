@@ -89,7 +89,9 @@ class Sequence:
         self._deliver = deliver  # Gets each StepOutput.
         self.is_new = True  # Whether no step has computed tokens of it.
         self.submitted_at = time.perf_counter()
-        self.computed_at = 0.0  # When the last step ended that computed tokens of it, by the clock of the KV cache.
+        # When the last step ended that computed tokens of it, by the clock of the KV cache. 0 before the first one: the
+        # sequence then counts as one that has waited longest.
+        self.computed_at = 0.0
         self.first_at: float | None = None  # When the first token was sampled, by `time.perf_counter`.
         self._has_newline = False  # The time limit ends an output only after a newline.
 

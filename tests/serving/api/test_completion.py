@@ -150,6 +150,9 @@ def test_ids_of_tokens_whole_and_streamed(running: Serving, prompt: Any):
     assert [id for choice in chunks for id in choice.get("token_ids", ())] == [97, 98, 99]
     for choice in choices(running, prompt=prompt, return_token_ids=True, n=2):
         assert choice["token_ids"] == choice["prompt_token_ids"] == [97, 98, 99]
+    for stream in (True, False):
+        without_ids = choices(running, stream=stream, prompt=prompt, logprobs=1)
+        assert not any({"token_ids", "prompt_token_ids"} & choice.keys() for choice in without_ids)
 
 
 def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:

@@ -14,10 +14,11 @@ from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, Shu
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.engine.values import ModelFacts
 from tests.support.chat_requests import read
+from tests.support.deadline import DEADLINE_S
 from tests.support.engines import client_of, started
 from tests.support.exchanges import ask
 from tests.support.fakes import FakeBackend
-from tests.support.serving import DEADLINE_S, serving, wait_for
+from tests.support.serving import serving, wait_for
 
 LONG = "a cat " * 500
 # More than the tokens up to which a text that does not fit is counted.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.ollama import parse_generate, parse_ollama
+from localchat.serving.api.ollama import GenerateEncoder, OllamaEncoder, parse_generate, parse_ollama
 from localchat.serving.core.request import CompletionRequest, ResponseFormat
 from tests.support.chat_requests import ignored, read, values_of
 from tests.support.exchanges import ask
@@ -176,3 +176,13 @@ def test_ollama_package(port, request):
     assert len(client.embed("demo", ["one", "two"]).embeddings) == 2
     with pytest.raises(ollama.ResponseError, match="nobody"):
         client.generate("nobody", "a")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "fields"),
+    [(OllamaEncoder, {"message": {"role": "assistant", "content": ""}}), (GenerateEncoder, {"response": ""})],
+)
+def test_object_of_a_stream_that_waits_has_no_text_and_is_not_the_last(encoder: Any, fields: dict[str, Any]):
+    chunk = encoder.ping_chunk(parse(model="m"))
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", chunk.pop("created_at"))
+    assert chunk == {"model": "m", "done": False, **fields}

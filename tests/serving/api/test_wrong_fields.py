@@ -14,8 +14,9 @@ from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core import params, request
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, Fields
+from localchat.serving.core.fields import MAX_CONSTRAINT_CHARS, Fields, parse_body
 from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, MAX_TOKEN_ID_DIGITS, MAX_TOP_LOGPROBS
+from localchat.serving.core.server_options import Options
 from tests.support.chat_requests import ALLOWED, HI, TOOL, parse, parse_responses, read
 
 # The parser of each interface, and the fields of a request that it accepts.
@@ -323,3 +324,35 @@ def test_fields_of_a_request_have_the_names_of_the_body(monkeypatch: pytest.Monk
     listed = re.findall(r"^ {4}([a-z_, ]+?)  ", request.__doc__ or "", re.MULTILINE)
     assert declared - names - {"sampling"} == {name for row in listed for name in row.split(", ")}
     assert {field.name for field in fields(params.SamplingParams)} <= names
+
+
+# Fields that the error says to be needed, with the values that it names: the parser, the fields, the path, the values.
+NEEDED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
+    "a type of a tool": (
+        parse_responses, {"input": "a", "tools": [{"name": "f"}]}, "tools[0].type", '"function" or "custom"'),
+    "a type of a part": (parse_chat, {"messages": [{"role": "user", "content": [{"text": "a"}]}]},
+                         "messages[0].content[0].type", '"text"'),
+    "an image": (
+        ollama.parse_ollama, {"messages": [{**HI[0], "images": [5]}]}, "messages[0].images",
+        "a list of images in base64"),
+    "a schema": (parse_chat, {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {}}},
+                 "response_format.json_schema.schema", "a JSON schema"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NEEDED.values(), ids=NEEDED)
+def test_error_names_the_values_that_a_field_may_have(case: Any):
+    parser, body, path, expected = case
+    with pytest.raises(BadRequest, match=re.escape(f"'{path}' must be {expected}, got ")) as caught:
+        read(parser, body)
+    assert caught.value.param == path
+
+
+def test_body_that_is_nested_beyond_any_stack_is_refused_for_its_nesting():
+    with pytest.raises(BadRequest, match=r"nested too deeply|at most 200 levels"):
+        parse_body(b"[" * 100_000 + b"]" * 100_000)
+
+
+def test_default_limit_of_a_body_is_the_documented_one():
+    """docs/server.md: 16 MB for the whole body."""
+    assert Options(port=0).max_body_bytes == 2**24

@@ -226,3 +226,15 @@ def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
         text = DIALECTS[name].calls[i].written(written)
         assert fits(constraint, text), text
         assert calls_in(DIALECTS[name], tools, text) == calls
+
+
+@pytest.mark.parametrize(("name", "i"), [(name, i) for name in DIALECTS for i in range(len(DIALECTS[name].calls))])
+def test_name_with_json_escapes_is_written_as_the_format_reads_it(name: str, i: int):
+    """A quotation mark or a backslash is escaped where the call is JSON, and nowhere else."""
+    dialect = DIALECTS[name]
+    called = 'say\\"hi"'
+    format = dialect.calls[i]
+    assert format.escaped(called) == (json.dumps(called)[1:-1] if format.keys else called)
+    text = format.written([{"name": called, "arguments": {}}])
+    if format.opener or dialect.text_start.first:
+        assert calls_in(dialect, [tool(called, {}, ())], text) == [(called, {})]

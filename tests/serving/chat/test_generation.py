@@ -21,6 +21,7 @@ from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.request import ChatRequest
 from localchat.serving.engine.values import End, EngineError, StepOutput
 from tests.support import engines
+from tests.support.deadline import DEADLINE_S
 from tests.support.dialect_outputs import cuts, text_of
 from tests.support.engines import (
     LocalEngine,
@@ -303,17 +304,17 @@ def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
     submitted_at = time.perf_counter()
     with ThreadPoolExecutor() as threads, engines.started(FakeBackend(n_parallel=1, gate=gate)) as engine:
         submitting = [threads.submit(engines.submit, engine, request("ab"))]
-        assert gate.is_reached.wait(engines.DEADLINE_S)
+        assert gate.is_reached.wait(DEADLINE_S)
         submitting.append(threads.submit(engines.submit, engine, request("cd")))
         wait_for(lambda: len(engine._open) == 2)
         held_at = time.perf_counter()
         threading.Event().wait(0.05)
         opened_at = time.perf_counter()
         gate.is_open.set()
-        first, second = (submitted.result(engines.DEADLINE_S) for submitted in submitting)
+        first, second = (submitted.result(DEADLINE_S) for submitted in submitting)
         for generation in (first, second):
             while generation.run.is_running:
-                generation.run.take(engines.DEADLINE_S)
+                generation.run.take(DEADLINE_S)
         ended_at = time.perf_counter()
     first_usage, second_usage = first.run.usage(), second.run.usage()
     assert first_usage.queue_s <= held_at - submitted_at

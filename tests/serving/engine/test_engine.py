@@ -261,6 +261,21 @@ def test_prompt_of_any_length_is_cut_to_the_tokens_that_are_kept(n_kept: int):
         completed(request_for(((text, True),)), n_ctx=32)
 
 
+@pytest.mark.parametrize("returns_ids", [True, False])
+def test_sequences_with_one_prompt_share_its_tokens(returns_ids: bool):
+    """Only the list that grows with the output is a copy for each sequence."""
+    prompts = [(("hello", True),), (("other", True),)]
+    requests = [request_for(prompt, returns_ids=returns_ids) for prompt in prompts for _ in range(3)]
+    with stepped(FakeBackend()) as engine:
+        sequences, tokenized = engine.inputs.sequences_of(requests, lambda output: None)
+    assert [bytes(sequence.request.prompt) for sequence in sequences] == [b"hello"] * 3 + [b"other"] * 3
+    assert len({id(sequence.request.prompt) for sequence in sequences}) == 2
+    assert len({id(sequence.tokens) for sequence in sequences}) == 6
+    assert tokenized.n_tokens == [5] * 6
+    assert [bytes(tokens) for tokens in tokenized.tokens] == [b"hello" * returns_ids] * 3 + [b"other" * returns_ids] * 3
+    assert len({id(tokens) for tokens in tokenized.tokens}) == (2 if returns_ids else 1)
+
+
 class MeetingClient(LocalEngine):
     """Two threads that count the open sequences at once both go on with the same number."""
 
@@ -278,7 +293,7 @@ def test_requests_that_come_at_once_get_ids_of_their_own_within_the_limit():
     with Engine(FakeBackend(n_parallel=1)) as engine, ThreadPoolExecutor(2) as pool:
         client = MeetingClient(engine, max_queue=0)
         starting = [pool.submit(client.generate, [request("hello")], Mailbox()) for _ in range(2)]
-        errors = [started.exception(20) for started in starting]
+        errors = [started.exception(60) for started in starting]
         assert sorted(type(error).__name__ for error in errors) == ["NoneType", "QueueFull"]
 
 

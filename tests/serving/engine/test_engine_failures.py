@@ -13,7 +13,8 @@ from localchat.serving.core.errors import ApiError
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.token_sampler import TokenSampler
 from localchat.serving.engine.values import EngineDied, EngineStopped
-from tests.support.engines import DEADLINE_S, read, request_for, started, step_until_idle, submit
+from tests.support.deadline import DEADLINE_S
+from tests.support.engines import read, request_for, started, step_until_idle, submit
 from tests.support.fakes import FakeBackend, endless
 from tests.support.serving import wait_for
 

@@ -37,15 +37,15 @@ from localchat.serving.loading.service import Service
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support import engine_programs as programs
+from tests.support.deadline import DEADLINE_S
 from tests.support.exchanges import ask, exchange, opened
 from tests.support.live import ServerProcess, engine_of, running_process, started
 from tests.support.serving import served, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes by Linux's means")
 
-DEADLINE_S = 30
-# How long a client may wait for the error of a request whose engine died. A loaded machine needs more than a second.
-ERROR_S = 5.0
+# How long a client may wait for the error of a request whose engine died. A loaded machine needs seconds.
+ERROR_S = 30.0
 # A request that generates for some seconds.
 LONG = {"max_tokens": 3000, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -100,10 +100,8 @@ def test_outputs_whose_engine_dies_end_with_the_name_of_its_signal(server: Serve
         asking = pool.submit(chat_at, server.port, **LONG)
         wait_for(lambda: n_busy(server.port) == 2)
         pid = kill_engine(server)
-        killed_at = time.monotonic()
         rest = response.read().decode()
         status, body = asking.result(ERROR_S)
-        assert time.monotonic() - killed_at < ERROR_S
     assert (response.status, status) == (200, 500)
     for text in (rest, json.dumps(body)):
         assert "was killed by SIGKILL (most likely memory was short)" in text
@@ -164,7 +162,7 @@ def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signa
             os.killpg(running.process.pid, number)
             rest = response.read().decode()
         assert running.process.wait(DEADLINE_S) == 0
-        assert has_ended(pid)
+        wait_for(lambda: has_ended(pid))
     assert ('"finish_reason":"length"' in rest) == (number == signal.SIGTERM)
     assert rest.endswith("data: [DONE]\n\n")
 
@@ -293,7 +291,7 @@ def test_process_whose_threads_cannot_start_is_killed(monkeypatch: pytest.Monkey
     # The error has a reference to the connection, at whose end the process would end.
     with started[0] as engine, contextlib.ExitStack() as stack:
         stack.callback(engine.kill)
-        assert engine.wait(10) == -signal.SIGKILL, error
+        assert engine.wait(DEADLINE_S) == -signal.SIGKILL, error
 
 
 def test_engine_process_finds_modules_of_the_user_and_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -476,7 +474,7 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
         running.process.terminate()
         assert [call.result(DEADLINE_S)[0] for call in (*asking, large)] == [503] * 3
         assert running.process.wait(DEADLINE_S) == 0
-        assert has_ended(pid)
+        wait_for(lambda: has_ended(pid))
 
 
 def test_errors_cross_between_processes_with_their_attributes():

@@ -351,5 +351,5 @@ def test_waiting_for_a_running_engine_ends_at_the_timeout(engine):
     ended: list[bool] = []
     waiting = threading.Thread(target=lambda: ended.append(engine.join(0.01)), daemon=True)
     waiting.start()
-    waiting.join(20)
+    waiting.join(60)
     assert ended == [False]

@@ -12,7 +12,7 @@ from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.engine_client import EngineClient
-from localchat.serving.engine.engine_server import EngineServer
+from localchat.serving.engine.request_runner import RequestRunner
 from localchat.serving.engine.values import (
     End,
     EngineDied,
@@ -23,7 +23,8 @@ from localchat.serving.engine.values import (
     TokenizedPrompts,
 )
 from tests.soak import protocol
-from tests.support.engines import DEADLINE_S, ImmediateDelivery, client_of, copied, request, started, stepped
+from tests.support.deadline import DEADLINE_S
+from tests.support.engines import ImmediateDelivery, client_of, copied, request, started, stepped
 from tests.support.fakes import FakeBackend, endless
 
 
@@ -139,7 +140,7 @@ class Recorded:
     def __init__(self, engine: Engine) -> None:
         self.sent: list[tuple[Any, ...]] = []
         self.work: list[Any] = []
-        self.server = EngineServer(self.send, self.work.append, ImmediateDelivery)
+        self.server = RequestRunner(self.send, self.work.append, ImmediateDelivery)
         self.server.engine = engine
         self.is_receiving = False
 

@@ -17,9 +17,9 @@ from localchat import worker
 from localchat.serving.engine import workers
 from localchat.serving.engine.workers import HELLO, PROTOCOL, RESPONSE, worker_problems
 from tests.support.command import run_command
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import run
 
-DEADLINE_S = 20
 MAJOR, MINOR = PROTOCOL
 SILENT = "does not respond: it serves another server, is stopped, or is another program"
 
@@ -108,7 +108,7 @@ def test_silent_programs_are_an_error_within_seconds(monkeypatch: pytest.MonkeyP
         started = time.monotonic()
         endpoints = [silent, f"127.0.0.1:{busy.getsockname()[1]}", f"127.0.0.1:{web.server_port}", slow]
         found = worker_problems(endpoints)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 15
         web.shutdown()
         thread.join()
     assert found[:3] == [f"the worker {endpoint} of --rpc {SILENT}" for endpoint in endpoints[:3]]

@@ -28,12 +28,12 @@ from localchat.serving.loading.load_log import StartLog
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.command import restored, run_command
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import ROOT, run
 from tests.support.engines import client_of, stepped
 from tests.support.fakes import FakeBackend
 from tests.support.serving import GOOD, raw_request, read_all, serving, wait_for
 
-DEADLINE_S = 60
 OTHER_CPU = "E: llama.cpp was built for another CPU; build it on this machine (docs/install.md)"
 START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 

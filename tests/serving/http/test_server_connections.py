@@ -18,9 +18,10 @@ from localchat.serving.core.server_options import Options
 from localchat.serving.http import clients
 from localchat.serving.http.connections import Connections, ConnectionState, listen_at
 from tests.support import serving as support
+from tests.support.deadline import DEADLINE_S
 from tests.support.exchanges import read
 from tests.support.fakes import endless
-from tests.support.serving import DEADLINE_S, GOOD, chat_request, raw_request, read_all, read_until, serving, wait_for
+from tests.support.serving import GOOD, chat_request, raw_request, read_all, read_until, serving, wait_for
 
 LONG = {"n_ctx": 100_000, "n_cells": 1_000_000}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it behind unread bytes")
@@ -443,7 +444,7 @@ def slow_reader(running, content="x", **fields) -> socket.socket:
 def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
     """It delays no other request."""
     with serving(endless, settings=Options(port=0, write_timeout_s=0.3), **LONG) as running, slow_reader(running):
-        wait_for(lambda: running.engine.stats().n_running == 1)
+        wait_for(lambda: running.requests)
         for _ in range(3):
             assert running.chat(max_tokens=20)[0] == 200
         running.wait_until_idle()

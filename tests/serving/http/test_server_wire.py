@@ -15,6 +15,7 @@ from localchat.serving.http import http_server, incoming
 from localchat.serving.http.exchange import SEND_BYTES
 from localchat.serving.http.incoming import MAX_CHUNK_LINE_BYTES, MAX_TRAILERS
 from tests.support import serving as support
+from tests.support.deadline import DEADLINE_S
 from tests.support.serving import GOOD, chat_request, chunked, exchange, raw_request, read_all, read_until, serving
 
 BIG = b"x" * 100_001
@@ -282,7 +283,7 @@ def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
 
 def test_body_that_takes_long_and_is_fast_enough_is_read(monkeypatch):
     monkeypatch.setattr(incoming, "BODY_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(incoming, "MIN_BODY_RATE", len(GOOD) // 4 / support.DEADLINE_S)
+    monkeypatch.setattr(incoming, "MIN_BODY_RATE", len(GOOD) // 4 / DEADLINE_S)
     head, _, body = chat_request().partition(b"\r\n\r\n")
     with serving() as running, running.connect(head + b"\r\n\r\n" + body[:-20]) as sock:
         for i in range(20):

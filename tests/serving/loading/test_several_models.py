@@ -62,7 +62,7 @@ def test_request_waits_while_its_model_loads_and_the_others_answer(server):
     states = {model["id"]: model["status"]["value"] for model in server.get("/v1/models")[1]["data"]}
     assert states == {"demo": "unloaded", "one": "loading", "two": "loaded", "three": "unloaded"}
     server.loads.gate.release()
-    status, found = waiting.result(30)
+    status, found = waiting.result(60)
     assert (status, found["choices"][0]["message"]["content"]) == (200, "hi")
 
 
@@ -113,7 +113,7 @@ def test_stream_that_waits_gets_comments_also_while_other_models_change(server):
     with contextlib.closing(server.requested(stream=True)) as connection:
         assert connection.getresponse().readline() == b": \n"
     has_ended.set()
-    assert changing.result(30) is None
+    assert changing.result(60) is None
 
 
 @started_with({"max_models": 1})
@@ -199,7 +199,7 @@ def test_model_at_work_is_ended_after_its_request_if_another_one_needs_its_memor
         waiting = server.later(server.chat, "one")
         wait_for(lambda: model.state is State.DRAINING)
         assert model.model is loaded
-    assert (waiting.result(30)[0], server.states("two")) == (200, ["unloaded"])
+    assert (waiting.result(60)[0], server.states("two")) == (200, ["unloaded"])
 
 
 def test_idle_model_is_ended_for_a_larger_context_and_one_at_work_is_not(server):
@@ -227,7 +227,7 @@ def test_idle_model_that_becomes_busy_meanwhile_is_not_waited_for(server):
                 using.enter_context(server.service.using(one))
 
         server.loads.on_load = become_busy
-        assert server.later(server.statuses, "two").result(20) == [200]
+        assert server.later(server.statuses, "two").result(60) == [200]
         assert (server.loads.names, one.state) == (["one", "two", "two"], State.READY)
 
 
@@ -296,7 +296,7 @@ def test_model_that_is_asked_for_while_it_is_drained_is_loaded_again(server):
         waiting = server.later(server.chat, "two")
         wait_for(lambda: one.state is State.DRAINING)
         assert server.post("/models/load", model="one")[0] == 200
-    assert waiting.result(30)[0] == 200
+    assert waiting.result(60)[0] == 200
     server.wait("one", "loaded")
     assert server.states("two") == ["unloaded"]
 
@@ -438,8 +438,8 @@ def test_crash_of_a_model_in_use_gives_its_place_to_the_model_that_waits(server)
         server.wait("three", "loading")
         crashing.engine.crash()
         again = server.later(server.chat, "one")  # The request notices the crash.
-        assert waiting.result(30)[0] == 200
-    assert again.result(30)[0] == 200
+        assert waiting.result(60)[0] == 200
+    assert again.result(60)[0] == 200
     assert server.loads.names == ["one", "two", "three", "one"]
 
 
@@ -456,10 +456,10 @@ def test_server_that_closes_ends_a_request_that_waits_and_the_thread_that_loads(
         server.service.stop()
         closing = server.later(server.service.close) if waits_for == "its load" else None
         server.loads.gate.release()
-        assert waiting.result(30)[0] == 503
+        assert waiting.result(60)[0] == 503
         if closing is not None:
-            closing.result(30)
-        server.service._model_thread._thread.join(30)
+            closing.result(60)
+        server.service._model_thread._thread.join(60)
         assert not server.service._model_thread._thread.is_alive()
 
 
@@ -519,14 +519,14 @@ def test_first_model_that_becomes_idle_is_ended_and_no_request_for_the_other_wai
         with server.service.using(server.service.find("two")):
             waiting = waiting_for("three")
             assert server.statuses("one", "two") == [200] * 2
-        assert waiting.result(30)[0] == 200
+        assert waiting.result(60)[0] == 200
         assert (one.model, one.state is State.DRAINING, server.states("two")) == (long, False, ["unloaded"])
         with server.service.using(server.service.find("three")):
             waiting = waiting_for("two")
             server.pass_time(60)
             three = server.service.find("three")
             wait_for(lambda: State.DRAINING in (one.state, three.state))  # so that it gets its turn
-        assert waiting.result(30)[0] == 200
+        assert waiting.result(60)[0] == 200
 
 
 @started_with({"max_models": 1})
@@ -537,7 +537,7 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
 
     class LateMailbox(Mailbox):
         def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
-            assert may_begin.wait(30)
+            assert may_begin.wait(60)
             return super().take(timeout_s)
 
     def use() -> bool:
@@ -551,7 +551,7 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     wait_for(lambda: one.model is not None)
     threading.Event().wait(0.1)  # in which another model could take its place
     may_begin.set()
-    assert (first.result(30), second.result(30)[0]) == (False, 200)
+    assert (first.result(60), second.result(60)[0]) == (False, 200)
 
 
 def test_request_that_waits_for_its_model_is_woken_and_does_not_poll(server):
@@ -570,7 +570,7 @@ def test_request_that_waits_for_its_model_is_woken_and_does_not_poll(server):
     use_of_one = server.later(use)
     wait_for(lambda: server.loads.names == ["one"] and timeouts)
     server.loads.gate.release(1000)
-    assert use_of_one.result(30) == "one"
+    assert use_of_one.result(60) == "one"
     assert set(timeouts) == {None}
 
 

@@ -18,13 +18,13 @@ from localchat.serving.models.hub import HubFile, chosen, projector, quantisatio
 from localchat.serving.models.model_file import DEMO_PATH, ModelFileError
 from tests.serving.models.test_gguf import STRING, file_of
 from tests.support.command import run_command
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import ROOT, run
 from tests.support.hub_server import COMMIT, Fault, Hub, digest_of
 from tests.support.live import started
 from tests.support.serving import wait_for
 from tests.support.slow_servers import silent
 
-DEADLINE_S = 60
 MODEL = DEMO_PATH.read_bytes()
 PROJECTOR = file_of([("general.type", STRING, "mmproj")])
 
@@ -161,15 +161,16 @@ def test_model_with_its_parts_and_projector_is_in_the_cache_of_the_hub(tmp_path:
 
 @needs_library
 def test_download_that_was_killed_goes_on_where_it_ended(tmp_path: Path):
-    data = MODEL + bytes(100_000_000 - len(MODEL))
+    data = MODEL + bytes(25_000_000)
     with Hub({"org/big": {"big-Q8_0.gguf": data}}) as hub:
-        fault = Fault("/cdn/", n_bytes=60_000_000, released=threading.Event())
+        # The library writes blocks of 10 MiB.
+        fault = Fault("/cdn/", n_bytes=11_000_000, released=threading.Event())
         hub.faults.append(fault)
         variables = {**os.environ, **environment(tmp_path, hub)}
         with subprocess.Popen(command("--get", "org/big"), env=variables, stderr=subprocess.DEVNULL) as process:
             assert hub.sent.wait(DEADLINE_S)
             part = blobs(tmp_path, "org/big") / f"{digest_of(data)}.incomplete"
-            wait_for(lambda: part.exists() and part.stat().st_size >= 50_000_000, DEADLINE_S)
+            wait_for(lambda: part.exists() and part.stat().st_size >= 10 << 20, DEADLINE_S)
             process.kill()
         fault.released.set()
         n_here = part.stat().st_size
@@ -297,7 +298,7 @@ def test_no_network_is_reported_within_seconds(tmp_path: Path, is_silent: bool):
     first, second = done.stderr.splitlines()
     assert f"org/small: no connection to {url}, or no response within 1 s (" in first
     assert second.endswith("got 'small'")
-    assert seconds < 40  # The imports may take long on a busy machine; the library alone waits for a minute.
+    assert seconds < 60  # The imports may take long on a busy machine; the library alone waits for a minute.
 
 
 def test_missing_library_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch):

@@ -83,6 +83,29 @@ def test_places_lead_to_their_schemas():
     assert Place(Place(ROOT, "/a"), "/b").pointer == "/a/b"
 
 
+# A value of `dependencies` (draft 7), and the place that is refused.
+DEPENDENCIES = {
+    "names": ({"a": ["b"]}, "/dependencies"),
+    "a schema": ({"a": TEXT, "c": ["d"]}, "/dependencies"),
+    "a malformed schema": ({"a": {"minLength": -1}, "c": ["d"]}, "/dependencies/a/minLength"),
+    "a reference to nothing": ({"a": {"$ref": "#/b"}}, "/dependencies/a/$ref"),
+}
+
+
+@pytest.mark.parametrize("case", DEPENDENCIES.values(), ids=DEPENDENCIES)
+def test_dependencies_are_lists_of_names_or_schemas(case: Any):
+    dependencies, place = case
+    with pytest.raises(BadRequest) as caught:
+        constraint_of(**field_of_format({"type": "object", "dependencies": dependencies}))
+    assert str(caught.value.param).endswith(f"#{place}")
+
+
+def field_of_format(schema: Any) -> dict[str, Any]:
+    """The field of a request for this schema, as its parser checks it."""
+    body = {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    return {"response_format": parse_chat(Fields(body)).response_format}
+
+
 def test_chain_of_references_to_itself_ends():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     assert len(types_at(schema)) == 7

@@ -50,6 +50,10 @@ class Output:
 
     The engine does not know stop texts. They are searched for here, in the content alone. The engine may generate
     further tokens before it learns that an output has ended; these are neither emitted nor counted.
+
+    The end of what was generated may be held back, in three places one after another: by the decoder the bytes of a
+    character that is not complete, by the parser what may begin a tag or a call, and in `_undecided` the content that a
+    stop text may begin with.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class Output:
         self._stop_text: str | None = None  # The stop text that has ended the output.
         self._n_reasoning = 0  # The tokens of reasoning and of its tags so far.
         self._has_reasoning = False  # Whether there is any text between the tags.
-        # The tokens since the last event, which may be the start tag of reasoning; see `_count_reasoning`.
+        # The tokens since the last event. If they are the start tag of reasoning, `_count_reasoning` counts them later.
         self._n_pending = 0
         # The sampled tokens, with the one that ended the output.
         self._n_completion = 0
@@ -124,7 +128,9 @@ class Output:
         """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
         pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
         parser, parsed = self._parser, list[ParserEvent]()
-        # All tokens at once, where none is of the reasoning, and no stop text can be in text that was held back.
+        # All tokens at once, if there is no reasoning whose tokens are counted, and no token can complete a stop text.
+        # None can if their text has the last character of no stop text, and the parser holds back no earlier text that
+        # it would return now.
         has_reasoning = parser.reasoning_is_open or parser.reasoning_may_open
         if not has_reasoning and not (self._stop_ends and parser.holds_text):
             state = self._decoder.getstate()
@@ -132,7 +138,7 @@ class Output:
             if not any(end in text for end in self._stop_ends):
                 return self._up_to_stop(parser.feed(text)), len(sampled)
             self._decoder.setstate(state)
-        # Token by token, to count those of the reasoning, and those up to a stop text.
+        # Token by token, to count those of the reasoning, and to find the one that completes a stop text.
         for n_read, piece in enumerate(pieces, 1):
             was_open = parser.reasoning_is_open
             new_events = parser.feed(self._decoder.decode(piece))
@@ -202,6 +208,9 @@ class Output:
 
         `events` are those that the parser made of the token; `was_open`: whether the reasoning was open before it. A
         token without events may be a part of a tag, so it is counted once a later token has decided that.
+
+        The tokens "<", "think", ">" have no events, and the third one opens the reasoning: all three are counted. The
+        tokens "<", "b" have one event, the text "<b" of the content: neither is counted.
         """
         has_reasoning = _has_reasoning(events)
         self._has_reasoning = self._has_reasoning or has_reasoning
@@ -291,6 +300,7 @@ class GenerationRun:
         with naming_field(prompt_field):
             self._request = model.engine.generate(sequences, mailbox)
             try:
+                # The first item is the TokenizedPrompts, all others are StepOutputs.
                 prompts, *self._steps = self._request.take()
             except BaseException:
                 self._request.drop()

@@ -18,7 +18,7 @@ from ..sequence import Span
 from ..values import Adapters, EngineError, EngineStopped, ModelFacts, SequenceRequest
 from .context_size import ContextMemory
 from .embed import LlamaEmbedding, pair_tokenizer
-from .library import BatchRows, L, Model, last_errors, pointer_to
+from .library import BatchRows, L, LlamaModel, last_errors, pointer_to
 from .rpc import Watchdog
 from .sampler import Sampler
 from .threads import ThreadCount
@@ -36,7 +36,7 @@ class LlamaBackend:
 
     def __init__(
         self,
-        model: Model,
+        model: LlamaModel,
         context: Any,
         vocabulary: Vocabulary,
         facts: ModelFacts,

@@ -19,7 +19,7 @@ from ...core.errors import ContextLengthExceeded, OutOfResources
 from ...models.memory import gigabytes
 from ..values import EngineError, ModelFacts, check_tokens
 from .context_size import LARGEST_SHARE, ContextMemory
-from .library import BatchRows, L, Model, last_errors
+from .library import BatchRows, L, LlamaModel, last_errors
 from .rpc import Watchdog
 from .vocabulary import Vocabulary
 
@@ -45,7 +45,7 @@ class LlamaEmbedding:
 
     def __init__(
         self,
-        model: Model,
+        model: LlamaModel,
         facts: ModelFacts,
         n_threads: int,
         watchdog: Watchdog,
@@ -148,7 +148,7 @@ def _shortage(n_cells: int, memories: Sequence[ContextMemory]) -> str:
     return ""
 
 
-def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
+def _params(model: LlamaModel, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
     is_recurrent = L.llama_model_is_recurrent(model.pointer) or L.llama_model_is_hybrid(model.pointer)
     n_inputs = _N_RECURRENT_INPUTS if is_recurrent else _N_INPUTS
     n_step = max(n_ctx, n_inputs) if is_whole else _STEP

@@ -38,7 +38,7 @@ def _without_package() -> Iterator[None]:
 with _without_package():
     import llama_cpp.llama_cpp as L
 
-__all__ = ["BatchRows", "L", "Model", "last_errors", "call_for_each", "layer_devices", "mtmd", "pointer_to"]
+__all__ = ["BatchRows", "L", "LlamaModel", "last_errors", "call_for_each", "layer_devices", "mtmd", "pointer_to"]
 
 log = logging.getLogger("localchat.engine.llama")
 
@@ -107,7 +107,7 @@ def pointer_to(array: Any, kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
-class Model:
+class LlamaModel:
     """llama.cpp's model, freed with the last reference to this object.
 
     A request may convert tokens to text after the engine has been closed, so it refers to the vocabulary, and the

@@ -22,7 +22,7 @@ from ...models.adapters import adapter_problem
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
 from .devices import built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
-from .library import L, Model, last_errors, layer_devices
+from .library import L, LlamaModel, last_errors, layer_devices
 from .loaded_model import LoadedModel
 from .placement import projector_bytes, set_placement, weight_bytes, with_gpu_layers
 from .rpc import Watchdog, add_workers, watchdog
@@ -116,7 +116,7 @@ def _check(loaded: LoadedModel, path: str) -> None:
         raise EngineError(f"{message}: the limit of this model is {n_most}")
 
 
-def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Model:
+def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> LlamaModel:
     params = L.llama_model_default_params()
     referenced = set_placement(params, options)
 
@@ -133,10 +133,10 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     pointer = L.llama_model_load_from_file(os.fsencode(path), params)
     if pointer is None:
         raise EngineError(f"llama.cpp cannot load {path!r}: {last_errors()}")
-    return Model(pointer, referenced)
+    return LlamaModel(pointer, referenced)
 
 
-def _load_projector(model: Model, loaded: LoadedModel) -> LlamaProjector:
+def _load_projector(model: LlamaModel, loaded: LoadedModel) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
     has_gpu = any(not gpu.is_remote for gpu in loaded.gpus)
@@ -146,7 +146,7 @@ def _load_projector(model: Model, loaded: LoadedModel) -> LlamaProjector:
     return projector
 
 
-def _load_adapters(model: Model, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
+def _load_adapters(model: LlamaModel, path: str, options: LoadOptions) -> tuple[list[Any], tuple[Adapter, ...]]:
     """llama.cpp's adapters, and their descriptions. One that cannot be loaded has the reason as its `problem`.
 
     Only the requests that name such an adapter fail.

@@ -46,10 +46,13 @@ class LoadedModel:
         # sequence no longer attends to it, although another request with the same prefix still would. A second
         # sequence with the same cells prevents that.
         self.n_ids = 2 if self.has_window and self.can_truncate else 1
-        # The sequences of llama.cpp in a context in which all share the cells; with streams there are fewer. In both
-        # layouts it is also the limit of rows with logits (n_outputs_max), which may not be below n_seq_max.
+        # The number of llama.cpp's sequences (n_seq_max) in a context in which all share the cells. In one with streams
+        # it is the number of streams.
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
-        self.n_seq_max = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
+        self.n_unified_sequences = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
+        # The limit of rows with logits in a step (n_outputs_max), in both layouts. llama.cpp ends the process if it is
+        # below n_seq_max.
+        self.max_outputs = self.n_unified_sequences
         self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))
         n_wanted = -1 if options.n_gpu_layers is None else options.n_gpu_layers
         self.uses_gpus = bool(self.gpus) and n_wanted != 0
@@ -78,14 +81,14 @@ class LoadedModel:
         # The attention mask has 16 bits for each row and token, in each memory.
         mask_bytes = 2 * self.n_pass if kv_bytes else 0
         pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
-        logits_bytes = self.n_seq_max * self.n_vocab * 4
+        logits_bytes = self.max_outputs * self.n_vocab * 4
         memories, share = [], self._gpu_share
         if share < 1:
             n_free = None if free is None else max(free - int(self.n_bytes * (1 - share)), 0)
-            fixed = pass_bytes + 2 * logits_bytes + self.n_seq_max * state_bytes * (1 - share)
+            fixed = pass_bytes + 2 * logits_bytes + self.n_unified_sequences * state_bytes * (1 - share)
             memories.append(ContextMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
         if share:
-            fixed = pass_bytes + logits_bytes + self.n_seq_max * state_bytes * share
+            fixed = pass_bytes + logits_bytes + self.n_unified_sequences * state_bytes * share
             memories.append(self._gpu_memory(kv_bytes * share + mask_bytes, fixed))
         return memories
 
@@ -164,11 +167,10 @@ class LoadedModel:
     def _context_params(self, n_cells: int, n_streams: int) -> Any:
         params = L.llama_context_default_params()
         params.n_ctx = n_cells
-        params.n_seq_max = n_streams or self.n_seq_max
+        params.n_seq_max = n_streams or self.n_unified_sequences
         params.n_batch = min(_BATCH, n_cells)
         params.n_ubatch = min(self.n_pass, params.n_batch)
-        # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
-        params.n_outputs_max = self.n_seq_max
+        params.n_outputs_max = self.max_outputs  # The default reserves logits for a whole batch.
         params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads()
         params.kv_unified = not n_streams
         params.type_k = params.type_v = KV_TYPES[self.options.kv_type]
@@ -181,7 +183,7 @@ class LoadedModel:
         n_parallel, n_batch = self.options.n_parallel, L.llama_n_batch(context)
         # The devices of workers may be CPUs, and a step waits for the network.
         tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
-        n_drafted = min(tuning.max_drafted, min(self.n_seq_max // self.n_ids, n_batch) - n_parallel)
+        n_drafted = min(tuning.max_drafted, min(self.max_outputs // self.n_ids, n_batch) - n_parallel)
         return CacheLimits(
             n_cells=L.llama_n_ctx(context),
             n_parallel=n_parallel,

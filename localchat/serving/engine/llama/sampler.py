@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...core.params import SamplingParams
+from ...core.params import Bias, SamplingParams
 from ..reasoning import ReasoningTracker
 from ..values import EngineError, SequenceRequest
 from .library import L, pointer_to
@@ -179,9 +179,7 @@ class Sampler:
         if self._withheld:
             self._n_withholding -= 1
             if not self._n_withholding:
-                L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
-                self._withheld = []
-                self._find_biased()
+                self._stop_withholding()
 
     def _sample(self, context: Any, row: int, logits: Any) -> int:
         if self._chain is None:
@@ -236,12 +234,13 @@ class Sampler:
     def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         weakref.finalize(self, L.llama_sampler_free, self._chain)
-        never = ([(id, -math.inf) for id in ids] for ids in (self._withheld, self._forbidden))
-        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `_advance_rules` removes step 0
-            if biases:
-                self._add("logit_bias", len(biases), (L.llama_logit_bias * len(biases))(*biases))
-        for step in steps:
-            self._add(*step)
+        self._withhold()
+        self._add_biases([(id, -math.inf) for id in self._forbidden])
+        self._add_biases(self._sampling.logit_bias)
+        for name, *arguments in steps:
+            # "infill" chooses the end token if the output should end.
+            if name != "infill" or self._vocabulary.eog_tokens:
+                self._add(name, *self._with_vocabulary(name, arguments))
         # Penalties also apply to the last tokens of the prompt.
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
         n = max(lengths.get(name, 0) for name, *_ in steps)
@@ -249,23 +248,39 @@ class Sampler:
             if token >= 0:  # The cells of images and sounds are no tokens.
                 self._accept_in_chain(token)
 
+    def _withhold(self) -> None:
+        """Forbid the tokens that must not be among the next ones, by the first sampler of the chain."""
+        self._add_biases([(id, -math.inf) for id in self._withheld])
+
+    def _stop_withholding(self) -> None:
+        """Remove what `_withhold` added."""
+        L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
+        self._withheld = []
+        self._find_biased()
+
     def _accept_in_chain(self, token: int) -> None:
         if self._chain is not None:
             L.llama_sampler_accept(self._chain, token)
 
-    def _add(self, name: str, *arguments: Any) -> None:
-        construct = getattr(L, f"llama_sampler_init_{name}")
+    def _add_biases(self, biases: Sequence[Bias]) -> None:
+        if biases:
+            array = (L.llama_logit_bias * len(biases))(*biases)
+            self._add("logit_bias", self._vocabulary.n_tokens, len(biases), array)
+
+    def _with_vocabulary(self, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The arguments of the constructor of a step: those of the step, and what it needs of the vocabulary."""
         if name == "dry":
             breakers = [text.encode() for text in self._sampling.dry_sequence_breakers]
             array = (ctypes.c_char_p * len(breakers))(*breakers)
-            arguments = (self._vocabulary.pointer, *arguments, array, len(breakers))
-        elif name == "infill":
-            if not self._vocabulary.eog_tokens:
-                return  # It chooses the end token if the output should end.
-            arguments = (self._vocabulary.pointer,)
-        elif name in ("mirostat", "logit_bias", "penalties"):
-            arguments = (self._vocabulary.n_tokens, *arguments)
-        sampler = construct(*arguments)
+            return (self._vocabulary.pointer, *arguments, array, len(breakers))
+        if name == "infill":
+            return (self._vocabulary.pointer,)
+        if name in ("mirostat", "penalties"):
+            return (self._vocabulary.n_tokens, *arguments)
+        return arguments
+
+    def _add(self, name: str, *arguments: Any) -> None:
+        sampler = getattr(L, f"llama_sampler_init_{name}")(*arguments)
         if not sampler:  # a NULL pointer; adding it would crash
             raise EngineError("llama.cpp refused a sampling step: check the sampling values")
         L.llama_sampler_chain_add(self._chain, sampler)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..values import TokenTexts, text_too_long
-from .library import L, Model, call_for_each
+from .library import L, LlamaModel, call_for_each
 from .masks import Masks
 from .text_blocks import TextBlocks
 
@@ -23,7 +23,7 @@ _ROW_BYTES = 64
 class Vocabulary:
     """The vocabulary of a model. Any thread may use it."""
 
-    def __init__(self, model: Model):
+    def __init__(self, model: LlamaModel):
         self._model = model
         self.pointer = pointer = L.llama_model_get_vocab(model.pointer)
         self.n_tokens: int = L.llama_vocab_n_tokens(pointer)

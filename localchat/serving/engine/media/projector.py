@@ -20,7 +20,7 @@ from typing import Any
 
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
-from ..llama.library import L, Model, last_errors, mtmd
+from ..llama.library import L, LlamaModel, last_errors, mtmd
 from ..sequence import MediaChunk
 from ..values import EngineError
 from .decoding import Decoded, Pixels, decode
@@ -35,7 +35,7 @@ _TRIAL_SIDE = 64
 class LlamaProjector:
     """A loaded projector."""
 
-    def __init__(self, path: str, model: Model, *, n_threads: int, use_gpu: bool) -> None:
+    def __init__(self, path: str, model: LlamaModel, *, n_threads: int, use_gpu: bool) -> None:
         """Raises EngineError if the file is no projector for this model, or cannot encode an image and a sound."""
         if not os.path.isfile(path):
             raise EngineError(f"there is no projector {path!r}: check --mmproj")

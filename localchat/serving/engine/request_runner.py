@@ -1,4 +1,7 @@
-"""The engine's side of the messages that engine_client.py lists: runs each request, and sends what it produces."""
+"""The engine's side of the messages that engine_client.py lists: runs each request, and sends what it produces.
+
+It runs in the engine process. The server is the other process.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ class _Dropped(Exception):
     """The request was dropped while it ran, so it has no result."""
 
 
-class ServedRequest:
-    """A request of the server that has not ended."""
+class RunningRequest:
+    """A request of the server that runs in this process, which is the engine process."""
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -36,7 +39,7 @@ class ServedRequest:
             raise _Dropped
 
 
-class EngineServer:
+class RequestRunner:
     """Runs the requests of one server on an engine."""
 
     engine: Engine
@@ -53,7 +56,7 @@ class EngineServer:
         """
         self._send = send
         self._run_on_thread = run_on_thread
-        self._requests: dict[int, ServedRequest] = {}
+        self._requests: dict[int, RunningRequest] = {}
         self.delivery = delivery(send)
 
     def receive(self, kind: str, id: int, *values: Any) -> None:
@@ -64,8 +67,8 @@ class EngineServer:
         engine = getattr(self, "engine", None)
         if engine is not None and engine.failure is not None:
             return  # The process is about to end. The request is not accepted, so another process runs it.
-        request = self._requests[id] = ServedRequest(id)
-        self._run_on_thread(partial(self._serve, request, *values))
+        request = self._requests[id] = RunningRequest(id)
+        self._run_on_thread(partial(self._run, request, *values))
 
     def _drop(self, id: int, index: int | None) -> None:
         request = self._requests.get(id)
@@ -76,7 +79,7 @@ class EngineServer:
         if request.generation is not None:
             self.engine.drop(request.generation, index)
 
-    def _serve(self, request: ServedRequest, method: str, arguments: Sequence[Any]) -> None:
+    def _run(self, request: RunningRequest, method: str, arguments: Sequence[Any]) -> None:
         """Run a request to its end; one for sequences, until they are queued."""
         error: Exception | None = None
         self._send([("accepted", request.id)])
@@ -93,19 +96,20 @@ class EngineServer:
             # Errors of other classes may not exist in the server's process.
             text = str(failure) or type(failure).__name__ if method == "load" else INTERNAL_ERROR
             error = known or EngineError(text)
+        # Without an error, queued sequences go on: the function `end` of `generate` ends their request.
         if error is not None or request.generation is None:
             self._end(request, error)
 
-    def _end(self, request: ServedRequest, error: Exception | None) -> None:
+    def _end(self, request: RunningRequest, error: Exception | None) -> None:
         self._requests.pop(request.id, None)
         self._send([("ended", request.id, error)])
 
-    def _output(self, request: ServedRequest, value: Any) -> None:
+    def _output(self, request: RunningRequest, value: Any) -> None:
         self._send([("output", request.id, value)])
 
     # --- the methods of requests ---
 
-    def generate(self, request: ServedRequest, sequences: Sequence[SequenceRequest]) -> None:
+    def generate(self, request: RunningRequest, sequences: Sequence[SequenceRequest]) -> None:
         def deliver(output: StepOutput) -> None:
             self.delivery.add(request.id, output)
 
@@ -120,22 +124,22 @@ class EngineServer:
         if request.is_dropped:  # Perhaps before `start`, when it had no sequences that could be dropped.
             self.engine.drop(generation)
 
-    def tokenize(self, request: ServedRequest, text: str, options: Mapping[str, bool]) -> None:
+    def tokenize(self, request: RunningRequest, text: str, options: Mapping[str, bool]) -> None:
         self._output(request, self.engine.backend.tokenize(text, **options))
 
-    def tokenize_prompt(self, request: ServedRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
+    def tokenize_prompt(self, request: RunningRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
         self._output(request, self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos))
 
-    def count_tokens(self, request: ServedRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
+    def count_tokens(self, request: RunningRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
         self._output(request, len(self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos)))
 
-    def media_errors(self, request: ServedRequest, media: Sequence[MediaFile]) -> None:
+    def media_errors(self, request: RunningRequest, media: Sequence[MediaFile]) -> None:
         self._output(request, self.engine.inputs.media_errors(media, request.check))
 
-    def embed(self, request: ServedRequest, inputs: Sequence[str | Sequence[int]], options: Mapping[str, Any]) -> None:
+    def embed(self, request: RunningRequest, inputs: Sequence[str | Sequence[int]], options: Mapping[str, Any]) -> None:
         vectors: tuple[list[array[float]], int] = self.engine.inputs.embed(inputs, check=request.check, **options)
         self._output(request, vectors)
 
-    def stats(self, request: ServedRequest) -> None:
+    def stats(self, request: RunningRequest) -> None:
         stats: EngineStats = self.engine.stats()
         self._output(request, stats)
