@@ -11,8 +11,9 @@ import pytest
 
 from localchat.serving.core.errors import ApiError
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.protocols import DecodeFailed
 from localchat.serving.engine.token_sampler import TokenSampler
-from localchat.serving.engine.values import EngineDied, EngineStopped
+from localchat.serving.engine.values import EngineDied, EngineError, EngineStopped
 from tests.support.deadline import DEADLINE_S
 from tests.support.engines import read, request_for, started, step_until_idle, submit
 from tests.support.fakes import FakeBackend, endless
@@ -99,6 +100,14 @@ def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
         submit(engine, request_for(tuple(b"a prompt of several steps")))
         step_until_idle(engine)
     assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))
+
+
+def test_warm_up_that_fails_is_an_error_of_the_load():
+    """Otherwise the model would be ready, and all of its requests would fail."""
+    backend = FakeBackend()
+    backend.decode = mock.Mock(side_effect=DecodeFailed("no memory"))  # type: ignore[method-assign]
+    with Engine(backend) as engine, pytest.raises(EngineError, match="no memory"):
+        engine.warm_up([request_for((1, 2), max_tokens=2)] * 2)
 
 
 def test_output_is_due_at_once_only_when_nothing_runs():

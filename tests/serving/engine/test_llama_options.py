@@ -322,6 +322,15 @@ def test_hybrid_model_is_one_that_cannot_be_truncated(model: LoadedModel, monkey
             L.llama_free(pointer)
 
 
+def test_output_layer_is_the_first_on_the_gpus(model: LoadedModel):
+    """Of --gpu-layers N, llama.cpp has the output layer and the last N - 1 others on the GPUs."""
+    n = model.n_layers
+    for n_gpu_layers, n_on_gpus in ((0, 0), (1, 0), (2, 1), (n, n - 1), (n + 1, n), (-1, n)):
+        loaded = LoadedModel(model.pointer, LoadOptions(n_gpu_layers=n_gpu_layers), [gpu("CUDA0", GB)])
+        assert (loaded.n_on_gpus, loaded.is_on_gpus) == (n_on_gpus, n_on_gpus == n)
+        assert loaded.uses_gpus is (n_gpu_layers != 0)
+
+
 def test_limits_of_a_context_are_those_of_its_options(model: LoadedModel, monkeypatch):
     usual = model.options
     for options, is_unified, n_drafted in (
