@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A model on the command line is served alone, unless a folder or a mapping file is given as well.
     serves_all = options.model is None or options.models_dir or options.models
     try:
+        for folder in options.models_dir:
+            if not folder.is_dir():
+                return report_failure(f"--models-dir: there is no folder {printable_name(str(folder))}")
         if options.lists_models:
             return _print(_list_text(catalog.models()))
         missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]

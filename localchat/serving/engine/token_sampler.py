@@ -82,7 +82,7 @@ class TokenSampler:
                     return SequenceSample(items, reason)
         except ApiError as error:
             return SequenceSample(items, error=error)
-        except BaseException as error:  # Also a panic of llguidance.
+        except Exception as error:
             log.exception("sampling a token failed")
             return SequenceSample(items, error=EngineError(f"sampling a token failed: {error}"))
         return SequenceSample(items)

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -476,3 +477,11 @@ def test_folder_with_several_models_lists_them_with_their_sizes(tmp_path):
     sizes = {"a.gguf": "0 MB", "b.gguf": "12 MB", PARTS[0]: "3 MB"}
     lines = [f"{tmp_path} holds 3 models, choose one:", *(f"  {tmp_path / name}  {n}" for name, n in sizes.items())]
     assert str(refused.value).splitlines() == lines
+
+
+def test_folder_that_is_not_there_ends_the_start(tmp_path: Path):
+    """Otherwise the built-in model would be served in place of those of a folder with a mistake in its name."""
+    for path in (tmp_path / "models", DEMO_PATH):
+        done = run_command("--models-dir", str(path))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"--models-dir: there is no folder {path}" in done.stderr
