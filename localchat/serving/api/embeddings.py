@@ -52,11 +52,17 @@ def _base64(vector: array[float]) -> str:
 
 
 def parse_rerank(body: Fields) -> RerankRequest:
-    """The request in a body. One with `texts` in place of `documents` is that of text-embeddings-inference."""
+    """The request in a body. One with `texts` in place of `documents` is that of text-embeddings-inference.
+
+    A document is a text, or an object with the field `text` alone, as Jina's and Cohere's clients send it.
+    """
     body.accept(("user", "truncate", "truncation_direction"))
     is_tei = "texts" in body.raw and "documents" not in body.raw
     field = "texts" if is_tei else "documents"
-    documents = body.items(field, "strings")
+    documents = [
+        item["text"] if isinstance(item, dict) and list(item) == ["text"] else item
+        for item in body.items(field, "strings")
+    ]
     if not 0 < len(documents) <= MAX_INPUTS or not all(isinstance(document, str) for document in documents):
         body.refuse(field, f"a list of 1 to {MAX_INPUTS} strings")
     return RerankRequest(

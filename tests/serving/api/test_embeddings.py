@@ -143,6 +143,15 @@ def test_request_of_text_embeddings_inference_gets_a_list(more: Any, scores: Any
     assert [result.get("text") for result in body] == texts
 
 
+def test_document_is_a_text_or_an_object_with_its_text():
+    request = read(parse_rerank, {"query": "q", "documents": ["a", {"text": "b"}]})
+    assert request.documents == ("a", "b")
+    for wrong in ({"text": 1}, {"text": "a", "title": "b"}, {}):
+        with pytest.raises(BadRequest) as caught:
+            read(parse_rerank, {"query": "q", "documents": ["a", wrong]})
+        assert caught.value.param == "documents"
+
+
 @pytest.mark.parametrize("field", ["documents", "texts"])
 def test_error_of_the_documents_names_their_field(field: str):
     with pytest.raises(BadRequest) as caught:
