@@ -159,6 +159,7 @@ class Inputs:
             # There is no limit if only the end of the prompt is kept.
             limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
             tokens, chunks = self._tokenized(request.prompt, request.add_bos, limit)
+            check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)  # Also those to echo.
             if n_kept:
                 tokens = tokens[-n_kept:]
             if chunks and n_kept:
@@ -166,7 +167,6 @@ class Inputs:
                 raise field_error(path, "is not supported for a prompt with images or audio")
             if chunks and tokens[-1] < 0:
                 raise BadRequest("the prompt ends with an image or audio: it needs text after it")
-            check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)
             if len(tokens) >= facts.n_ctx:
                 raise _too_long(len(tokens), facts.n_ctx)
         except BadRequest as error:

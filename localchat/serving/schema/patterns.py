@@ -6,8 +6,8 @@ import re
 
 # An escaped character, or another one.
 _CHARACTER = re.compile(r"\\.|.", re.DOTALL)
-# An escaped character, the start of a negated class, or a whole class.
-_CLASS = re.compile(r"\\.|\[\^|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+# An escaped character, the start of a negated class, with a hyphen that it excludes, or a whole class.
+_CLASS = re.compile(r"\\.|\[\^-?|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 # The classes of characters that most programs define by ASCII, and the regular expressions of a grammar by Unicode. In
 # the patterns of a JSON schema (`%json`), llguidance reads these classes by ASCII itself.
 _ASCII = {
@@ -47,7 +47,9 @@ def with_closed_classes(pattern: str) -> str:
     llguidance allows quotation marks and backslashes that a negated class excludes, unless it excludes a control
     character too.
     """
-    return _CLASS.sub(lambda match: match[0] + (r"\x00" if match[0] == "[^" else ""), pattern)
+    # After NUL, a hyphen would mean a range.
+    starts = {"[^": r"[^\x00", "[^-": r"[^\x00\-"}
+    return _CLASS.sub(lambda match: starts.get(match[0], match[0]), pattern)
 
 
 def whole_names(pattern: str) -> list[str]:

@@ -284,7 +284,8 @@ def _with_listed_names(schema: Schema, context: Context) -> Schema:
             changed["properties"] = {name: properties.get(name, others) for name in listed}
             is_replaced = True
         elif not properties and keywords and (keywords == {"pattern"} or keywords <= {"minLength", "maxLength"}):
-            length = f"^[\\s\\S]{{{int(names.get('minLength', 0))},{names.get('maxLength', '')}}}$"
+            most = int(names["maxLength"]) if "maxLength" in names else ""
+            length = f"^[\\s\\S]{{{int(names.get('minLength', 0))},{most}}}$"
             patterns = {names.get("pattern", length): others}
             is_replaced = True
     if is_replaced:

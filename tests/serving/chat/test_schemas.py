@@ -108,6 +108,14 @@ ENFORCED = {
     ),
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
+    "negated class with a hyphen": (
+        {"type": "string", "pattern": "^[^-_]+$"}, ['"AB1"', '"a b"'], ['"a-b"', '"a_b"'],
+    ),
+    "negated class that ends with a hyphen": ({"type": "string", "pattern": "^[^_-]+$"}, ['"AB1"'], ['"-"', '"_"']),
+    "negated hyphen and class": ({"type": "string", "pattern": r"^[^-\s]+$"}, ['"AB1"'], ['"a-b"', '"a b"']),
+    "length of names as a float": (
+        {"type": "object", "propertyNames": {"minLength": 1.0, "maxLength": 2.0}}, ['{"ab": 1}'], ['{"abc": 1}'],
+    ),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
     # A default and examples restrict nothing.
     "large default": (
