@@ -45,6 +45,8 @@ def events_of(text: str) -> list[Any]:
     assert end == ""
     events = []
     for block in blocks:
+        if block.startswith(":"):  # A comment: a ping of a response that waits.
+            continue
         *names, data = block.split("\n")
         payload = data.removeprefix("data: ")
         assert payload != data

@@ -8,6 +8,7 @@
     prepare.py     a schema in the keywords that llguidance knows
     compiler.py    llguidance: the grammar of a prepared schema, and the reason if it refuses one
     finite.py      whether a schema has a finite value
+    combined.py    whether too many patterns apply to one text: llguidance's memory doubles with each
     refuse.py      the parts of a prepared schema that no grammar enforces, each with its place
 
 A schema goes from `check.checked`, when a request is parsed, to `prepare.prepared` and to `refuse.refusal`. What is not

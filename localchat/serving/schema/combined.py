@@ -83,13 +83,13 @@ def _with_patterns(nodes: Sequence[Node]) -> set[int]:
         for child in node.inner.values():
             parents[id(child)].append(node)
     stack = [node for node in nodes if "pattern" in node.schema]
-    found = set(map(id, stack))
+    ids = set(map(id, stack))
     while stack:
         for parent in parents[id(stack.pop())]:
-            if id(parent) not in found:
-                found.add(id(parent))
+            if id(parent) not in ids:
+                ids.add(id(parent))
                 stack.append(parent)
-    return found
+    return ids
 
 
 def _keyword(step: str) -> str:

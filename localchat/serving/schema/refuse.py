@@ -113,9 +113,9 @@ def _empty_nodes(nodes: Sequence[Node]) -> set[Node]:
         return set()
     nodes_by_rule: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
-        own = _without_deep_schemas(node.schema)
-        if not is_free(own):
-            nodes_by_rule[json_rule(own)].append(node)
+        shallow = _without_deep_schemas(node.schema)
+        if not is_free(shallow):
+            nodes_by_rule[json_rule(shallow)].append(node)
     rules = itertools.islice(nodes_by_rule, _MAX_PARTS)
     return {node for rule in rules if error_in(f"start: {rule}") == NO_VALUE for node in nodes_by_rule[rule]}
 
@@ -127,8 +127,11 @@ def _without_deep_schemas(schema: Schema) -> Schema:
         is_deep = isinstance(inner, dict) and ("$ref" in inner or any(children(inner)))
         return True if is_deep else inner
 
-    own = {keyword: value for keyword, value in schema.items() if keyword not in ANNOTATIONS and keyword != "$ref"}
-    return {keyword: with_children(keyword, value, convert) for keyword, value in own.items()}
+    return {
+        keyword: with_children(keyword, value, convert)
+        for keyword, value in schema.items()
+        if keyword not in ANNOTATIONS and keyword != "$ref"
+    }
 
 
 def _smallest_refused(schema: Schema, nodes: Sequence[Node], reason: str) -> Refusal:

@@ -15,44 +15,19 @@ from localchat.serving.api.messages import parse_count_tokens, parse_messages
 from localchat.serving.core.fields import Fields, parse_body
 from tests.support.chat_requests import parse_responses
 from tests.support.growth import assert_linear
+from tests.support.request_items import (
+    alternating,
+    call,
+    function,
+    function_call,
+    function_output,
+    result,
+    tool_result,
+    tool_use,
+    user,
+)
 
 Body = dict[str, Any]
-
-
-def user(content: Any = "a") -> Body:
-    return {"role": "user", "content": content}
-
-
-def function(i: int) -> Body:
-    return {"type": "function", "function": {"name": f"f{i}", "parameters": {}}}
-
-
-def call(i: int) -> Body:
-    return {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
-def result(i: int) -> Body:
-    return {"role": "tool", "tool_call_id": f"c{i}", "content": "r"}
-
-
-def used(i: int) -> Body:
-    return {"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}}
-
-
-def tool_result(i: int) -> Body:
-    return {"type": "tool_result", "tool_use_id": f"c{i}", "content": "r"}
-
-
-def item(i: int) -> Body:
-    return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
-
-
-def output(i: int) -> Body:
-    return {"type": "function_call_output", "call_id": f"c{i}", "output": "r"}
-
-
-def alternating(n: int, *makers: Callable[[int], Body]) -> list[Body]:
-    return [make(i) for i in range(n) for make in makers]
 
 
 THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a " * 20}]}
@@ -84,20 +59,20 @@ MANY: dict[str, Callable[[int], Body]] = {
     "chat: unknown fields": lambda n: {"messages": [user()], **{f"k{i}": 1 for i in range(n)}},
     "messages: calls": lambda n: {
         "max_tokens": 5, "messages": [
-            user(), {"role": "assistant", "content": [*map(used, range(n))]}, user([*map(tool_result, range(n))]),
+            user(), {"role": "assistant", "content": [*map(tool_use, range(n))]}, user([*map(tool_result, range(n))]),
         ],
     },
     "messages: calls one by one": lambda n: {
         "max_tokens": 5,
         "messages": alternating(
-            n, lambda i: {"role": "assistant", "content": [used(i)]}, lambda i: user([tool_result(i)])
+            n, lambda i: {"role": "assistant", "content": [tool_use(i)]}, lambda i: user([tool_result(i)])
         ),
     },
     "messages: system": lambda n: {
         "max_tokens": 5, "messages": [user()], "system": [{"type": "text", "text": "a"}] * n,
     },
     "responses: messages": lambda n: {"input": [user()] * n},
-    "responses: calls": lambda n: {"input": [*map(item, range(n)), *map(output, range(n))]},
+    "responses: calls": lambda n: {"input": [*map(function_call, range(n)), *map(function_output, range(n))]},
     "responses: reasoning": lambda n: {"input": [*[THOUGHT] * n, user()]},
     "responses: allowed tools": lambda n: {
         "input": "a", "tools": [{"type": "function", "name": f"f{i}"} for i in range(n)],

@@ -16,6 +16,17 @@ import pytest
 from localchat.serving.chat.constraints import constraint as constraint_module
 from tests.support.exchanges import ask
 from tests.support.growth import assert_linear
+from tests.support.request_items import (
+    alternating,
+    call,
+    function,
+    function_call,
+    function_output,
+    result,
+    tool_result,
+    tool_use,
+    user,
+)
 from tests.support.serving import Serving, serving
 
 Body = dict[str, Any]
@@ -24,44 +35,12 @@ TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "hermes.jinja"
 CONTROL_TOKENS = "<|im_start|><|im_end|><tool_call></think>"
 
 
-def user(content: Any = "a", **fields: Any) -> Body:
-    return {"role": "user", "content": content, **fields}
-
-
 def said(content: Any = "b", **fields: Any) -> Body:
     return {"role": "assistant", "content": content, **fields}
 
 
-def function(i: int, parameters: Any = None) -> Body:
-    return {"type": "function", "function": {"name": f"f{i}", "parameters": parameters}}
-
-
-def call(i: int, arguments: Any = "{}") -> Body:
-    return {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": arguments}}
-
-
-def result(i: int, content: Any = "r") -> Body:
-    return {"role": "tool", "tool_call_id": f"c{i}", "content": content}
-
-
 def after_a_call(content: Any) -> Body:
     return {"messages": [user(), said("", tool_calls=[call(0)]), result(0, content)]}
-
-
-def used(i: int) -> Body:
-    return {"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}}
-
-
-def tool_result(i: int) -> Body:
-    return {"type": "tool_result", "tool_use_id": f"c{i}", "content": "r"}
-
-
-def item(i: int) -> Body:
-    return {"type": "function_call", "call_id": f"c{i}", "name": "f", "arguments": "{}"}
-
-
-def output(i: int) -> Body:
-    return {"type": "function_call_output", "call_id": f"c{i}", "output": "r"}
 
 
 def properties(n: int, schema: Any) -> Body:
@@ -72,10 +51,6 @@ def nested(n: int, begin: str, end: str, inside: str = "") -> Any:
     """JSON of n levels, of 180 at most: the limit of a body is 200."""
     n = min(n, 180)
     return json.loads(begin * n + inside + end * n)
-
-
-def alternating(n: int, *makers: Callable[[int], Body]) -> list[Body]:
-    return [make(i) for i in range(n) for make in makers]
 
 
 def schema(value: Any) -> Body:
@@ -200,10 +175,10 @@ MANY: dict[str, dict[str, Callable[[int], Body]]] = {
         "system blocks": lambda n: {"system": [TEXT] * n},
         "blocks": lambda n: {"messages": [user([TEXT] * n)]},
         "calls": lambda n: {
-            "messages": [user(), said([*map(used, range(n))]), user([*map(tool_result, range(n))])]
+            "messages": [user(), said([*map(tool_use, range(n))]), user([*map(tool_result, range(n))])]
         },
         "texts between results": lambda n: {
-            "messages": [user(), said([*map(used, range(n))]), user(alternating(n, tool_result, lambda i: TEXT))]
+            "messages": [user(), said([*map(tool_use, range(n))]), user(alternating(n, tool_result, lambda i: TEXT))]
         },
         "thinking": lambda n: {"messages": [user(), said([{"type": "thinking", "thinking": "hm"}] * n), user()]},
         "documents": lambda n: {
@@ -219,7 +194,7 @@ MANY: dict[str, dict[str, Callable[[int], Body]]] = {
     "/v1/responses": {
         "messages": lambda n: {"input": [user()] * n},
         "developer messages": lambda n: {"input": [{"role": "developer", "content": "a"}] * n + [user()]},
-        "calls": lambda n: {"input": [user(), *map(item, range(n)), *map(output, range(n))]},
+        "calls": lambda n: {"input": [user(), *map(function_call, range(n)), *map(function_output, range(n))]},
         "reasoning": lambda n: {"input": [*[THOUGHT] * n, user()]},
         "unknown items": lambda n: {"input": [*({"type": f"t{i}", "text": "a"} for i in range(n)), user()]},
         "references to items": lambda n: {"input": [{"type": "item_reference", "id": f"m{i}"} for i in range(n)]},
