@@ -25,7 +25,7 @@ class AnyConnection(Protocol):
 class AnyDriver(Protocol):
     """Performs the operations of one call: Driver (sockets.py) or AsyncDriver (aio_sockets.py).
 
-    They raise LimitExpired after `limit` seconds, and either that or OSError after `cancel`. A connection is one of this
+    They raise LimitExpired after `limit` seconds, and that or OSError after `cancel`. A connection is one of this
     driver.
     """
 

@@ -321,15 +321,15 @@ def test_union_takes_the_class_that_has_the_fields():
 @dataclass
 class Sum:
     kind: Literal["sum"]
-    left: Union[None, int, Sum, Product]
-    right: Union[None, int, Sum, Product]
+    left: Union[int, Sum, Product, None]
+    right: Union[int, Sum, Product, None]
 
 
 @dataclass
 class Product:
     kind: Literal["product"]
-    left: Union[None, int, Sum, Product]
-    right: Union[None, int, Sum, Product]
+    left: Union[int, Sum, Product, None]
+    right: Union[int, Sum, Product, None]
 
 
 @pytest.mark.parametrize("innermost", [1, "a"], ids=["valid", "not valid"])
