@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib.util
 import logging
 import os
@@ -20,7 +21,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
 from .serving.core.errors import NO_MEMORY
@@ -233,8 +234,25 @@ def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     return with_adapters(file, {file.name.casefold()}, adapters_in(file.path.parent), options.adapters)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser with errors of one line: the usage has a line for each option. For an unknown option it names a similar
+    one."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        values, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flags = [flag for group in GROUPS for option in fields(group) for flag in option.metadata["flags"]]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+            advice = f"did you mean {near[0]}?" if near else "--help lists the options"
+            self.error(f"unknown argument {unknown[0]}; {advice}")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"localchat.server: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m localchat.server",
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
         epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight.",

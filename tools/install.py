@@ -337,8 +337,8 @@ class Environment:
         """Install the project and build llama-cpp-python with these CMake options, without any for this CPU."""
         check_compiler()
         if cmake_args or not self.has_library():  # Else only another package is missing.
-            options_text = cmake_args and f" with {cmake_args}"
-            print(f"Building {LIBRARY} from source{options_text}: this takes minutes.", flush=True)
+            details = f" with {cmake_args}" if cmake_args else ", unless pip's cache has a build"
+            print(f"Building {LIBRARY} from source{details}: this takes minutes.", flush=True)
         # pip's cache may hold a build with other options.
         options = ["--no-cache-dir", "--no-binary", LIBRARY] if cmake_args else []
         start = time.monotonic()

@@ -25,6 +25,7 @@ WEATHER = {**NAMED, "input_schema": SCHEMA}
 FUNCTION = {"type": "function", **NAMED, "parameters": SCHEMA, "strict": False}
 QUESTION = "What is the weather in Rome?"
 RESULT = '{"temperature": 21}'
+THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,21 @@ def test_tools_in_a_loop(messages: Any, choice: dict[str, str]):
     assert "21" in second.content[0].text
 
 
+def test_thinking_can_be_sent_back(messages: Any):
+    first = messages.create(**asked("Think first: what is your name?", max_tokens=2000, thinking=THINKING))
+    assert [block.type for block in first.content] == ["thinking", "text"]
+    history = [{"role": "assistant", "content": first.content}, {"role": "user", "content": QUESTION}]
+    request = asked("Think first: what is your name?")
+    assert messages.create(**{**request, "messages": [*request["messages"], *history]}).content
+
+
+def test_output_follows_a_json_schema(messages: Any):
+    schema = {"type": "object", "properties": {"is_true": {"type": "boolean"}}, "required": ["is_true"]}
+    fields = {"temperature": 0, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    message = messages.create(**asked("Is the sky blue?", extra_body=fields))
+    assert isinstance(json.loads(message.content[0].text)["is_true"], bool)
+
+
 def test_tokens_are_counted_as_the_message_counts_them(messages: Any):
     request = asked(tools=[WEATHER], max_tokens=1)
     counted = messages.count_tokens(**{name: request[name] for name in ("model", "messages", "tools")})
@@ -117,6 +133,15 @@ def test_openai_text_and_stream(responses: Any):
     responses.delete(whole.id)
     for event in responses.create(**{**question, "input": QUESTION}, tools=[FUNCTION], stream=True):
         type(event).model_validate(event.model_dump(), strict=True)
+
+
+def test_openai_parse_helper_and_counted_tokens(responses: Any):
+    pydantic = pytest.importorskip("pydantic", reason="the package openai requires it")
+    kind = pydantic.create_model("Truth", is_true=(bool, ...))
+    question: Any = {"model": "demo", "input": "Is the sky blue?"}
+    response = responses.parse(**question, text_format=kind, temperature=0)
+    assert isinstance(response.output_parsed.is_true, bool)
+    assert responses.input_tokens.count(**question).input_tokens == responses.create(**question).usage.input_tokens
 
 
 @pytest.mark.parametrize("stored", [True, False])

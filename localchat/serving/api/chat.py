@@ -132,19 +132,19 @@ def read_text_request(body: Fields) -> dict[str, Any]:
     }
 
 
-def _message(message: Fields) -> Iterator[dict[str, Any]]:
+def _message(message: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
     role = message.required_choice("role", _ROLES)
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:
-        content = parts.read_text(message, "content", parts.Origin.of(role))
+        content = parts.read_text(message, "content", origin)
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [call for listed in message.objects("tool_calls") for call in _tool_calls(listed)]
     older = message.object("function_call")
     if older is not None and not calls:
-        calls = [_called(None, older)]
+        calls = [parts.called(None, older)]
     yield parts.without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
@@ -152,19 +152,12 @@ def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
     """The tool call, unless its type is unknown."""
     kind, id = call.text("type") or "function", call.text("id")
     if kind == "function":
-        yield _called(id, call.required_object("function"))
+        yield parts.called(id, call.required_object("function"))
     elif kind == "custom":  # From another server: chat completions here have no custom tools.
         custom = call.required_object("custom")
         yield parts.tool_call(id, custom.nonempty_text("name"), {parts.CUSTOM_INPUT: custom.text("input") or ""})
     else:
         call.skip()
-
-
-def _called(id: str | None, function: Fields) -> dict[str, Any]:
-    arguments = first_given([function.get("arguments"), "{}"])
-    if not isinstance(arguments, (str, dict)):
-        function.refuse("arguments", "JSON text or an object")
-    return parts.tool_call(id, function.nonempty_text("name"), arguments)
 
 
 class ChatEncoder(ChoicesEncoder[ChatRequest]):

@@ -88,15 +88,15 @@ def _system(body: Fields) -> list[parts.MessageAt]:
     return [({"role": "system", "content": text}, "system")] if text else []
 
 
-def _convert(message: Fields) -> Iterator[dict[str, Any]]:
+def _convert(message: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
     role, content = message.required_choice("role", ("user", "assistant", "system")), message.get("content")
     if not isinstance(content, list) or not content:
-        yield {"role": role, "content": parts.read_text(message, "content")}
+        yield {"role": role, "content": parts.read_text(message, "content", origin)}
     elif role == "assistant":
         yield _assistant(message)
     else:
-        yield from _user(message, role)
+        yield from _user(message, role, origin)
 
 
 def _assistant(message: Fields) -> dict[str, Any]:
@@ -115,13 +115,13 @@ def _assistant(message: Fields) -> dict[str, Any]:
     return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
 
 
-def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
+def _user(message: Fields, role: str, origin: parts.Origin) -> Iterator[dict[str, Any]]:
     """A message for each tool result, and one for each run of text blocks, joined without a separator."""
     for is_result, blocks in groupby(message.objects("content"), lambda block: block.get("type") == "tool_result"):
         if is_result:
             yield from map(_tool_result, blocks)
         else:
-            yield {"role": role, "content": "".join(map(parts.part_text, blocks))}
+            yield {"role": role, "content": "".join(parts.part_text(block, origin) for block in blocks)}
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:

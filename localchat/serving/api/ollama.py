@@ -26,17 +26,22 @@ from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import (
     MessageAt,
     Origin,
+    called,
     chosen_tools,
     messages_with_paths,
+    origins,
     read_schema,
+    read_text,
     read_tools,
-    tool_call,
     without_nulls,
 )
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
-_ROLES = ("system", "user", "assistant", "tool")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+# The role of messages that are no part of the conversation: Granite's templates for Ollama turn on the reasoning with
+# {"role": "control", "content": "thinking"}.
+_CONTROL, _CONTROLS = "control", ("thinking",)
 _THINK_LEVELS = ("low", "medium", "high", "max")
 
 # Options without effect here: those that are options of the command line, and of samplers that llama.cpp has removed.
@@ -52,8 +57,11 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 def parse_ollama(body: Fields) -> ChatRequest:
     tools = read_tools(body)
-    messages = [(message, f"messages[{i}]") for i, message in enumerate(_messages(body))]
-    return _chat(body, messages, **chosen_tools(body, "tools", "auto", [], tools))
+    listed = [(message, _role(message)) for message in body.objects("messages")]
+    controls = [message.required_choice("content", _CONTROLS) for message, role in listed if role == _CONTROL]
+    messages = _messages([(message, role) for message, role in listed if role != _CONTROL])
+    chosen = chosen_tools(body, "tools", "auto", [], tools)
+    return _chat(body, messages, thinks=bool(controls), **chosen)
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
@@ -77,8 +85,10 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     return _chat(body, messages, messages_field=field)
 
 
-def _chat(body: Fields, messages: list[MessageAt], **fields: Any) -> ChatRequest:
-    fields.update(messages_with_paths(messages), chat_template_kwargs=_think(body))
+def _chat(body: Fields, messages: list[MessageAt], *, thinks: bool = False, **fields: Any) -> ChatRequest:
+    """The request. `thinks` is the default of `think`: whether a message turns on the reasoning."""
+    variables = {**({"enable_thinking": True} if thinks else {}), **_think(body)}
+    fields.update(messages_with_paths(messages), chat_template_kwargs=variables)
     fields.update(continue_final_message=bool(messages) and ends_in_prefill(fields["messages"]))
     return ChatRequest(attachments=tuple(body.attachments), **_common(body), **fields)
 
@@ -154,13 +164,23 @@ def _add_result_ids(messages: Sequence[dict[str, Any]]) -> None:
             message.update(without_nulls({"tool_call_id": id}))
 
 
-def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    """The chat messages. Calls get ids, since those of most clients have none, and results the ids of their calls."""
-    messages: list[dict[str, Any]] = []
+def _role(message: Fields) -> str:
+    """The role of a message. As in Ollama, capital letters make no difference."""
+    role = message.get("role")
+    lower = role.lower() if isinstance(role, str) else ""
+    return lower if lower in (*_ROLES, _CONTROL) else message.required_choice("role", _ROLES)
+
+
+def _messages(listed: Sequence[tuple[Fields, str]]) -> list[MessageAt]:
+    """The chat messages of objects with their roles.
+
+    Calls get ids, since those of most clients have none, and results the ids of their calls.
+    """
+    messages: list[MessageAt] = []
     new_ids = map("call_{}".format, itertools.count())
-    for message in body.objects("messages"):
-        role = message.required_choice("role", _ROLES)
-        images, text = _images(message, Origin.of(role)), message.text("content") or ""
+    for (message, listed_role), origin in zip(listed, origins(role for _, role in listed)):
+        role = "tool" if listed_role == "function" else listed_role
+        images, text = _images(message, origin), _content(message, origin)
         calls = [_call(call, next(new_ids)) for call in message.objects("tool_calls")]
         converted: dict[str, Any] = {
             "role": role,
@@ -171,18 +191,21 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
         if role == "tool":
             name = message.text("tool_name") or message.text("name")
             converted.update(name=name, tool_call_id=message.text("tool_call_id") or None)
-        messages.append(without_nulls(converted))
-    _add_result_ids(messages)
-    return tuple(messages)
+        messages.append((without_nulls(converted), message.path))
+    _add_result_ids([message for message, _ in messages])
+    return messages
+
+
+def _content(message: Fields, origin: Origin) -> str:
+    """The text of a message. Ollama itself refuses parts, which programs of the other interfaces send."""
+    return "" if message.get("content") is None else read_text(message, "content", origin)
 
 
 def _call(call: Fields, new_id: str) -> dict[str, Any]:
-    function = call.required_object("function")
-    arguments = function.object_or_empty("arguments").raw
-    return tool_call(call.text("id") or new_id, function.nonempty_text("name"), arguments)
+    return called(call.text("id") or new_id, call.required_object("function"))
 
 
-def _images(holder: Fields, origin: Origin = Origin.USER) -> str:
+def _images(holder: Fields, origin: Origin = Origin.NEW) -> str:
     """The markers of the images of a message."""
     sources = holder.items("images", "images")
     if not all(isinstance(source, str) for source in sources):

@@ -1,9 +1,9 @@
 """Reads the parts of requests that several interfaces have: content, inputs, tools and response formats.
 
 An image or audio becomes an attachment of the body, and a marker in the text of the message. No model reads files, so
-new messages with one are refused. In replayed messages (those of the assistant, and results of tools) a note replaces
-it unless the model takes it (chat/runs/attachments.py), and parts of unknown types are skipped, except their text:
-agents send their whole history with each request, so an error would end the conversation.
+new messages with one are refused. In replayed messages (those before the last output of the model, and results of
+tools) a note replaces it unless the model takes it (chat/runs/attachments.py), and parts of unknown types are skipped,
+except their text: programs send the whole conversation with each request, so an error would end the conversation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest, field_error
-from ..core.fields import Fields, refuse_unsupported, show
+from ..core.fields import Fields, first_given, refuse_unsupported, show
 from ..core.media import AUDIO, IMAGE, Attachment, note_of
 from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
@@ -53,24 +53,34 @@ _MAX_UNKNOWN_PART = 4000
 
 
 class Origin(enum.Enum):
-    """Where a text of a request comes from. Only the text of a user is refused if it has parts without support."""
+    """Where a text of a request comes from. Only the text of a new message is refused if it has unsupported parts."""
 
-    USER = "written for this conversation"
+    NEW = "written for this turn"
+    EARLIER = "written for an earlier turn, which has a response: the model sees at least that each part was there"
     OUTPUT = "generated earlier, so nobody can correct it now"
     RESULT = "a result of a tool: the same, and the model sees every part of it"
 
-    @classmethod
-    def of(cls, role: str) -> Origin:
-        """Where the message of a role comes from."""
-        return {"assistant": cls.OUTPUT, "tool": cls.RESULT}.get(role, cls.USER)
-
     @property
     def is_replayed(self) -> bool:
-        """Whether the text repeats an earlier output or result, as agents do with each request."""
-        return self is not Origin.USER
+        """Whether earlier requests of the conversation had the text, as programs send all of it each time."""
+        return self is not Origin.NEW
 
 
-def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
+_ORIGINS = {"assistant": Origin.OUTPUT, "tool": Origin.RESULT, "function": Origin.RESULT}
+
+
+def origins(roles: Iterable[Any]) -> list[Origin]:
+    """The origin of each message of a conversation, by their roles.
+
+    What comes before an output of the model has a response. The last message does not count as such an output, since it
+    may be an assistant prefill: the beginning of the response to the messages before it.
+    """
+    names = [role if isinstance(role, str) else "" for role in roles]
+    n_earlier = max((i for i, name in enumerate(names[:-1]) if name == "assistant"), default=0)
+    return [_ORIGINS.get(name) or (Origin.EARLIER if i < n_earlier else Origin.NEW) for i, name in enumerate(names)]
+
+
+def read_text(holder: Fields, name: str, origin: Origin = Origin.NEW) -> str:
     """The text of a field that is a string or a list of parts. Parts are joined without a separator."""
     value = holder.get(name)
     if isinstance(value, str):
@@ -80,7 +90,7 @@ def read_text(holder: Fields, name: str, origin: Origin = Origin.USER) -> str:
     return "".join(part_text(part, origin) for part in holder.objects(name))
 
 
-def part_text(part: Fields, origin: Origin = Origin.USER) -> str:
+def part_text(part: Fields, origin: Origin = Origin.NEW) -> str:
     """The text of a part, or the marker of its image or sound."""
     kind = part.required_text("type", '"text"')
     if kind in _TEXTS:
@@ -95,9 +105,10 @@ def part_text(part: Fields, origin: Origin = Origin.USER) -> str:
         return note_of("a file", "this server reads no files")
     if kind != "search_result":
         if not origin.is_replayed:
-            raise field_error(part.path, f"is of type {show(kind)}, which this server does not support")
+            raise field_error(part.path, f"is of type {show(kind)}, which this server does not support: leave it out")
         part.skip()
-    return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if origin is Origin.RESULT else "")
+    is_shown = origin in (Origin.EARLIER, Origin.RESULT)
+    return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if is_shown else "")
 
 
 def _document_text(part: Fields, origin: Origin) -> str | None:
@@ -143,9 +154,11 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(value.get(name))
 
 
-def read_messages(body: Fields, convert: Callable[[Fields], Iterable[Message]]) -> list[MessageAt]:
+def read_messages(body: Fields, convert: Callable[[Fields, Origin], Iterable[Message]]) -> list[MessageAt]:
     """The chat messages of the field `messages`, at least one; `convert` returns those of one object."""
-    messages = [(converted, message.path) for message in body.objects("messages") for converted in convert(message)]
+    objects = [*body.objects("messages")]
+    listed = zip(objects, origins(message.raw.get("role") for message in objects))
+    messages = [(converted, message.path) for message, origin in listed for converted in convert(message, origin)]
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return messages
@@ -232,16 +245,19 @@ def _allowed_tools(choice: Fields, offered: Collection[str]) -> tuple[str, list[
     named = [(tool, _chosen_name(tool, listed.at("tools"))) for tool in callable]
     # Chat completions skip custom tools.
     names = [name for tool, name in named if name in offered or tool.raw.get("type") != "custom"]
-    if not names:
+    if not names and (mode == "required" or not listed.raw.get("tools")):
         listed.refuse("tools", "a list of at least one function")
-    return mode, names
+    return (mode if names else "none"), names
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
     """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
     offered = dict.fromkeys(tool.name for tool in tools)
     if mode == "required" and not offered:
-        raise field_error(field, f"is {show(body.raw[field])}, which needs 'tools'")
+        needed = (
+            "a function in 'tools': this server has no tools of other types" if body.raw.get("tools") else "'tools'"
+        )
+        raise field_error(field, f"is {show(body.raw[field])}, which needs {needed}")
     for name in names:
         if name not in offered:
             raise field_error(field, f"names {show(name)}; 'tools' offers {show([*offered])}")
@@ -255,7 +271,12 @@ def _chosen_name(choice: Fields, field: str) -> str:
     function = choice.object("function") or choice.object("custom") or choice
     name = function.text("name")
     if not name:
-        raise field_error(field, f"must be a mode or name a function, got {show(choice.raw)}")
+        kind = choice.text("type")
+        if kind in (None, "function", "custom"):
+            raise field_error(field, f"must be a mode or name a function, got {show(choice.raw)}")
+        # The response to a request that insists on a search would be wrong without one.
+        problem = f"names a tool of type {show(kind)}, which this server does not have"
+        raise field_error(field, f'{problem}: send "auto", or offer a function in its place')
     return qualified(function.text("namespace"), name)
 
 
@@ -269,6 +290,14 @@ def qualified(namespace: str | None, name: str) -> str:
 def tool_call(id: str | None, name: str, arguments: Any) -> dict[str, Any]:
     """A tool call of an earlier message. Arguments are JSON text or an object; the prompt package decodes them."""
     return without_nulls({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+
+
+def called(id: str | None, function: Fields) -> dict[str, Any]:
+    """The tool call of a message whose fields are in the object `function`."""
+    arguments = first_given([function.get("arguments"), "{}"])
+    if not isinstance(arguments, (str, dict)):
+        function.refuse("arguments", "JSON text or an object")
+    return tool_call(id, function.nonempty_text("name"), arguments)
 
 
 # The fields of a request with a format, of llama.cpp, and of vLLM before `structured_outputs`.

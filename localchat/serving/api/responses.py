@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
 from ..core.events import OutputToken, Usage
-from ..core.fields import Fields, refuse_unsupported
+from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest
 from . import parts
@@ -87,8 +87,17 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         items=tuple(dict(item.raw) for item in all_items),
         store=None if body.boolean("store") is False else store,
         include=tuple(include),
-        summary=reasoning.choice("summary", ("auto", "concise", "detailed")),
+        summary=_summary(reasoning),
     )
+
+
+def _summary(reasoning: Fields) -> str | None:
+    """The kind of the summary; None: reasoning is returned as it is. `generate_summary` is the older name."""
+    kinds = [
+        reasoning.choice(name, ("auto", "concise", "detailed", "none")) for name in ("summary", "generate_summary")
+    ]
+    kind = first_given(kinds)
+    return None if kind == "none" else kind
 
 
 def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
         "max_output_tokens": body.integer("max_output_tokens"), "max_tool_calls": body.integer("max_tool_calls", 1),
         "metadata": {name: metadata.text(name) or "" for name in metadata.raw},
         "parallel_tool_calls": body.boolean("parallel_tool_calls") is not False,
-        "reasoning": {"effort": reasoning.text("effort"), "summary": reasoning.text("summary")},
+        "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
         "store": body.boolean("store") is not False,
         "text": {"format": format or {"type": "text"}, "verbosity": verbosity or "medium"},
         "tool_choice": body.raw.get("tool_choice") or "auto", "tools": body.raw.get("tools") or [],
@@ -175,8 +184,9 @@ def _messages(body: Fields, items: Iterable[Fields]) -> list[parts.MessageAt]:
     instructions = body.text("instructions")
     developer = {"role": "developer", "content": instructions}
     joined = [_JoinedMessage(developer, "instructions")] if instructions else []
-    for item in items:
-        for message in _read_item(item):
+    items = [*items]
+    for item, origin in zip(items, parts.origins(map(_role_of, items))):
+        for message in _read_item(item, origin):
             if joined and joined[-1].is_continued_by(message, n_before=len(joined)):
                 joined[-1].add(message, item.path)
             else:
@@ -222,12 +232,23 @@ class _JoinedMessage:
         return fields
 
 
-def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
+# The roles of the messages that items of other types than "message" become.
+_ROLES = {
+    **dict.fromkeys(("function_call", "custom_tool_call", "reasoning"), "assistant"),
+    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), "tool"),
+}  # fmt: skip
+
+
+def _role_of(item: Fields) -> Any:
+    return _ROLES.get(str(item.raw["type"]), item.raw.get("role"))
+
+
+def _read_item(item: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
     """The chat message of an item, if it has one."""
     kind = item.raw["type"]
     if kind == "message":
         role = item.required_choice("role", ("user", "assistant", *_SYSTEM))
-        yield {"role": role, "content": parts.read_text(item, "content", parts.Origin.of(role))}
+        yield {"role": role, "content": parts.read_text(item, "content", origin)}
     elif kind in ("function_call", "custom_tool_call"):
         name = parts.qualified(item.text("namespace"), item.nonempty_text("name"))
         is_custom = kind == "custom_tool_call"
@@ -238,7 +259,7 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
         yield {
             "role": "tool",
             "tool_call_id": id,
-            "content": parts.read_text(item, "output", parts.Origin.RESULT),
+            "content": parts.read_text(item, "output", origin),
         }
     elif kind == "reasoning":
         text = "".join(parts.part_text(part, parts.Origin.OUTPUT) for part in item.objects("content"))

@@ -33,7 +33,7 @@ class Attachment:
     kind: str  # IMAGE or AUDIO.
     path: str  # The path of the part, for errors.
     source: str  # A data URL, or base64. The media type of the URL is not used: a file is read by its bytes.
-    is_replayed: bool = False  # Whether it is a part of an earlier output or of the result of a tool.
+    is_replayed: bool = False  # Whether earlier requests of the conversation had it, too.
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,12 @@ def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
 
 
 def _texts(body: Fields, name: str) -> tuple[str, ...]:
-    """A text or a list of texts. Empty ones are refused: as stop texts they would end every output at once."""
+    """A text or a list of texts. Empty ones are left out: programs send them for none."""
     value = body.get(name)
     texts = [value] if isinstance(value, str) else body.items(name, "strings")
-    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text for text in texts):
-        body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
+    if len(texts) > MAX_STOPS or not all(isinstance(text, str) for text in texts):
+        body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings")
+    texts = list(filter(None, texts))
     for text in texts:
         if "\0" in text:  # It would end the text in llama.cpp.
             raise field_error(body.at(name), f"has a text with a NUL character, {show(text)}: remove the character")
@@ -97,8 +98,9 @@ def _texts(body: Fields, name: str) -> tuple[str, ...]:
 
 
 def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
-    if isinstance(body.get(name), str) or body.get(name) == []:
-        body.refuse(name, f"a list of 1 to {MAX_STOPS} strings")
+    value = body.get(name)
+    if value is not None and not (isinstance(value, list) and value and all(value)):
+        body.refuse(name, f"a list of 1 to {MAX_STOPS} strings, none of them empty")
     return _texts(body, name) or None
 
 

@@ -23,7 +23,7 @@ from ..core import errors
 from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
 from ..core.mailbox import Mailbox
-from ..core.request import CompletionRequest, TextRequest
+from ..core.request import ChatRequest, CompletionRequest, TextRequest
 from ..core.server_options import Options
 from ..core.text import printable
 from ..engine.values import EngineGone
@@ -75,10 +75,13 @@ class Endpoints:
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )
         parse_responses = partial(responses.parse_response, self._store)
-        parse_count = messages.parse_count_tokens
-        count_tokens = value(
-            parse_count, lambda model, chat, mailbox: {"input_tokens": prompt_length(model, chat, mailbox)}
-        )
+
+        def count(parse: Callable[[Fields], ChatRequest], **fields: str) -> Handler:
+            return value(
+                parse, lambda model, chat, mailbox: {**fields, "input_tokens": prompt_length(model, chat, mailbox)}
+            )
+
+        openai_count = {"object": "response.input_tokens"}
         rerank = vectors(embeddings.parse_rerank, score_documents, embeddings.rerank_body)
         return {
             "/": {"GET": status.home},
@@ -93,6 +96,7 @@ class Endpoints:
             "/models/unload": {"POST": partial(models.change, service.unload)},
             "/models/": {"GET": models.get},
             "/chat/completions": {"POST": text(parse_chat, chat.ChatEncoder)},
+            "/chat/completions/input_tokens": {"POST": count(parse_chat, **openai_count)},
             "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
             "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
             "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
@@ -105,9 +109,10 @@ class Endpoints:
                 "POST": value(parse_chat, lambda model, chat, mailbox: {"prompt": prompt_text(model, chat, mailbox)})
             },
             "/responses": {"POST": text(parse_responses, responses.ResponseEncoder, NAMED)},
+            "/responses/input_tokens": {"POST": count(parse_responses, **openai_count)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
             "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, NAMED)},
-            "/messages/count_tokens": {"POST": count_tokens},
+            "/messages/count_tokens": {"POST": count(messages.parse_count_tokens)},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama.VERSION})},
             "/api/tags": {"GET": models.tags},
             "/api/ps": {"GET": models.running},
@@ -135,8 +140,7 @@ class Endpoints:
             exchange.send_head(204, {"Allow": METHODS})
             return
         if route is None:
-            message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
-            raise errors.HttpError(404, "unknown_path", message)
+            raise self._unknown_path(exchange)
         exchange.path_end = path[len(route) :]
         methods = self._table[route]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
@@ -145,9 +149,14 @@ class Endpoints:
             return
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
-            raise _wrong_method(exchange, allowed)
+            # Below an endpoint for all paths, another method is another endpoint, such as POST /responses/compact.
+            raise self._unknown_path(exchange) if exchange.path_end else _wrong_method(exchange, allowed)
         with self._in_flight():
             handler(exchange)
+
+    def _unknown_path(self, exchange: Exchange) -> errors.HttpError:
+        message = f"there is no {exchange.method} {exchange.path}; this server has {', '.join(self._served())}"
+        return errors.HttpError(404, "unknown_path", message)
 
     def _route_of(self, path: str) -> str | None:
         """The path of the endpoint for a path: the same, or one for all paths below it; None: there is none."""
@@ -293,7 +302,7 @@ class Endpoints:
 
     def _get_response(self, exchange: Exchange) -> None:
         if "/" in exchange.path_end:
-            raise errors.HttpError(404, "unknown_path", f"there is nothing at {exchange.path}")
+            raise self._unknown_path(exchange)
         if exchange.query.get("stream") == "true":
             raise errors.BadRequest("'stream' is not supported here: a stored response is sent as a whole", "stream")
         exchange.send_json(200, self._store.get(exchange.path_end).body)

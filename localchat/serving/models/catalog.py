@@ -123,7 +123,9 @@ class Catalog:
         # A damaged file beside the only model changes nothing.
         models = [model for model in models if not summary_of(model).problem] or models
         if len(models) > 1:
+            names = ", ".join(repr(model.name) for model in models[:MAX_SHOWN_NAMES])
             log.info("%d models were found: requests that name none get the built-in one", len(models))
+            log.info("to serve one of them, name it at the start: %s", names)
         return models[0] if len(models) == 1 else _BUILT_IN
 
     def _sources(self, scan: Scan) -> Iterator[Iterable[ModelFile]]:

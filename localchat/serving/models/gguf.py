@@ -106,9 +106,9 @@ class _Reader:
         self._n_texts = 0  # In arrays.
         start = self._data[:64]
         if not start.startswith(MAGIC):
-            found = f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
             kinds = (f"it is {kind}" for pattern, kind in _OTHER_FILES.items() if re.match(pattern, start))
-            raise GGUFError(path, f"not a GGUF file: {next(kinds, found)}")
+            unknown = f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}; download it as GGUF"
+            raise GGUFError(path, f"not a GGUF file: {next(kinds, unknown)}")
         version = self.number("I")
         if version not in VERSIONS:
             raise GGUFError(path, f"GGUF version {version}, expected {' or '.join(map(str, VERSIONS))}")

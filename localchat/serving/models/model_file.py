@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import glob
 import os
@@ -94,8 +95,17 @@ def model_at(argument: str) -> ModelFile:
     path = Path(os.path.expanduser(argument))
     path = _only_model(path) if path.is_dir() else first_part(path)
     if not path.is_file():
-        raise ModelFileError(f"there is no file {path}")
+        raise ModelFileError(f"there is no file {path}; {_files_beside(path)}")
     return ModelFile(path, name_of(path))
+
+
+def _files_beside(path: Path) -> str:
+    """What to name in place of a missing file, as the end of an error."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}, either"
+    names = [name for name in sorted(os.listdir(path.parent)) if is_model_name(name)]
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"did you mean {path.with_name(near[0])}?" if near else "--list shows the models of this machine"
 
 
 def name_of(path: Path) -> str:

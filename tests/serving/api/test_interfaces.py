@@ -78,6 +78,95 @@ def test_field_of_another_interface_is_refused(field: dict[str, Any]):
         read(parse_messages, messages(**field), strict=True)
 
 
+# --- stop texts ---
+
+# For each interface with stop texts: a path, a body without them, and their field.
+STOPS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "chat": ("/v1/chat/completions", {"messages": HI}, "stop"),
+    "completions": ("/v1/completions", {"prompt": "a"}, "stop"),
+    "completion": ("/completion", {"prompt": "a"}, "stop"),
+    "responses": ("/v1/responses", {"input": "a"}, "stop"),
+    "messages": ("/v1/messages", messages(max_tokens=99), "stop_sequences"),
+    "ollama": ("/api/chat", {"messages": HI}, "options.stop"),
+    "generate": ("/api/generate", {"prompt": "a"}, "options.stop"),
+}
+
+
+@pytest.mark.parametrize("interface", STOPS)
+def test_empty_stop_text_is_no_stop_text(interface: str):
+    """Programs send it for none."""
+    path, body, field = STOPS[interface]
+    with serving(generating("a red b"), **BIG) as running:
+        for stop, text in (("", "a red b"), ([""], "a red b"), (["", "red"], "a "), (None, "a red b"), ([], "a red b")):
+            fields = {"options": {"stop": stop}} if "." in field else {field: stop}
+            status, found = ask(running.port, path, {**body, **fields, "stream": False, "max_tokens": 99})
+            assert status == 200, found
+            assert f'"{text}"' in json.dumps(found), (stop, found)
+
+
+# --- counted tokens ---
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/messages/count_tokens", messages(), {}),
+        ("/v1/chat/completions/input_tokens", {"messages": HI}, {"object": "response.input_tokens"}),
+        ("/v1/responses/input_tokens", {"input": "hi"}, {"object": "response.input_tokens"}),
+        ("/v1/responses/input_tokens", {"input": HI, "store": True}, {"object": "response.input_tokens"}),
+    ],
+)
+def test_tokens_of_a_prompt_are_counted(path: str, body: dict[str, Any], expected: dict[str, Any]):
+    with serving(generating("yes"), **BIG) as running:
+        prompt = ask(running.port, "/v1/chat/completions", {"messages": HI, "max_tokens": 1})[1]["usage"][
+            "prompt_tokens"
+        ]
+        assert ask(running.port, path, body) == (200, {**expected, "input_tokens": prompt})
+
+
+# --- types of tools that this server does not have ---
+
+SEARCH_TOOL = {"type": "web_search_preview", "name": "search"}
+LOOK_TOOL = {"type": "function", "name": "look", "function": {"name": "look"}}
+
+
+def choosing(choice: Any, *tools: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The parser and the body for chat completions and for Responses."""
+    fields = {"tools": list(tools), "tool_choice": choice}
+    return [(parse_chat, {"messages": HI, **fields}), (parse_responses, {"input": "x", **fields})]
+
+
+@pytest.mark.parametrize("kind", ["web_search_preview", "file_search", "code_interpreter", "image_generation", "mcp"])
+def test_choice_of_a_tool_that_the_server_does_not_have_is_refused(kind: str):
+    """The response would be one without the search that the request insists on."""
+    for parse, body in choosing({"type": kind}, SEARCH_TOOL, LOOK_TOOL):
+        with pytest.raises(
+            BadRequest, match=f"'tool_choice' names a tool of type \"{kind}\", which this server does not have"
+        ) as caught:
+            read(parse, body)
+        assert caught.value.param == "tool_choice"
+    needs_function = [*choosing("required", SEARCH_TOOL)]
+    needs_function += [(parse_messages, messages(tools=[SEARCH_TOOL], tool_choice={"type": "any"}))]
+    for parse, body in needs_function:
+        with pytest.raises(BadRequest, match="needs a function in 'tools': this server has no tools of other types"):
+            read(parse, body)
+
+
+@pytest.mark.parametrize(("mode", "tools"), [("auto", ()), ("auto", (LOOK_TOOL,)), ("required", (LOOK_TOOL,))])
+def test_allowed_tools_that_the_server_does_not_have_are_left_out(mode: str, tools: Any):
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [SEARCH_TOOL, *tools]}
+    for parse, body in choosing(choice, SEARCH_TOOL, LOOK_TOOL):
+        request = read(parse, body)
+        assert (request.tool_choice, request.allowed_tools) == ((mode, ("look",)) if tools else ("none", ()))
+
+
+def test_mode_that_requires_a_tool_needs_one_that_the_server_has():
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [SEARCH_TOOL]}
+    for parse, body in choosing(choice, SEARCH_TOOL, LOOK_TOOL):
+        with pytest.raises(BadRequest, match=r"'tool_choice.tools' must be a list of at least one function"):
+            read(parse, body)
+
+
 # --- schemas ---
 
 

@@ -295,6 +295,66 @@ def test_replayed_image_is_left_out_with_a_note(path: str, body: dict[str, Any],
     assert running.last_prompt.endswith(end)
 
 
+ASSISTANT, LATER = {"role": "assistant", "content": "k"}, user(B)
+INPUT_FILE, FILE = {"type": "input_file", "file_data": "AAAA"}, {"type": "file", "file": {"file_data": "AAAA"}}
+VIDEO = {"type": "video_url", "video_url": "v"}
+NO_FILE = "[a file, left out: this server reads no files]"
+# A message with an image or a file, which a model of text cannot take: the path of the interface, the field of the
+# messages, the message, what the prompt has if it is an earlier one, and the path of the image or file.
+EARLIER: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
+    "chat": (CHAT, "messages", user(image(URL), A), f"{NOTE}a", PART),
+    "chat, a file": (CHAT, "messages", user(FILE, A), f"{NO_FILE}a", PART),
+    "chat, a type without support": (CHAT, "messages", user(VIDEO, A), '{"video_url":"v"}a', PART),
+    "responses": (RESPONSES, "input", user(INPUT, INPUT_TEXT), f"{NOTE}b", "input[0].content[0]"),
+    "responses, a file": (RESPONSES, "input", user(INPUT_FILE, INPUT_TEXT), f"{NO_FILE}b", "input[0].content[0]"),
+    "messages": (MESSAGES, "messages", user(block(), A), f"{NOTE}a", PART),
+    "messages, a file": (MESSAGES, "messages", user(SCAN, A), f"{NO_FILE}a", PART),
+    "ollama": ("/api/chat", "messages", ollama(["AAAA"], "a")["messages"][0], f"{NOTE}a", "messages[0].images"),
+    "ollama, a part": ("/api/chat", "messages", user(image(URL), A), f"{NOTE}a", PART),
+}
+
+
+@pytest.fixture(scope="module")
+def reading() -> Iterator[Serving]:
+    """A server whose model reads only text."""
+    with serving(endless, chat_template=CONTENTS, **BIG) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_image_of_an_earlier_turn_is_left_out_with_a_note_and_a_new_one_is_refused(reading: Serving, name: str):
+    """Programs send the conversation on when the user chooses another model; an error would end it."""
+    path, field, message, texts, at = EARLIER[name]
+
+    def send(*others: dict[str, Any]) -> tuple[int, Any]:
+        return ask(reading.port, path, {**LIMIT, "stream": False, field: [message, *others]})
+
+    status, found = send(ASSISTANT, LATER)
+    assert status == 200, found
+    assert reading.last_prompt == f"{texts}kb"
+    # An assistant message at the end is a prefill, and begins the response to the image.
+    for others in ((), (LATER,), (ASSISTANT,)):
+        status, found = send(*others)
+        assert (status, at in str(found), "leave it out" in str(found)) == (400, True, True), found
+    repeated = at.replace("[0]", "[2]", 1)
+    status, found = send(ASSISTANT, message)
+    assert (status, repeated in str(found)) == (400, True), found
+
+
+def test_image_of_a_turn_with_calls_is_an_earlier_one(reading: Serving):
+    asked = {"input": [user(INPUT), *responses_result(INPUT_TEXT)["input"]]}
+    assert ask(reading.port, RESPONSES, {**LIMIT, **asked})[0] == 200
+    assert reading.last_prompt.startswith(NOTE)
+
+
+def test_oldest_images_of_a_long_conversation_are_left_out(seeing: Serving):
+    """A user who sends a picture with each message could otherwise send no more than 20."""
+    history = [message for _ in range(20) for message in (user(image(URL)), ASSISTANT)]
+    assert ask(seeing.port, CHAT, {**LIMIT, "messages": [*history, user(image(URL))]})[0] == 200
+    note = "[an image, left out: the limit is 20 images and sounds, and newer ones follow]"
+    assert seeing.last_prompt == note + f"k{SEEN}" * 20
+
+
 def test_usage_counts_media_and_finds_them_in_the_cache():
     with serving(endless, projector=FakeProjector(), **BIG, modalities=BOTH) as running:
         body = {**chat(A, image(URL), B), "max_tokens": 1}

@@ -78,6 +78,47 @@ def test_options_are_mapped():
     assert isinstance(read(parse_generate, {"prompt": "a", "suffix": "b"}), CompletionRequest)
 
 
+TEXT = {"type": "text", "text": "a"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+CALLED = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": '{"at": "x"}'}}]}
+# Messages in the format of other interfaces, which Ollama itself refuses, and what the model gets.
+LENIENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "parts": ({"role": "user", "content": [TEXT, {**TEXT, "text": "b"}]}, {"role": "user", "content": "ab"}),
+    "no parts": ({"role": "user", "content": []}, {"role": "user", "content": ""}),
+    "parts of a result": (
+        {"role": "tool", "content": [TEXT], "tool_call_id": "c"}, {"role": "tool", "content": "a", "tool_call_id": "c"},
+    ),
+    "arguments as text": (CALLED, {"arguments": '{"at": "x"}'}),
+    "a developer": ({"role": "developer", "content": "a"}, {"role": "developer", "content": "a"}),
+    "capital letters": ({"role": "User", "content": "a"}, {"role": "user", "content": "a"}),
+    "a function": ({"role": "function", "content": "a", "name": "f"}, {"role": "tool", "content": "a", "name": "f"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "expected"), LENIENT.values(), ids=LENIENT)
+def test_message_in_the_format_of_another_interface_is_read(message: dict[str, Any], expected: dict[str, Any]):
+    *_, read_message = parse(messages=[USER, message]).messages
+    if "arguments" in expected:
+        ((read_message),) = (call["function"] for call in read_message["tool_calls"])
+        expected = {"name": "look", **expected}
+    assert read_message == expected
+
+
+def test_image_in_a_part_is_attached_like_those_of_the_message():
+    request = parse(messages=[{"role": "user", "images": ["AAAA"], "content": [TEXT, IMAGE]}])
+    assert [attachment.path for attachment in request.attachments] == ["messages[0].images", "messages[0].content[1]"]
+
+
+@pytest.mark.parametrize(
+    ("think", "expected"), [(None, {"enable_thinking": True}), (False, {"enable_thinking": False})]
+)
+def test_control_message_turns_on_the_reasoning(think: Any, expected: dict[str, Any]):
+    """As Granite's templates for Ollama read it. The message is no part of the conversation."""
+    request = parse(messages=[{"role": "control", "content": "thinking"}, USER], think=think)
+    assert (request.chat_template_kwargs, request.messages) == (expected, (USER,))
+    assert request.message_paths == ("messages[1]",)
+
+
 CALLS = ["look", "look", "find", "read"]
 # The results of these calls in the order of a request, each by its name or its id, and the calls that they belong to.
 RESULTS: dict[str, tuple[list[dict[str, str]], list[int]]] = {

@@ -43,6 +43,9 @@ def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
     return request("/v1/chat/completions", **{"messages": messages or [USER], "max_tokens": 8, **fields})
 
 
+TEXT = {"type": "text", "text": "What is this?"}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SAID = {"role": "assistant", "content": "A picture."}
 A, B = ({"role": "system", "content": text} for text in "ab")
 USED = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
 RETURNED = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
@@ -61,6 +64,13 @@ REQUESTS |= {
     "null in Ollama's format": request("/api/chat", messages=[USER], format=SCHEMA),
     "null in Ollama's format of a text": request("/api/generate", prompt="a", format=SCHEMA),
     "null in all fields": request("/v1/responses", input="hi", reasoning=None, text=None, tools=None),
+    "an empty stop text": chat(stop=""),
+    "empty stop texts": request("/v1/messages", max_tokens=5, messages=[USER], stop_sequences=[""]),
+    "an empty stop text in Ollama's options": request("/api/chat", messages=[USER], options={"stop": [""]}),
+    "parts in Ollama's format": request("/api/chat", messages=[{"role": "user", "content": [TEXT]}]),
+    "arguments as text in Ollama's format": request("/api/chat", messages=[USER, called("1", "{}"), result("1", "x")]),
+    "no summary of the reasoning": request("/v1/responses", input="hi", reasoning={"summary": "none"}),
+    "an image in an earlier message": chat({"role": "user", "content": [TEXT, PICTURE]}, SAID, USER),
     "a tool result without content": request("/v1/messages", max_tokens=5, messages=[USER, USED, RETURNED]),
 }
 
@@ -128,6 +138,8 @@ OTHERS: dict[str, tuple[str, Any]] = {
     "/v1/models/demo": ("GET", None),
     "/v1/embeddings": ("POST", {"model": "m", "input": ["a", "b"]}),
     "/v1/messages/count_tokens": ("POST", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
+    "/v1/responses/input_tokens": ("POST", {"model": "m", "input": "Hi"}),
+    "/v1/chat/completions/input_tokens": ("POST", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
     "/completion": ("POST", {"prompt": "Hi", "n_predict": 3, "n_probs": 2, "return_tokens": True}),
     "/completion?several": ("POST", {"prompt": ["Hi", [1]], "n_predict": 3, "post_sampling_probs": True, "n_probs": 1}),
     "/tokenize": ("POST", {"content": "Hi <think>"}),

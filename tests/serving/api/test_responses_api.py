@@ -106,6 +106,18 @@ def test_instructions_come_first_and_are_one_message_with_those_of_a_developer()
     assert parse(instructions="a", input=[developer("b"), USER]).messages == (developer("a\n\nb"), USER)
 
 
+@pytest.mark.parametrize(
+    ("reasoning", "summary"),
+    [
+        ({}, None), ({"summary": None}, None), ({"summary": "none"}, None), ({"summary": "concise"}, "concise"),
+        ({"generate_summary": "detailed"}, "detailed"), ({"summary": "none", "generate_summary": "auto"}, None),
+    ],
+)  # fmt: skip
+def test_reasoning_is_a_summary_if_the_request_asks_for_one(reasoning, summary):
+    request = parse(reasoning=reasoning)
+    assert (request.summary, request.settings["reasoning"]["summary"]) == (summary, summary)
+
+
 def test_settings_are_read_and_repeated():
     format = {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}
     repeated = {

@@ -148,6 +148,22 @@ def test_input_nested_too_deeply_is_an_error():
         render(None, [call_message("[" * 100_000)])
 
 
+@pytest.mark.parametrize(
+    ("variables", "prompt"),
+    [
+        ({"enable_thinking": True}, "on"),
+        ({"enable_thinking": False}, "off"),
+        ({}, "default"),
+        ({"enable_thinking": False, "thinking": True}, "on"),
+    ],
+)
+def test_variable_that_turns_on_the_reasoning_has_both_its_names(variables, prompt):
+    source = (
+        "{% if thinking is undefined %}default{% elif thinking %}on{% else %}off{% endif %}{{ messages[0].content }}"
+    )
+    assert render(source, variables=variables).startswith(prompt)
+
+
 def test_template_cannot_change_its_variables():
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}]
     source = "{% set _ = tools[0].function.parameters.required.append('b') %}{{ tools | tojson }}"

@@ -24,10 +24,10 @@ CHAINS: dict[str, tuple[SamplingParams, str]] = {
     "greedy with penalty": (SamplingParams(temperature=0, repeat_penalty=1.1), "penalties greedy"),
     "presence": (SamplingParams(presence_penalty=0.5, top_p=1), "penalties top_k dist"),
     "penalty over no tokens": (SamplingParams(frequency_penalty=0.5, penalty_last_n=0, top_p=1), "top_k dist"),
-    "typical, sigma": (SamplingParams(typical_p=0.9, top_n_sigma=1, top_p=1), "top_n_sigma top_k typical dist"),
+    "typical, sigma": (SamplingParams(typical_p=0.9, top_n_sigma=1, top_p=1), "top_n_sigma top_k min_p typical dist"),
     "xtc, dry": (SamplingParams(xtc_probability=0.5, dry_multiplier=0.8), "dry top_k top_p xtc dist"),
     "dynamic temperature": (SamplingParams(dynatemp_range=0.5), "top_k top_p temp_ext dist"),
-    "mirostat 1": (SamplingParams(mirostat=1, temperature=0.7, repeat_penalty=1.1), "penalties temp mirostat"),
+    "mirostat 1": (SamplingParams(mirostat=1, temperature=0.7, repeat_penalty=1.1), "penalties temp min_p mirostat"),
     "mirostat 2": (SamplingParams(mirostat=2, top_k=5), "mirostat_v2"),
     "adaptive": (SamplingParams(adaptive_target=0.5, min_p=0.1, top_p=1), "top_k min_p adaptive_p"),
     "greedy before adaptive": (SamplingParams(adaptive_target=0.5, temperature=0), "greedy"),
@@ -137,6 +137,39 @@ def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(engine, sam
     assert (finish.reason, finish.stop, finish.usage.n_completion) == ("stop", stop, min_tokens + 1)
 
 
+@pytest.mark.parametrize("bias", [-150.0, -math.inf])
+@pytest.mark.parametrize("name", ["typical_p", "mirostat"])
+def test_steps_with_logarithms_choose_the_same_beside_forbidden_tokens(engine: Engine, name: str, bias: float):
+    """The logarithm of the probability 0 would make their choice arbitrary."""
+    plain = SamplingParams(temperature=0.8, top_k=0, top_p=1, seed=1, **{name: 0.5 if name == "typical_p" else 1})
+    (end,) = engine.backend.tokenize("<|im_end|>")
+    forbidding = replace(plain, logit_bias=((end, bias),))
+    options = {"max_tokens": 8, "top_logprobs": engine.facts.n_vocab, "post_sampling_probs": True}
+    prompt = chat(engine, "About yourself?")
+    expected, tokens = (
+        read(engine, request_for(prompt, sampling=sampling, **options))[1] for sampling in (plain, forbidding)
+    )
+    assert tokens == expected
+    assert all(len(token.top) < 100 for token in tokens)
+
+
+@pytest.mark.parametrize("grammar", [None, gbnf('root ::= "ab"')], ids=["free", "grammar"])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, mirostat=1)], ids=repr)
+def test_biases_that_forbid_every_token_forbid_none(
+    engine: Engine, sampling: SamplingParams, grammar: Constraint | None
+):
+    """After a complete text, a grammar allows only the tokens that end it."""
+    forbidden = engine.backend.vocabulary.eog_tokens if grammar else range(engine.facts.n_vocab)
+    biased = replace(sampling, logit_bias=tuple((id, -math.inf) for id in forbidden))
+    options = {"max_tokens": 4, "top_logprobs": 2, "post_sampling_probs": True}
+    text, tokens, finish = read(
+        engine, request_for(chat(engine, "Hello!"), sampling=biased, constraint=grammar, **options)
+    )
+    assert all(math.isfinite(token.logprob) for token in (*tokens, *([finish.last] if finish.last else [])))
+    if grammar:
+        assert (text, finish.reason) == ("ab", "stop")
+
+
 def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
     request = request_for(chat(engine, "Hello!"), sampling=GREEDY, max_tokens=4, top_logprobs=5)
     for token in read(engine, request)[1]:
@@ -200,6 +233,27 @@ def test_grammar_that_cannot_be_used_is_refused_before_the_prompt_is_computed(en
             submit(engine, request_for((1, 2, 3), constraint=constraint))
         assert refused.value.param == "regex"
     assert engine.stats().n_computed == n_computed
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "reason"),
+    [
+        ("start: too_limited", "", "it cannot be read as a grammar"),
+        ('start: "too much fuel" X\nX: /a/ & /b/', "too much fuel", "it allows no further token"),
+        (f'start: a\na: {"a " * 100} | "a" |', "a" * 100, "following it takes too much work"),
+    ],
+    ids=["malformed", "contradiction", "ambiguous"],
+)
+def test_error_of_a_grammar_has_its_reason_whatever_words_are_in_it(engine, grammar: str, text: str, reason: str):
+    def follow() -> None:
+        matcher = engine.backend.vocabulary.masks.matcher(Constraint(grammar, "regex"), ())
+        for token in engine.backend.tokenize(text):
+            matcher.mask()
+            matcher.accept(token)
+        matcher.mask()
+
+    with pytest.raises(BadRequest, match=f"'regex' cannot be enforced: {reason}"):
+        follow()
 
 
 MARKER = "<|im_start|>"

@@ -155,17 +155,21 @@ def test_size_of_the_context_is_requested_or_chosen(options, n_ctx_train, n_weig
 
 
 @pytest.mark.parametrize(
-    ("n_ctx", "size", "words"),
+    ("n_ctx", "n_ctx_train", "size", "words"),
     [
-        (0, 4096, ""),
-        (0, 2048, "the context has 2048 tokens, to save memory; the model can use 4096: --ctx 4096 takes"),
-        (2048, 2048, ""),
-        (4096, 4096, ""),
-        (4097, 4097, "--ctx 4097 is more than the 4096 tokens that the model was trained for"),
+        (0, 4096, 4096, ""),
+        (0, 4096, 2048, "the context has 2048 tokens, to save memory; the model can use 4096: --ctx 4096 takes"),
+        (2048, 4096, 2048, ""),
+        (4096, 4096, 4096, ""),
+        (512, 0, 512, ""),  # Of a damaged header.
+        (0, 0, 4096, ""),
+        (4097, 4096, 4097, "--ctx 4097 is more than the 4096 tokens that the model was trained for"),
     ],
 )
-def test_context_unlike_that_of_training_warns(n_ctx: int, size: int, words: str, caplog: pytest.LogCaptureFixture):
-    warn_of_context(size, LoadOptions(n_ctx=n_ctx), 4096, [ContextMemory(None, KV)])
+def test_context_unlike_that_of_training_warns(
+    n_ctx: int, n_ctx_train: int, size: int, words: str, caplog: pytest.LogCaptureFixture
+):
+    warn_of_context(size, LoadOptions(n_ctx=n_ctx), n_ctx_train, [ContextMemory(None, KV)])
     assert [record.getMessage()[: len(words)] for record in caplog.records] == ([words] if words else [])
 
 

@@ -72,6 +72,9 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
         (["--version"], 0, "localchat "),
         (["--help"], 0, "--gpu-layers"),
         (["-m", "a.gguf", "b.gguf"], 2, "two models are given, b.gguf and a.gguf: name one"),
+        (["--contxt", "1"], 2, "localchat.server: unknown argument --contxt; did you mean --ctx?"),
+        (["--zzz=1"], 2, "localchat.server: unknown argument --zzz=1; --help lists the options"),
+        (["a.gguf", "b.gguf"], 2, "unknown argument b.gguf"),
         (["-c", "1"], 2, "--ctx/--ctx-size: must be at least 256, got 1"),
         (["-c", "1.5k"], 2, "expected a whole number, such as 4096 or 4k, got '1.5k'"),
         (["--port", ""], 2, "expected a whole number, such as 4096 or 4k, got ''"),
@@ -98,7 +101,9 @@ def test_command_line(arguments: list[str], status: int, text: str):
     done = run_command(*arguments)
     assert done.returncode == status
     assert text in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("localchat.server: ")]
+    assert len(errors) == (1 if status else 0)
+    assert done.stderr.splitlines()[-1:] == errors
 
 
 def test_port_in_use_is_one_sentence():

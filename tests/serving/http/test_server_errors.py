@@ -47,6 +47,11 @@ BAD = {
     "root": ("POST /", None, 405, "method_not_allowed", None),
     "host without a path": ("POST http://localhost", None, 405, "method_not_allowed", None),
     "unknown path": ("GET /v1/nothing", None, 404, "unknown_path", None),
+    "compaction": ("POST /v1/responses/compact", None, 404, "unknown_path", None),
+    "cancelled response": ("POST /v1/responses/resp_1/cancel", None, 404, "unknown_path", None),
+    "items of a response": ("GET /v1/responses/resp_1/input_items", None, 404, "unknown_path", None),
+    "deleted model": ("DELETE /v1/models/Fake", None, 404, "unknown_path", None),
+    "count by GET": ("GET /v1/responses/input_tokens", None, 405, "method_not_allowed", None),
     "v1 twice": ("DELETE /v1/v1/models", None, 404, "unknown_path", None),
 }
 

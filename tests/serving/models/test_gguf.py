@@ -82,7 +82,10 @@ def test_file_cut_anywhere_before_its_last_tensor_is_refused(header_of):
 NESTED = (ARRAY, [(ARRAY, [(ARRAY, [(ARRAY, [(4, [1])])])])])
 LONG_TEXT = file_of([("k", ARRAY, (STRING, ["zzz"] * 300))]).replace(string("zzz"), struct.pack("<Q", 2**63 - 20), 1)
 BAD = {
-    "other format": (b"ELF\x01", "not a GGUF file: it starts with b'ELF.x01', expected b'GGUF'"),
+    "other format": (
+        b"ELF\x01",
+        "not a GGUF file: it starts with b'ELF.x01', expected b'GGUF'; download it as GGUF",
+    ),
     "empty": (b"", "an empty file"),
     "ZIP": (b"PK\x03\x04rest", "weights in another format: convert"),
     "LFS pointer": (LFS_POINTER, "a Git LFS pointer.*git lfs pull"),

@@ -460,7 +460,9 @@ def test_path_on_the_command_line_is_that_of_a_folder_with_one_model_or_of_any_p
     for argument, path in (("one", "one/tiny.gguf"), ("parts", first), (f"parts/{PARTS[1]}", first)):
         assert found.find(argument, takes_paths=True).path.absolute() == tmp_path / path
     for argument, message in {
-        "no.gguf": r"there is no file .*no\.gguf",
+        "no.gguf": r"there is no file .*no\.gguf; --list shows the models of this machine",
+        "one/tyni.gguf": r"there is no file .*tyni\.gguf; did you mean one.tiny\.gguf\?",
+        "no/no.gguf": r"there is no file .*no\.gguf; there is no folder .*no, either",
         "none": "folder without a model",
         "https://example.org/m.gguf": "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf",
     }.items():

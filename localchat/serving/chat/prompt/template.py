@@ -157,6 +157,8 @@ class ChatTemplate:
 
     def _rendered(self, variables: Mapping[str, Any], deadline: float) -> str:
         variables = {**variables, **self._tokens}
+        if "enable_thinking" in variables:  # The templates of Granite, DeepSeek and Kimi call it `thinking`.
+            variables.setdefault("thinking", variables["enable_thinking"])
         # Variables of templates for OpenAI's older `functions` API.
         if "functions" in self._words:
             variables["functions"] = to_json(variables["tools"], indent=2) if variables["tools"] else ""

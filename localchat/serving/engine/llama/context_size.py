@@ -125,7 +125,7 @@ def _size_within(
 
 def warn_of_context(n_ctx: int, options: LoadOptions, n_ctx_train: int, memories: Sequence[ContextMemory]) -> None:
     """Log a warning if the context is larger than that of the training, or smaller without an option."""
-    if options.n_ctx > n_ctx_train:
+    if options.n_ctx > n_ctx_train > 0:  # It is 0 in a damaged header.
         text = "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these"
         log.warning(text, options.n_ctx, n_ctx_train)
     elif not options.n_ctx and n_ctx < n_ctx_train:

@@ -30,9 +30,11 @@ def _without_package() -> Iterator[None]:
     is_new = "llama_cpp" not in sys.modules
     if is_new and (spec := importlib.util.find_spec("llama_cpp")) is not None:
         sys.modules["llama_cpp"] = importlib.util.module_from_spec(spec)
-    yield
-    if is_new:
-        sys.modules.pop("llama_cpp", None)  # A program that imports the package later gets all of it.
+    try:
+        yield
+    finally:
+        if is_new:
+            sys.modules.pop("llama_cpp", None)  # A program that imports the package later gets all of it.
 
 
 with _without_package():

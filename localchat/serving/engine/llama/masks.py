@@ -6,6 +6,7 @@ The grammar constrains the visible text, so a control token is allowed only if i
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
@@ -22,6 +23,10 @@ log = logging.getLogger("localchat.server")
 
 # The limit of compiled grammars that are kept: the choices and later requests with the same grammar share them.
 _MAX_GRAMMARS = 32
+# Why a matcher stopped, in the state that follows the message of an error of llguidance. A malformed grammar has none.
+_STOP = re.compile(r"^Stop: (\w+)$", re.MULTILINE)
+# The stop reasons of the limits of llguidance.
+_TOO_COMPLEX = ("LexerTooComplex", "ParserTooComplex")
 
 
 class Masks:
@@ -146,7 +151,11 @@ class Matcher:
 
 def _reason(matcher: Any) -> str:
     """Why a matcher stopped, for the request; the log has the library's own words."""
-    text: str = matcher.get_error()
-    log.warning("a constraint stopped: %s", ascii(text.split("\n")[0][:300]))
-    is_limit = any(word in text for word in ("too", "limit", "exceed", "fuel"))
-    return "following it takes too much work: make it simpler" if is_limit else "it allows no further token"
+    error: str = matcher.get_error()
+    log.warning("a constraint stopped: %s", ascii(error.split("\n")[0][:300]))
+    stop = _STOP.search(error)
+    if stop is None:
+        return "it cannot be read as a grammar"
+    return (
+        "following it takes too much work: make it simpler" if stop[1] in _TOO_COMPLEX else "it allows no further token"
+    )

@@ -35,6 +35,9 @@ _MANY = 0.75
 # The most candidates of "infill", which compares each with every other one. With so many that takes a millisecond, with
 # a vocabulary of 150,000 tokens it would take minutes, in which no other request gets a token.
 _INFILL_CANDIDATES = 256
+# Before steps that take logarithms of probabilities, tokens are left out that are less likely than the likeliest one by
+# this factor. Their probabilities may be 0, of which the logarithm would make the choice arbitrary.
+_LOGARITHMIC, _LEAST_RATIO = ("typical", "mirostat"), 1e-30
 # Samplers that change which tokens are the likeliest, by the changed logits of some tokens.
 _REORDERING = ("penalties", "dry")
 
@@ -73,7 +76,9 @@ def chain_steps(s: SamplingParams) -> list[Step]:
         i = chain.index(("infill",))
         if not any(name == "top_k" and arguments[0] <= _INFILL_CANDIDATES for name, *arguments in chain[:i]):
             chain.insert(i, ("top_k", _INFILL_CANDIDATES))
-    return [*chain, _selecting_step(s, seed)]
+    chain.append(_selecting_step(s, seed))
+    cut: Step = ("min_p", _LEAST_RATIO, 1)
+    return [step for last in chain for step in ((cut, last) if last[0] in _LOGARITHMIC else (last,))]
 
 
 def seed_of(seed: int | None) -> int:
@@ -129,9 +134,8 @@ class Sampler:
         wants_candidates = params.post_sampling_probs and params.top_logprobs is not None
         self._keeps_candidates = wants_candidates and self._sampling.temperature > 0
         self._sampled_from: Any = None
-        # Whether the logits may be overwritten: nobody needs them for log probabilities, and no step takes the
-        # logarithm of the probability 0, as "typical_p" does.
-        self._may_overwrite = params.top_logprobs is None and self._sampling.typical_p >= 1
+        # Whether the logits may be overwritten: nobody needs them for log probabilities.
+        self._may_overwrite = params.top_logprobs is None
         # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
         steps = chain_steps(self._sampling)
@@ -201,7 +205,10 @@ class Sampler:
         return token
 
     def _choose(self, ids: Any, logits: Any) -> int:
-        """The token that the chain selects among these."""
+        """The token that the chain selects among these. If biases forbid all of them, the likeliest one."""
+        if len(ids) <= len(self._banned) and self._banned.issuperset(ids.tolist()):
+            self._sampled_from = None
+            return int(ids[logits.argmax()])
         data = np.zeros(len(ids), _CANDIDATE)
         data["id"], data["logit"] = ids, logits
         array = L.llama_token_data_array(
@@ -228,8 +235,10 @@ class Sampler:
         return math.log(probability), likeliest
 
     def _find_biased(self) -> None:
-        # The tokens whose logits the chain changes at every step. Penalties change others as well.
-        self._biased = {*self._withheld, *self._forbidden, *(id for id, _ in self._sampling.logit_bias)}
+        biases = self._sampling.logit_bias
+        # The tokens that the chain forbids, and those whose logits it changes at every step. Penalties change others.
+        self._banned = {*self._withheld, *self._forbidden, *(id for id, bias in biases if bias == -math.inf)}
+        self._biased = self._banned.union(id for id, _ in biases)
 
     def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())

@@ -70,8 +70,10 @@ class ThreadCount:
     def leaving_out(self) -> Iterator[None]:
         """Counts no processor time of the `with` block, which computes a step that `add` does not count."""
         started_s = time.process_time()
-        yield
-        self._cpu_s += time.process_time() - started_s
+        try:
+            yield
+        finally:
+            self._cpu_s += time.process_time() - started_s
 
     def add(self, wall_s: float) -> None:
         """Counts a step with `n` threads and its duration."""
