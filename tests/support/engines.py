@@ -118,8 +118,8 @@ class LocalEngine(EngineClient):
 class DeadlineMailbox(Mailbox):
     """A mailbox in which something must arrive."""
 
-    def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
-        messages = super().take(DEADLINE_S if timeout_s is None else timeout_s)
+    def take(self, sender: object, timeout_s: float | None = None) -> list[Any]:
+        messages = super().take(sender, DEADLINE_S if timeout_s is None else timeout_s)
         assert messages or timeout_s is not None, "the deadline passed"
         return messages
 

@@ -255,7 +255,7 @@ def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tool
     offered = dict.fromkeys(tool.name for tool in tools)
     if mode == "required" and not offered:
         needed = (
-            "a function in 'tools': tools of other types run at their provider" if body.raw.get("tools") else "'tools'"
+            "a function in 'tools': this server has no tools of other types" if body.raw.get("tools") else "'tools'"
         )
         raise field_error(field, f"is {show(body.raw[field])}, which needs {needed}")
     for name in names:
@@ -275,7 +275,7 @@ def _chosen_name(choice: Fields, field: str) -> str:
         if kind in (None, "function", "custom"):
             raise field_error(field, f"must be a mode or name a function, got {show(choice.raw)}")
         # The response to a request that insists on a search would be wrong without one.
-        problem = f"names a tool of type {show(kind)}, which runs at its provider and not on this server"
+        problem = f"names a tool of type {show(kind)}, which this server does not have"
         raise field_error(field, f'{problem}: send "auto", or offer a function in its place')
     return qualified(function.text("namespace"), name)
 

@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
 
     NewEncoder = abc.Callable[
-        [abc.Callable[[PreparedMedia], bool], abc.Callable[[PreparedMedia, Exception | None], None]], MediaEncoder
+        [
+            abc.Callable[[PreparedMedia], bool],
+            abc.Callable[[PreparedMedia, Exception | None], None],
+            abc.Callable[[abc.Callable[[], None]], None],
+        ],
+        MediaEncoder,
     ]
 
 log = logging.getLogger("localchat.engine")
@@ -78,7 +83,7 @@ class Engine:
     ):
         """The engine owns the backend, and closes it.
 
-        `new_encoder(is_needed, on_end)` makes the encoder of images and sounds; None: the model takes text alone.
+        `new_encoder(is_needed, on_end, post)` makes the encoder of images and sounds; None: the model takes text alone.
 
         `after_step(at_once)` is called on the engine thread when the output of a step has been delivered, and the next
         step waits for it. It passes the output on. If `at_once` is False it may keep the output for a while. It is True
@@ -87,7 +92,7 @@ class Engine:
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self._encoder = None if new_encoder is None else new_encoder(self._needs, self._has_encoded)
+        self._encoder = None if new_encoder is None else new_encoder(self._needs, self._after_encoding, self.post)
         self.inputs = Inputs(backend, self._encoder)
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
@@ -384,14 +389,10 @@ class Engine:
         sequences = (generation.sequences[index] for generation in generations for index in list(generation.open))
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
-    def _has_encoded(self, medium: PreparedMedia, error: Exception | None) -> None:
-        """Takes the result of an encoding. Any thread may call this. The command also wakes the engine thread."""
-        self.post(partial(self._after_encoding, medium, error))
-
     def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
         """Ends the sequences that wait for an image or a sound that could not be encoded."""
         if error is not None:
-            for sequence in [s for s in self._scheduler.waiting if medium in s.missing_media(0)]:
+            for sequence in self._scheduler.waiting_for(medium):
                 self._fail(sequence, error)
 
     def _stop(self, error: BaseException) -> None:

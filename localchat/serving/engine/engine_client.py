@@ -75,17 +75,11 @@ class EngineRequest:
         Raises the error that ended the request, after its last outputs, and what the mailbox raises.
         """
         outputs: list[Any] = []
-        while not (outputs or self._has_ended):
-            messages = self.mailbox.take(timeout_s)
-            for sender, item in messages:
-                if sender is not self:
-                    continue  # Such as an earlier request of this thread, which it dropped.
-                if isinstance(item, _Ended):
-                    self._has_ended, self._error = True, item.error
-                else:
-                    outputs.append(item)
-            if not messages:
-                break
+        for item in () if self._has_ended else self.mailbox.take(self, timeout_s):
+            if isinstance(item, _Ended):
+                self._has_ended, self._error = True, item.error
+            else:
+                outputs.append(item)
         if self._error is not None and not outputs:
             if isinstance(self._error, EngineGone):
                 self._client.wait_until_dead()

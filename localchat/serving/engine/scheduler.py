@@ -68,6 +68,10 @@ class Scheduler:
             self.running.remove(sequence)
             self._cache.release(sequence, keep=keep)
 
+    def waiting_for(self, medium: Any) -> list[Sequence]:
+        """The waiting sequences that can only start when an image or a sound is encoded: no cached prefix has it."""
+        return [s for s in self.waiting if medium in _missing_media(s, self._cache.find(s))]
+
     def schedule(self) -> Batch:
         """Plans the next step; its batch has no chunks if nothing can run."""
         self._admit()
@@ -131,7 +135,7 @@ class Scheduler:
             match = self._cache.find(sequence)
             if self._is_being_computed(sequence, match):
                 continue
-            missing = sequence.missing_media(match.length if match else 0) if sequence.spans else ()
+            missing = _missing_media(sequence, match)
             if missing:
                 if n_encoding < self._limits.n_parallel:  # Each keeps what is encoded for it.
                     self._encode(missing)
@@ -179,3 +183,8 @@ class Scheduler:
             self._n_turn_left = _TURN_STEPS
         self._waiting_sets = [adapters for adapters in waiting if adapters in present and adapters != self._set]
         return [sequence for sequence in self.running if sequence.adapters == self._set]
+
+
+def _missing_media(sequence: Sequence, match: Match | None) -> list[Any]:
+    """The images and sounds behind a cached prefix that are not encoded."""
+    return sequence.missing_media(match.length if match else 0)

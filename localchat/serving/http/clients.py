@@ -135,24 +135,18 @@ class ClientMailbox(Mailbox):
         # When to find out whether the client, which has shut down its side, still reads.
         self._probe_at = math.inf
 
-    def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
-        """See `Mailbox.take`. Raises ClientGoneError if the client has disconnected."""
-        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            next_ping_at = math.inf if self._stream is None else self._stream.next_ping_at
-            wakes_at = min(ends_at, next_ping_at, self._probe_at)
-            pause_s = None if wakes_at == math.inf else max(wakes_at - time.monotonic(), 0)
-            messages = super().take(pause_s)
-            if any(sender is self for sender, _ in messages):
-                self._check_client()
-                messages = [message for message in messages if message[0] is not self]
-            now = time.monotonic()
-            if now >= self._probe_at:
-                self._probe()
-            elif now >= next_ping_at and self._stream is not None:
-                self._stream.ping()
-            if messages or now >= ends_at:
-                return messages
+    def _next(self, ends_at: float) -> list[tuple[object, Any]]:
+        """See `Mailbox`. Raises ClientGoneError if the client has disconnected."""
+        next_ping_at = math.inf if self._stream is None else self._stream.next_ping_at
+        messages = super()._next(min(ends_at, next_ping_at, self._probe_at))
+        if any(sender is self for sender, _ in messages):
+            self._check_client()
+        now = time.monotonic()
+        if now >= self._probe_at:
+            self._probe()
+        elif now >= next_ping_at and self._stream is not None:
+            self._stream.ping()
+        return messages
 
     def put_change(self) -> None:
         """Have the waiting thread look at the connection. Any thread may call this."""

@@ -200,7 +200,7 @@ class Service:
                             return served.model
                         if not self.waits:
                             raise self._not_loaded(served)
-                    mailbox.take()
+                    mailbox.take(self._changed)
         finally:
             with self._changed:
                 served.n_waiting -= 1

@@ -39,6 +39,9 @@ def texts(running: Serving, **fields: Any) -> list[str]:
         ({"prompt": [104, 105]}, ["hi"]),
         ({"prompt": ["ab", [99]], "n": 2}, ["ab", "ab", "c", "c"]),
         ({"prompt": [104, 105], "echo": True}, ["hihi"]),
+        ({"prompt": ["abc", [100, 101, 102]], "echo": True, "truncate_prompt_tokens": 2}, ["bcbc", "efef"]),
+        ({"prompt": "aé", "echo": True, "truncate_prompt_tokens": 2}, ["éé"]),
+        ({"prompt": "abc", "echo": True, "truncate_prompt_tokens": 3}, ["abcabc"]),
         ({"prompt": "abcdef", "stop": "d"}, ["abc"]),
         ({"prompt": "abcdef", "max_tokens": 2}, ["ab"]),
         ({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef")),
@@ -46,6 +49,9 @@ def texts(running: Serving, **fields: Any) -> list[str]:
 )
 def test_choices_are_in_order(running: Serving, fields: dict[str, Any], expected: list[str]):
     assert texts(running, **fields) == expected
+    if fields.get("echo"):
+        n_prompt = complete(running, **fields)["usage"]["prompt_tokens"]
+        assert n_prompt == sum(len(text.encode()) for text in expected) / 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

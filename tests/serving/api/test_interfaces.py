@@ -124,7 +124,7 @@ def test_tokens_of_a_prompt_are_counted(path: str, body: dict[str, Any], expecte
         assert ask(running.port, path, body) == (200, {**expected, "input_tokens": prompt})
 
 
-# --- tools that run at their provider ---
+# --- types of tools that this server does not have ---
 
 SEARCH_TOOL = {"type": "web_search_preview", "name": "search"}
 LOOK_TOOL = {"type": "function", "name": "look", "function": {"name": "look"}}
@@ -137,28 +137,30 @@ def choosing(choice: Any, *tools: Any) -> list[tuple[Any, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", ["web_search_preview", "file_search", "code_interpreter", "image_generation", "mcp"])
-def test_choice_of_a_tool_that_runs_elsewhere_is_refused(kind: str):
+def test_choice_of_a_tool_that_the_server_does_not_have_is_refused(kind: str):
     """The response would be one without the search that the request insists on."""
     for parse, body in choosing({"type": kind}, SEARCH_TOOL, LOOK_TOOL):
-        with pytest.raises(BadRequest, match=f"'tool_choice' names a tool of type \"{kind}\", which runs at") as caught:
+        with pytest.raises(
+            BadRequest, match=f"'tool_choice' names a tool of type \"{kind}\", which this server does not have"
+        ) as caught:
             read(parse, body)
         assert caught.value.param == "tool_choice"
     needs_function = [*choosing("required", SEARCH_TOOL)]
     needs_function += [(parse_messages, messages(tools=[SEARCH_TOOL], tool_choice={"type": "any"}))]
     for parse, body in needs_function:
-        with pytest.raises(BadRequest, match="needs a function in 'tools': tools of other types run at"):
+        with pytest.raises(BadRequest, match="needs a function in 'tools': this server has no tools of other types"):
             read(parse, body)
 
 
 @pytest.mark.parametrize(("mode", "tools"), [("auto", ()), ("auto", (LOOK_TOOL,)), ("required", (LOOK_TOOL,))])
-def test_allowed_tools_that_run_elsewhere_are_left_out(mode: str, tools: Any):
+def test_allowed_tools_that_the_server_does_not_have_are_left_out(mode: str, tools: Any):
     choice = {"type": "allowed_tools", "mode": mode, "tools": [SEARCH_TOOL, *tools]}
     for parse, body in choosing(choice, SEARCH_TOOL, LOOK_TOOL):
         request = read(parse, body)
         assert (request.tool_choice, request.allowed_tools) == ((mode, ("look",)) if tools else ("none", ()))
 
 
-def test_mode_that_requires_a_tool_needs_one_that_runs_here():
+def test_mode_that_requires_a_tool_needs_one_that_the_server_has():
     choice = {"type": "allowed_tools", "mode": "required", "tools": [SEARCH_TOOL]}
     for parse, body in choosing(choice, SEARCH_TOOL, LOOK_TOOL):
         with pytest.raises(BadRequest, match=r"'tool_choice.tools' must be a list of at least one function"):

@@ -181,6 +181,61 @@ def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_aga
     assert projector.encoded == ["a", "b", "a"]
 
 
+class LateEngine(Engine):
+    """An engine, stepped by hand, that gets the results of encodings when the test says so."""
+
+    def __init__(self, projector: FakeProjector, **options: Any) -> None:
+        self.late: list[Any] = []
+        new_encoder = partial(MediaEncoder, projector, max_bytes=10)  # It keeps the newest medium.
+        super().__init__(FakeBackend(mixing, n_ctx=512, n_cells=4096, **options), new_encoder=new_encoder)
+
+    def post(self, command: Any) -> None:
+        if threading.current_thread().name == "localchat-media":
+            self.late.append(command)
+        else:
+            super().post(command)
+
+    def finish_encoding(self) -> None:
+        wait_for(lambda: self.step() or self.late)
+        self.late.pop()()
+        step_until_idle(self)
+
+
+def test_medium_is_not_encoded_again_before_its_error_has_ended_its_requests():
+    projector = FakeProjector()
+    projector.broken = {"a"}
+    with LateEngine(projector) as engine:
+        failing = ask(engine, A, "?")
+        engine.step()
+        wait_for(lambda: engine.late)
+        engine.step()
+        wait_for(lambda: not any(thread.name == "localchat-media" for thread in threading.enumerate()))
+        engine.finish_encoding()
+        with pytest.raises(EngineError, match="no memory"):
+            read(failing)
+        assert (projector.encoded, engine.late) == (["a"], [])
+
+
+def test_error_of_an_encoding_does_not_end_a_request_whose_cached_prefix_has_the_medium():
+    projector = FakeProjector()
+    with LateEngine(projector, n_parallel=1) as engine:
+        texts = []
+        for parts in (("cached", A, "?"), (B, "?")):  # The second one takes the place of the vectors of A.
+            generation = ask(engine, *parts)
+            engine.finish_encoding()
+            texts.append(read(generation)[0])
+        projector.broken = {"a"}
+        failing, text, waiting = ask(engine, "other", A, "?"), ask(engine, "hello"), ask(engine, "cached", A, "?")
+        engine.step()
+        assert (engine.stats().n_running, engine.stats().n_waiting) == (1, 2)
+        wait_for(lambda: engine.late)
+        engine.finish_encoding()
+        with pytest.raises(EngineError, match="no memory"):
+            read(failing)
+        assert len(read(text)[0]) == 8
+        assert read(waiting)[0] == texts[0]
+
+
 @pytest.mark.parametrize(
     ("parts", "options", "expected"),
     [

@@ -155,7 +155,9 @@ def test_steps_with_logarithms_choose_the_same_beside_forbidden_tokens(engine: E
 
 @pytest.mark.parametrize("grammar", [None, gbnf('root ::= "ab"')], ids=["free", "grammar"])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=1), SamplingParams(seed=1, mirostat=1)], ids=repr)
-def test_biases_that_forbid_every_token_forbid_none(engine: Engine, sampling: SamplingParams, grammar: Constraint | None):
+def test_biases_that_forbid_every_token_forbid_none(
+    engine: Engine, sampling: SamplingParams, grammar: Constraint | None
+):
     """After a complete text, a grammar allows only the tokens that end it."""
     forbidden = engine.backend.vocabulary.eog_tokens if grammar else range(engine.facts.n_vocab)
     biased = replace(sampling, logit_bias=tuple((id, -math.inf) for id in forbidden))

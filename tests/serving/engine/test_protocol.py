@@ -131,6 +131,25 @@ def test_request_whose_engine_does_not_respond_is_dropped():
     assert engine.n_requests == 0
 
 
+def test_messages_of_other_requests_do_not_prolong_a_timeout():
+    """Such as those of an earlier request, which the thread has dropped."""
+
+    class BusyMailbox(Mailbox):
+        n_left = 1000
+
+        def _next(self, ends_at: float) -> list[tuple[object, Any]]:
+            assert self.n_left, "the timeout does not end"
+            self.n_left -= 1
+            self.put("another request", None)
+            threading.Event().wait(0.001)
+            return super()._next(ends_at)
+
+    mailbox = BusyMailbox()
+    with pytest.raises(EngineSilent, match=r"has not responded for 0\.01 s"):
+        FakeEngine().generate([request()], mailbox).result(0.01)
+    assert mailbox.n_left < 1000
+
+
 # --- the engine's side ---
 
 

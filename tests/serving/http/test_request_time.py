@@ -66,6 +66,8 @@ COMMON: dict[str, Body] = {
     "/v1/messages": {"messages": [user()], "max_tokens": 1},
     "/v1/messages/count_tokens": {"messages": [user()]},
     "/v1/responses": {"input": "a", "max_output_tokens": 1},
+    "/v1/chat/completions/input_tokens": {"messages": [user()]},
+    "/v1/responses/input_tokens": {"input": "a"},
     "/api/chat": {"messages": [user()], "options": {"num_predict": 1}, "stream": False},
     "/api/generate": {"prompt": "a", "options": {"num_predict": 1}, "stream": False},
     "/v1/completions": {"prompt": "a", "max_tokens": 1},
@@ -191,6 +193,8 @@ MANY: dict[str, dict[str, Callable[[int], Body]]] = {
         "messages": lambda n: {"messages": [user()] * n},
         "control tokens": lambda n: {"messages": [user(CONTROL_TOKENS * 5 * n)]},
     },
+    "/v1/chat/completions/input_tokens": {"messages": lambda n: {"messages": [user()] * n}},
+    "/v1/responses/input_tokens": {"messages": lambda n: {"input": [user()] * n}},
     "/v1/responses": {
         "messages": lambda n: {"input": [user()] * n},
         "developer messages": lambda n: {"input": [{"role": "developer", "content": "a"}] * n + [user()]},

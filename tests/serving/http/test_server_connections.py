@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -57,13 +58,28 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
         wait_for(lambda: 'requests_total{path="refused",status="503"} ' in running.request("GET", "/metrics")[1])
 
 
-def test_connection_beyond_twice_the_limit_is_closed_without_a_response():
-    """A client that does not close its refused connection cannot make the server start more threads."""
-    with serving(settings=Options(port=0, max_connections=1)) as running, hold(running), running.connect() as refused:
-        wait_for(lambda: running.server.connections.count(ConnectionState.ENDING) == 1)
-        with running.connect() as sock:
-            assert read_all(sock) == b""
-        assert refused.recv(12) == b"HTTP/1.1 503"
+def test_connections_beyond_twice_the_limit_are_closed_without_a_thread():
+    """So a client that does not close its refused connection cannot make the server start more threads.
+
+    A refused connection stays open for a moment, since its client may still be sending.
+    """
+    with serving(settings=Options(port=0, max_connections=1)) as running:
+        served, handle = [], running.server.process_request_thread
+
+        def counting(sock: Any, address: Any) -> None:
+            served.append(sock)
+            handle(sock, address)
+
+        running.server.process_request_thread = counting  # type: ignore[method-assign]
+        with hold(running) as first, running.connect() as refused:
+            wait_for(lambda: running.server.connections.count(ConnectionState.ENDING) == 1)
+            for _ in range(3):
+                with running.connect() as closed:
+                    assert read_all(closed) == b""
+            assert refused.recv(15) == b"HTTP/1.1 503 Se"
+            first.sendall(GOOD)
+            assert first.recv(12) == b"HTTP/1.1 200"
+            assert len(served) == 2
 
 
 def test_idle_connections_are_closed_before_a_new_one_is_refused():
@@ -80,17 +96,6 @@ def test_idle_connections_are_closed_before_a_new_one_is_refused():
                 assert idle.recv(1) == b""
         busy.sendall(GOOD)
         assert busy.recv(12) == b"HTTP/1.1 200"
-
-
-def test_connections_beyond_twice_the_limit_are_closed():
-    """Those up to twice the limit stay open for a moment, since their clients may still be sending."""
-    with serving(settings=Options(port=0, max_connections=1)) as running, hold(running) as first:
-        with running.connect() as second, running.connect() as third:
-            # It gets no response, which would need a thread.
-            assert third.recv(1) == b""
-            assert second.recv(15) == b"HTTP/1.1 503 Se"
-        first.sendall(GOOD)
-        assert first.recv(12) == b"HTTP/1.1 200"
 
 
 @pytest.mark.parametrize("status", [401, 503])

@@ -536,9 +536,9 @@ def test_model_stays_until_the_requests_that_waited_for_it_have_begun(server):
     one, may_begin = server.service.find("one"), threading.Event()
 
     class LateMailbox(Mailbox):
-        def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
+        def take(self, sender: object, timeout_s: float | None = None) -> list[Any]:
             assert may_begin.wait(60)
-            return super().take(timeout_s)
+            return super().take(sender, timeout_s)
 
     def use() -> bool:
         with server.service.using(one, mailbox=LateMailbox()):
@@ -558,9 +558,9 @@ def test_request_that_waits_for_its_model_is_woken_and_does_not_poll(server):
     timeouts: list[float | None] = []
 
     class RecordingMailbox(Mailbox):
-        def take(self, timeout_s: float | None = None) -> list[tuple[object, Any]]:
+        def take(self, sender: object, timeout_s: float | None = None) -> list[Any]:
             timeouts.append(timeout_s)
-            return super().take(timeout_s)
+            return super().take(sender, timeout_s)
 
     def use() -> str:
         with server.service.using(server.service.find("one"), mailbox=RecordingMailbox()) as model:

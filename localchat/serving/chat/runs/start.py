@@ -14,7 +14,7 @@ from ...core.events import ContentDelta, Event, ReasoningDelta
 from ...core.mailbox import Mailbox
 from ...core.media import MARKER, MediaFile
 from ...core.request import ChatRequest, CompletionRequest, Input
-from ...engine.values import ReasoningBudget, SequenceRequest, TextPart, TokenTexts
+from ...engine.values import Prompt, ReasoningBudget, SequenceRequest, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
 from ..dialects.dialect import ReasoningStart
@@ -163,22 +163,39 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox
         "reports_progress": request.stream and request.return_progress,
     }
     with naming_field("prompt"):
-        prompts = (prompt_of(model.engine, request, prompt, mailbox) for prompt in request.prompt)
+        prompts = [prompt_of(model.engine, request, prompt, mailbox) for prompt in request.prompt]
+        echoes = [_echo(model, request, *pair, mailbox) for pair in zip(request.prompt, prompts)]
         sequences = [
             model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompt, i), **options)
             for i, prompt in enumerate(prompts)
         ]
     outputs = [
-        Output(copy, model.engine.texts, PlainText(), _echo(request, prompt, model.engine.texts))
-        for sequence, prompt in zip(sequences, request.prompt)
+        Output(copy, model.engine.texts, PlainText(), _echo_events(echo, model.engine.texts))
+        for sequence, echo in zip(sequences, echoes)
         for copy in _copies(sequence, n)
     ]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field="prompt")
 
 
-def _echo(request: CompletionRequest, prompt: Input, texts: TokenTexts) -> Iterator[Event]:
-    """The prompt as content, if the request wants it back."""
-    if request.echo:
-        if not isinstance(prompt, str):
-            prompt = b"".join(texts.piece(token, True) for token in prompt).decode("utf-8", "replace")
-        yield ContentDelta(prompt)
+def _echo(model: Model, request: CompletionRequest, prompt: Input, parts: Prompt, mailbox: Mailbox) -> Input:
+    """What the output repeats of a prompt, whose `parts` the engine gets; empty unless the request wants it back.
+
+    The prompt may be cut by `truncate_prompt_tokens`. If so, what is left of a text are token ids.
+    """
+    n_kept = request.params.truncate_prompt_tokens
+    if not request.echo:
+        return ""
+    if not n_kept:
+        return prompt
+    if not isinstance(prompt, str):
+        return prompt[-n_kept:]
+    tokens = model.engine.tokenize_prompt(parts, mailbox, add_bos=request.add_special_tokens)
+    return prompt if len(tokens) <= n_kept else tuple(tokens[-n_kept:])
+
+
+def _echo_events(echo: Input, texts: TokenTexts) -> Iterator[Event]:
+    """The event of an echo. It is read when the engine has checked the token ids."""
+    if not isinstance(echo, str):
+        echo = b"".join(texts.piece(token, True) for token in echo).decode("utf-8", "replace")
+    if echo:
+        yield ContentDelta(echo)

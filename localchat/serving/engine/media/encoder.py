@@ -64,23 +64,26 @@ class MediaEncoder:
         projector: LlamaProjector,
         is_needed: Callable[[PreparedMedia], bool],
         on_end: Callable[[PreparedMedia, Exception | None], None],
+        post: Callable[[Callable[[], None]], None],
         max_bytes: int = CACHE_BYTES,
     ) -> None:
         """`is_needed` is called on the thread that encodes: whether a sequence still needs a medium.
 
-        `on_end` is called with a medium that is encoded, or with the error: on the thread that encodes, or on that of
-        `encode` if no thread can be started. It must not wait.
+        `post` has the engine thread call a function before its next step. That calls `on_end` with a medium that is
+        encoded, with the error of one that cannot be encoded, or with one that no sequence needs any more.
         """
         self._projector = projector
         self._is_needed = is_needed
         self._on_end = on_end
+        self._post = post
         self._max_bytes = max_bytes
         self._counting = threading.Lock()  # Each content is decoded and counted once. Guards `_is_closed`.
         self._is_closed = False
-        self._lock = threading.Lock()  # Guards `_cache`, `_queue`, `_current` and `_thread`.
+        # What is queued or encoded, and what has ended since the last step of the engine. Only the engine thread uses it.
+        self._requested: set[PreparedMedia] = set()
+        self._lock = threading.Lock()  # Guards `_cache`, `_queue` and `_thread`.
         self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
         self._queue: deque[PreparedMedia] = deque()
-        self._current: PreparedMedia | None = None
         # It ends when the queue is empty: OpenMP keeps a team of threads for each thread that has computed, and
         # shortens the waits of all teams if they have more threads than there are cores.
         self._thread: threading.Thread | None = None
@@ -123,10 +126,11 @@ class MediaEncoder:
 
     def encode(self, media: Iterable[PreparedMedia]) -> None:
         """Encode media soon, each once. Runs on the engine thread."""
+        missing = [medium for medium in media if any(chunk.rows is None for chunk in medium.chunks)]
         with self._lock:
-            for medium in media:
-                is_missing = any(chunk.rows is None for chunk in medium.chunks)
-                if is_missing and medium is not self._current and medium not in self._queue:
+            for medium in missing:
+                if medium not in self._requested:
+                    self._requested.add(medium)
                     self._queue.append(medium)
             if not self._queue or self._thread is not None:
                 return
@@ -136,7 +140,16 @@ class MediaEncoder:
             except RuntimeError as error:
                 self._thread = None
                 while self._queue:
-                    self._on_end(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
+                    self._report(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
+
+    def _report(self, medium: PreparedMedia, error: Exception | None) -> None:
+        """Has the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
+
+        def end() -> None:
+            self._requested.remove(medium)
+            self._on_end(medium, error)
+
+        self._post(end)
 
     def _evict(self) -> None:
         """Drop the least recently used media, except the newest one."""
@@ -156,10 +169,8 @@ class MediaEncoder:
                 log.warning("%s could not be encoded: %s", medium.file.path or medium.file.kind, error)
                 failure = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
             with self._lock:
-                # Before the scheduler hears of it, which may ask again.
-                self._current = None
                 self._evict()
-            self._on_end(medium, failure)
+            self._report(medium, failure)
 
     def _next(self) -> PreparedMedia | None:
         """The next medium that a sequence still needs. None: the thread ends."""
@@ -167,8 +178,8 @@ class MediaEncoder:
             while self._queue:
                 medium = self._queue.popleft()
                 if self._is_needed(medium):
-                    self._current = medium
                     return medium
+                self._report(medium, None)
             self._thread = None
             return None
 
