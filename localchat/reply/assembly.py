@@ -82,7 +82,7 @@ class Accumulator:
         is_plain = is_plain_payload(payload)
         if not is_plain and may_report_error(payload):
             payload = self._mask(payload)
-            choices = _choices_of(payload)
+            choices = list(map(_with_texts, _choices_of(payload), choices))
             error = self._error(payload)
         self._keep(payload)
         if not is_plain and not isinstance(payload.get("choices", []), list):
@@ -98,10 +98,11 @@ class Accumulator:
             else:
                 self._unread_choices.append(choice)
         usage = find_usage(payload)
-        if usage is not None and usage.total_tokens and usage != self._usage:  # Some send zeros in every payload.
-            self._usage = usage
+        if usage is not None and usage.total_tokens and usage != self._usage:
             events.append(UsageEvent(usage, 0, payload))
-        self._usage = self._usage or usage
+        # Some servers send zeros in every payload, also after the counts.
+        if usage is not None and (usage.total_tokens or not (self._usage and self._usage.total_tokens)):
+            self._usage = usage
         if not self._has_started and (events or choices or self._id or self._model):
             self._has_started = True
             events.insert(0, MessageStart(self._id, self._model, 0, payload))
@@ -226,6 +227,13 @@ def _error_event(payload: Json, error: Any, failed: OpenChoice | None) -> ErrorE
         return replace(parse_error(body), raw=payload)
     message = f"the server ended the response with the finish reason {failed.finish_reason.raw!r}"
     return ErrorEvent(message, code=failed.finish_reason.raw, choice_index=failed.index, raw=payload)
+
+
+def _with_texts(masked: Any, choice: Any) -> Any:
+    """A masked choice with its texts of the model as they are: a short key may be a word of them."""
+    if not isinstance(choice, dict):
+        return masked
+    return {**masked, **{name: choice[name] for name in ("delta", "message", "text", "logprobs") if name in choice}}
 
 
 def is_complete_response(payload: Json) -> bool:

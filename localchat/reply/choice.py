@@ -60,7 +60,7 @@ class OpenChoice:
         self._unread = KeptFields()
         self._unread_of_message = KeptFields()
         self.text = ChoiceText(index, think_tags, self._events.append, self._warn)
-        self._audio = ChoiceAudio()
+        self._audio = ChoiceAudio(self._warn)
         self._content_is_null = False  # Whether the content was null, and no text.
         # The field of the reasoning, and the reasoning of the current delta or message, "" if it has none.
         self._reasoning_field: str | None = None
@@ -204,8 +204,9 @@ class OpenChoice:
 
     def _read_parts(self, parts: list[Any]) -> bool:
         """Content in parts (Mistral). Other parts than plain text are kept, those that are no text with a warning."""
-        self.text.release()
         thinking = list(filter(is_thinking, parts))
+        if thinking:
+            self.text.separate_reasoning()
         if thinking and self._is_message:
             self._thinking.replace("content", thinking)
         elif thinking:
@@ -240,8 +241,6 @@ class OpenChoice:
             return False
         data, unread = self._audio.take(value, self._is_message)
         self._emit_sound(data)
-        if "data" in unread:
-            self._warn("the sound is not base64 and was left out")
         if self._read_text(unread.get("transcript"), "transcript"):
             del unread["transcript"]
         if unread:
@@ -268,9 +267,14 @@ class OpenChoice:
         return isinstance(value, (list, dict))
 
     def _read_function_call(self, value: Any, name: str) -> bool:
-        if isinstance(value, dict):
-            self._legacy_calls.take({"index": 0, "function": value})
-        return isinstance(value, dict)
+        if not isinstance(value, dict):
+            return False
+        element = {"index": 0, "function": value}
+        if self._is_message:
+            self._legacy_calls.take_message([element])
+        else:
+            self._legacy_calls.take(element)
+        return True
 
     def _take_logprobs(self, logprobs: Any) -> None:
         if not isinstance(logprobs, dict):
@@ -320,15 +324,20 @@ class OpenChoice:
         return (self._calls or self._legacy_calls).finish(self.finish_reason.is_cut, warn)
 
     @property
+    def has_calls(self) -> bool:
+        """Whether a call was received."""
+        return bool(self._calls or self._legacy_calls)
+
+    @property
     def lacks_calls(self) -> bool:
         """Whether the finish reason says that the model calls tools, and there is no call."""
-        return self.finish_reason.name == "tool_calls" and not (self._calls or self._legacy_calls)
+        return self.finish_reason.name == "tool_calls" and not self.has_calls
 
     def end_reason(self) -> str:
         """The reason of the last event. It is "tool_calls" if there are calls, even if the server sent "stop"."""
         reason = self.finish_reason.name
         if reason in (None, "stop", "tool_calls"):
-            return "tool_calls" if self._finished_calls else "stop"
+            return "tool_calls" if self.has_calls else "stop"
         return reason or "stop"
 
     def stop(self) -> MessageStop:

@@ -73,7 +73,7 @@ class ChoiceText:
             known[:] = [seen]
             # Without deltas the messages may be pieces, one of which may begin like the text before it.
             is_known = seen.strip().startswith(text.strip()) if self._came_in_deltas else seen.strip() == text.strip()
-            if is_known:
+            if is_known and seen:
                 return True
             if text.startswith(seen):
                 self._add(channel, text[len(seen) :])

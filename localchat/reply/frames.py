@@ -67,7 +67,7 @@ class Frames:
     def _detect(self, head: bytes) -> str | None:
         """The format of a body that begins like this; None if more bytes are needed."""
         if BOM.startswith(head[: len(BOM)]):
-            head = head[len(BOM) :]
+            head = head[len(BOM) :].lstrip()
         if not head:
             return None
         if head[:1] in b"{[":

@@ -12,8 +12,8 @@ from .finish_reason import normal_reason
 from .payloads import Json, as_list, dump, non_blank
 
 # The names under which servers report an error, in lower case, without underscores: `error`, `errors`, `error_msg`,
-# `errCode`, `exception`. `base_resp` is MiniMax's status.
-_ERROR_NAME = re.compile(r"err(or|no|code|msg|message|$)|exception|fault$|failure|baseresp$")
+# `errCode`, `exception`. `base_resp` is MiniMax's status. A rate or a count of errors is a measure.
+_ERROR_NAME = re.compile(r"(?!.*(rate|ratio|count)$)(err(or|no|code|msg|message|$)|exception|fault$|failure|baseresp$)")
 # The values of a status, a code or such a field that report no error, as text in lower case.
 _SUCCESS = frozenset({"", "0", "200", "none", "null", "false", "ok", "success", "succeeded", "completed"})
 
@@ -40,7 +40,9 @@ def parse_error(body: Any) -> ErrorEvent:
         try:
             parsed = json.loads(body)
         except (ValueError, RecursionError):
-            return ErrorEvent(excerpt(body) or "no reason given", raw=body)
+            parsed = body
+        if parsed in (None, [], {}) or (isinstance(parsed, str) and not parsed.strip()):
+            return ErrorEvent("no reason given", raw=body)
         return ErrorEvent(excerpt(parsed), raw=body) if isinstance(parsed, str) else parse_error(parsed)
     outer = body[0] if isinstance(body, list) and body else body
     outer = outer if isinstance(outer, dict) else {"error": outer}
@@ -104,6 +106,8 @@ def _is_error(value: Any) -> bool:
     """Whether the value of a field for errors reports one. Some servers send the field with every payload."""
     if isinstance(value, dict):
         return _is_error(value["status_code"]) if "status_code" in value else any(value.values())
+    if isinstance(value, (int, float)):
+        return value not in (0, 200)
     return bool(value) if isinstance(value, list) else str(value).strip().lower() not in _SUCCESS
 
 
@@ -149,7 +153,7 @@ def _error_message(error: Json) -> str:
         value = error.get(name)
         if isinstance(value, str) and value.strip():
             return value.strip()
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             return "; ".join(_validation_error(item) for item in value)
     return ""
 

@@ -57,7 +57,8 @@ class ThinkSplitter:
             if tag.startswith(text) and not ended and len(pending) <= _MAX_LEADING_BLANKS:
                 self._pending = pending
                 return ""
-        self.state = "reasoning" if self._prefilled and text else "text"
+        # Blanks alone that end here are no reasoning, so that no text is lost.
+        self.state = "reasoning" if self._prefilled and (text or not ended) else "text"
         return pending
 
     def _reasoning(self, pending: str, ended: bool) -> tuple[str, str]:

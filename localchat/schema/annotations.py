@@ -1,7 +1,8 @@
 """The annotations of functions and classes, evaluated. They may be strings, and have `X | Y` also on Python 3.9.
 
 From Python 3.11 on, typing evaluates all of them. Earlier versions have no `X | Y` of strings, leave the strings in
-`list["X"]` as they are, and find no names of a TypedDict that inherits from one of another module.
+`list["X"]` as they are, and find no names of a TypedDict that inherits from one of another module. From Python 3.14 on,
+annotations that are not strings are evaluated when they are read, which fails if one of them has an unknown name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def parameter_annotations(function: Any) -> dict[str, Any]:
     """
     function = inspect.unwrap(function)
     function = getattr(function, "__func__", function)
-    annotations = dict(getattr(function, "__annotations__", None) or {})
+    annotations = _unevaluated_annotations(function)
     annotations.pop("return", None)
     if not annotations:
         return {}
@@ -46,6 +47,24 @@ def parameter_annotations(function: Any) -> dict[str, Any]:
     if sys.version_info >= (3, 12):
         copy.__type_params__ = function.__type_params__
     return _checked(function, lambda: typing.get_type_hints(copy, include_extras=True))
+
+
+def _unevaluated_annotations(function: Any) -> dict[str, Any]:
+    """The annotations of a function, of which one with an unknown name is a ForwardRef or a string."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return dict(annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF))
+    return dict(getattr(function, "__annotations__", None) or {})
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """The signature of a callable object, whose annotations are not evaluated. Raises ValueError if it has none."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def _checked(owner: Any, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ _ENTRY = re.compile(
 )
 _DASH = re.compile(r"\s[-\u2013\u2014]{1,2}\s*$")
 _UNDERLINE = re.compile("-{3,}")  # The line below a title in NumPy's style.
-# A field of reST: its kind, its arguments, the last of which is the name of a parameter, and its text.
-_FIELD = re.compile(r":(\w+)\b([^:]*):\s*(.*)")
+# A field of reST: its kind, its arguments, the last of which is the name of a parameter, and its text. A role, as in
+# :class:`Name`, is no field.
+_FIELD = re.compile(r":(\w+)\b([^:]*):(?!`)\s*(.*)")
 _PARAMETER_FIELDS = ("param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var")
 
 

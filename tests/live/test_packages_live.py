@@ -93,9 +93,10 @@ def test_thinking_can_be_sent_back(messages: Any):
 
 
 def test_output_follows_a_json_schema(messages: Any):
-    fields = {"temperature": 0, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
-    message = messages.create(**asked(extra_body=fields))
-    assert isinstance(json.loads(message.content[0].text)["city"], str)
+    schema = {"type": "object", "properties": {"is_true": {"type": "boolean"}}, "required": ["is_true"]}
+    fields = {"temperature": 0, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    message = messages.create(**asked("Is the sky blue?", extra_body=fields))
+    assert isinstance(json.loads(message.content[0].text)["is_true"], bool)
 
 
 def test_tokens_are_counted_as_the_message_counts_them(messages: Any):

@@ -102,6 +102,10 @@ class Cursor:
         self.at += size
         return self.text[self.at - size : self.at]
 
+    def unread(self, text: str) -> None:
+        """Make the text unread again that was read last, since the last `yield`."""
+        self.at -= len(text)
+
     def begin(self) -> None:
         self._start = self.at
 

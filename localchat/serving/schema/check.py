@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from ..core.fields import show
-from .walk import LISTS, MAPS, subschemas, target_of, used_schemas, with_children
+from .walk import LISTS, MAPS, subschemas, target_of, used_schemas
 
 
 class Malformed(ValueError):
@@ -20,19 +21,20 @@ class Malformed(ValueError):
 
 
 def checked(schema: Any) -> Any:
-    """A schema without keywords that are null.
+    """A copy of a schema, without keywords that are null.
 
     Raises:
         Malformed: A keyword has a wrong value, or a reference leads to no part of the schema.
     """
-    schema = without_null_keywords(schema)
+    schema = json.loads(json.dumps(schema))
     has_ids = False  # A reference below an `$id` inside the schema may begin there.
     for place, part in subschemas(schema):
-        if not isinstance(part, (dict, bool)):
-            raise Malformed(place.pointer, f"must be a JSON schema, got {show(part)}")
         if isinstance(part, bool):
             continue
+        if not isinstance(part, dict):
+            raise Malformed(place.pointer, f"must be a JSON schema, got {show(part)}")
         has_ids = has_ids or (part is not schema and "$id" in part)
+        _remove_null_keywords(part)
         for keyword, value in part.items():
             check = _CHECKS.get(keyword)
             if check is not None and not check.is_right(value):
@@ -44,17 +46,13 @@ def checked(schema: Any) -> Any:
     return schema
 
 
-def without_null_keywords(schema: Any) -> Any:
-    """A schema without keywords that are null: generators write `"required": null` for an absent keyword."""
-    if not isinstance(schema, dict):
-        return schema
-    result: dict[str, Any] = {}
-    for keyword, value in schema.items():
-        if keyword in MAPS and isinstance(value, dict):
-            value = {name: child for name, child in value.items() if child is not None}
-        if value is not None or keyword in ("const", "default"):
-            result[keyword] = with_children(keyword, value, without_null_keywords)
-    return result
+def _remove_null_keywords(schema: dict[str, Any]) -> None:
+    """Remove keywords that are null: generators write `"required": null` for an absent keyword."""
+    for keyword, value in list(schema.items()):
+        if value is None and keyword not in ("const", "default"):
+            del schema[keyword]
+        elif keyword in MAPS and isinstance(value, dict):
+            schema[keyword] = {name: child for name, child in value.items() if child is not None}
 
 
 # --- the value of each keyword ---

@@ -1,46 +1,78 @@
-"""Whether two schemas plainly have no value in common, so that `oneOf` of them is `anyOf`."""
+"""Whether the branches of `oneOf` plainly exclude each other, so that it is `anyOf`.
+
+The objects of a branch may be closed, so that only the names that it declares are allowed (`prepare.ClosedBy`). But an
+object that matches a closed branch must not match another branch that stays open, as by the standard.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from .types import listed_texts, possible_types
-from .walk import IN_PLACE
+from .types import ALL_TYPES, is_nullable, listed_texts, possible_types
+from .walk import IN_PLACE, schemas_of_references
 
 # Keywords with which an object may have other names than those in `properties`.
-_OF_NAMES = frozenset((*IN_PLACE, "$ref", "patternProperties", "propertyNames"))
+_OF_NAMES = frozenset((*IN_PLACE, "patternProperties", "propertyNames"))
 
 
-def exclude_each_other(schemas: Sequence[Any], *, are_closed: bool) -> bool:
-    """Whether it is plain that no value matches two of the schemas.
+class _Branch(NamedTuple):
+    """What all values of a branch have, as far as that is plain."""
+
+    types: frozenset[str]
+    # Of objects alone:
+    required: frozenset[str]  # The names that each of them has.
+    allowed: frozenset[str] | None  # All names that they may have, if the branch is closed; None: it is open.
+    texts: Mapping[str, frozenset[str]]  # For names whose value is a listed text, these texts.
+
+    def excludes(self, other: _Branch) -> bool:
+        """Whether no value of this branch matches the other one, even if the other one stays open.
+
+        So it is if their types differ, if the other one requires a name that this one does not allow, or if both
+        require a name with different texts.
+        """
+        common_types = self.types & other.types
+        if common_types != {"object"}:
+            return not common_types
+        if self.allowed is not None and not other.required <= self.allowed:
+            return True
+        names = self.required & other.required & self.texts.keys() & other.texts.keys()
+        return any(not self.texts[name] & other.texts[name] for name in names)
+
+
+def exclude_each_other(branches: Sequence[Any], root: Any, *, are_closed: bool) -> bool:
+    """Whether it is plain that no value of a branch matches another one.
 
     Args:
+        root: The schema in which references lead.
         are_closed: Whether objects that declare properties have no others.
     """
-    if not all(isinstance(schema, dict) for schema in schemas):
+    if not all(isinstance(branch, dict) for branch in branches):
         return False
-    return all(_excludes(first, second, are_closed) for first, second in itertools.permutations(schemas, 2))
+    pairs = itertools.permutations([_branch(schema, root, are_closed) for schema in branches], 2)
+    return all(first.excludes(second) for first, second in pairs)
 
 
-def _excludes(first: dict[str, Any], second: dict[str, Any], are_closed: bool) -> bool:
-    """Whether it is plain that no value of the first schema matches the second one.
+def _branch(schema: dict[str, Any], root: Any, are_closed: bool) -> _Branch:
+    """A branch of these keywords, and those of the schemas to which its references lead."""
+    parts = schemas_of_references(schema, root)
+    required: frozenset[str] = frozenset().union(*(part.get("required", ()) for part in parts))
+    properties = [item for part in parts for item in part.get("properties", {}).items()]
+    texts = [(name, _listed_texts(schema, root)) for name, schema in properties]
+    is_open = any(part.get("additionalProperties", False) is not False or part.keys() & _OF_NAMES for part in parts)
+    # A reference that was not followed may lead to more properties.
+    is_closed = are_closed and bool(properties) and not is_open and "$ref" not in parts[-1]
+    return _Branch(
+        types=ALL_TYPES.intersection(*map(possible_types, parts))
+        | ({"null"} if any(map(is_nullable, parts)) else set()),
+        required=required,
+        allowed=required.union(name for name, _ in properties) if is_closed else None,
+        texts={name: listed for name, listed in texts if listed},
+    )
 
-    It is if their types differ, if both require a property with other texts, or if the second one requires a property
-    that the first one does not have.
-    """
-    if not possible_types(first) & possible_types(second):
-        return True
-    if possible_types(first) != {"object"}:
-        return False
-    declared, required = first.get("properties", {}), set(second.get("required", ()))
-    has_listed_names = bool(declared) and first.get("additionalProperties", False) is False
-    is_closed = are_closed and has_listed_names and not first.keys() & _OF_NAMES
-    if is_closed and required - declared.keys() - set(first.get("required", ())):
-        return True
-    for name in required & set(first.get("required", ())):
-        texts, others = (listed_texts(schema.get("properties", {}).get(name)) for schema in (first, second))
-        if texts and others and not texts & others:
-            return True
-    return False
+
+def _listed_texts(schema: Any, root: Any) -> frozenset[str]:
+    """The texts that a schema lists, or the one to which its references lead."""
+    parts = schemas_of_references(schema, root) if isinstance(schema, dict) else []
+    return frozenset() if not parts or any(map(is_nullable, parts)) else listed_texts(parts[-1])

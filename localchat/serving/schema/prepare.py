@@ -18,10 +18,11 @@ from typing import Any, Callable
 from urllib.parse import quote
 
 from .exclusion import exclude_each_other
-from .patterns import whole_names, with_closed_classes
-from .types import declared_types, is_of_objects
+from .patterns import in_json_schema, whole_names
+from .types import is_nullable, is_of_objects, restrictions
 from .walk import (
     ANNOTATIONS,
+    DEFINITIONS,
     IN_PLACE,
     at_pointer,
     escaped,
@@ -101,15 +102,15 @@ def _with_pointers(schema: Any) -> Any:
         for place, part in subschemas(schema)
         if isinstance(part, dict) and isinstance(part.get("$anchor"), str)
     }
-
-    def convert(part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
-        converted = {key: with_children(key, value, convert) for key, value in part.items() if key != "$anchor"}
-        reference = part.get("$ref")
-        return {**converted, "$ref": anchors[reference]} if reference in anchors else converted
-
-    return convert(schema) if anchors else schema
+    if not anchors:
+        return schema
+    schema = json.loads(json.dumps(schema))
+    for _, part in subschemas(schema):
+        if isinstance(part, dict):
+            part.pop("$anchor", None)
+            if part.get("$ref") in anchors:
+                part["$ref"] = anchors[part["$ref"]]
+    return schema
 
 
 class SourcePlaces:
@@ -161,7 +162,7 @@ class Preparation:
             source = {_SOURCE: only[_SOURCE]} if isinstance(only, dict) and _SOURCE in only else {}
             return self.rewrite({**only, **schema, **source} if isinstance(only, dict) else only, context)
         # The next steps read `type` and `properties`, so these are completed first.
-        schema = _with_listed_names(_with_type(schema, context), context)
+        schema = _with_listed_names(_with_null(_with_type(schema, context)), context)
         # The schemas that apply to the same value: in the first example of `ClosedBy`, the schema and its two branches.
         # A schema that is only a choice or a reference declares no names. Its branches are closed by themselves.
         keywords = _keywords(schema)
@@ -247,12 +248,36 @@ def _is_only_all_of(schema: Schema) -> bool:
 
 
 def _with_type(schema: Schema, context: Context) -> Schema:
-    """A schema whose type includes that of `nullable`, and that of an object which names none."""
-    if "type" in schema and schema.get("nullable") is True:
+    """A schema whose type is that of objects, if it names none and has only keywords of objects."""
+    if is_of_objects(schema) and context.closed_by is not ClosedBy.NOTHING:
+        return {**schema, "type": "object"}
+    types = schema.get("type")
+    return {**schema, "type": types[0]} if isinstance(types, list) and len(types) == 1 else schema
+
+
+def _with_null(schema: Schema) -> Schema:
+    """A schema that allows null by its other keywords, if it has `nullable`.
+
+    {"type": "string", "enum": ["a"], "nullable": true}    to {"type": ["string", "null"], "enum": ["a", null]}
+    {"$ref": "#/$defs/a", "nullable": true}                to {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}
+    """
+    if "nullable" not in schema:
+        return schema
+    is_needed = is_nullable(schema) and bool(restrictions(schema))
+    schema = {keyword: value for keyword, value in schema.items() if keyword != "nullable"}
+    if not is_needed:
+        return schema
+    if schema.keys() & {"$ref", *IN_PLACE} or {"const", "enum"} <= schema.keys():
+        definitions = {keyword: schema.pop(keyword) for keyword in DEFINITIONS & schema.keys()}
+        return {**definitions, "anyOf": [schema, {"type": "null"}]}
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    if "enum" in schema:
+        schema["enum"] = [*schema["enum"], None]
+    if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        return {**schema, "type": [*types, *({"null"} - set(types))]}
-    is_object = is_of_objects(schema) or ("type" in schema and declared_types(schema) == frozenset({"object"}))
-    return {**schema, "type": "object"} if is_object and context.closed_by is not ClosedBy.NOTHING else schema
+        schema["type"] = [*types, *({"null"} - set(types))]
+    return schema
 
 
 def _with_listed_names(schema: Schema, context: Context) -> Schema:
@@ -300,11 +325,7 @@ def _with_any_of(schema: Schema, context: Context) -> Schema:
     """A schema with `anyOf` in place of `oneOf`, if it is plain that no value matches two branches."""
     if "oneOf" not in schema or "anyOf" in schema or not context.preparation.may_compare(len(schema["oneOf"])):
         return schema
-    branches = [
-        target_of(branch["$ref"], context.root) if isinstance(branch, dict) and "$ref" in branch else branch
-        for branch in schema["oneOf"]
-    ]
-    if not exclude_each_other(branches, are_closed=context.is_closed_by_itself):
+    if not exclude_each_other(schema["oneOf"], context.root, are_closed=context.is_closed_by_itself):
         return schema
     return {("anyOf" if keyword == "oneOf" else keyword): value for keyword, value in schema.items()}
 
@@ -325,11 +346,11 @@ def _close(schema: Schema, parts: list[Schema]) -> None:
     if len(parts) > 1 and any("oneOf" in part for part in (schema, *parts[1:])):
         return
     # A required name counts as declared: a closed object without it could never be complete.
-    for keyword, sources in (("properties", ("properties", "required")), ("patternProperties", ("patternProperties",))):
-        names = [name for part in parts for source in sources for name in part.get(source, ())]
-        if names:
-            declared = schema.get(keyword, {})
-            schema[keyword] = {**declared, **{name: True for name in names if name not in declared}}
+    names = [name for part in parts for keyword in ("properties", "required") for name in part.get(keyword, ())]
+    patterns = [in_json_schema(pattern) for part in parts for pattern in part.get("patternProperties", ())]
+    for keyword, allowed in ("properties", names), ("patternProperties", patterns):
+        if allowed:
+            schema[keyword] = {**dict.fromkeys(allowed, True), **schema.get(keyword, {})}
     schema["additionalProperties"] = False
 
 
@@ -352,7 +373,16 @@ def _reference(value: str, context: Context) -> str:
 
 
 def _pattern(value: str, context: Context) -> str:
-    return with_closed_classes(value)
+    return in_json_schema(value)
+
+
+def _pattern_properties(value: Schema, context: Context) -> Schema:
+    result: Schema = {}
+    for pattern, schema in value.items():
+        name = in_json_schema(pattern)
+        # llguidance refuses two patterns for one name.
+        result[pattern if name in result else name] = context.preparation.rewrite(schema, context)
+    return result
 
 
 def _whole_number(value: Any, context: Context) -> Any:
@@ -365,5 +395,6 @@ _BOUNDS = ("Length", "Items", "Properties", "Contains", "imum")
 _KEYWORDS: Mapping[str, Callable[[Any, Context], Any]] = {
     "$ref": _reference,
     "pattern": _pattern,
+    "patternProperties": _pattern_properties,
     **{f"{word}{of}": _whole_number for word in ("min", "max") for of in _BOUNDS},
 }

@@ -14,7 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from .combined import MAX_COMBINED, crowded_node
-from .compiler import NO_VALUE, WITHOUT_ESCAPES, error_in, forbids_escapes, has_other_names, is_empty, json_rule
+from .compiler import (
+    NO_VALUE,
+    OVERLAP,
+    WITHOUT_ESCAPES,
+    error_in,
+    forbids_escapes,
+    has_other_names,
+    is_empty,
+    json_rule,
+)
 from .finite import has_finite_value
 from .prepare import MAX_INTEGER, Schema
 from .types import is_free, possible_types
@@ -49,24 +58,35 @@ class Refusal(NamedTuple):
 
 
 def loosened(schema: Schema) -> tuple[Schema, list[Refusal]]:
-    """A prepared schema of objects without what cannot be enforced, and each part that was left out."""
+    """A prepared schema of objects without what cannot be enforced, and the parts that are not enforced.
+
+    If there are very many, only the first ones are reported.
+    """
     first = refusal(schema)
     if first is None:
         return schema, []
-    refusals = [first]
-    # The lenient mode: llguidance ignores keywords that it does not enforce, and takes `oneOf` for `anyOf`. The schema
-    # is copied through its text, since `_leave_out` changes it.
+    ignored = itertools.islice(_ignored_if_lenient(used_schemas(schema)), _MAX_LEFT_OUT)
+    refusals = {refused.pointer: refused for refused in ignored} or {first.pointer: first}
+    # The schema is copied through its text, since `_leave_out` changes it.
     text = json.dumps({**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}})
     schema = json.loads(text)
     for _ in range(min(_MAX_LEFT_OUT, 1 + _MAX_CHECKED // len(text))):
         refused = refusal(schema)
         if refused is None:
-            return schema, refusals
-        refusals.append(refused)
+            return schema, list(refusals.values())
+        refusals.setdefault(refused.pointer, refused)
         if not refused.pointer:
             break
         _leave_out(refused, schema)
-    return {"type": "object"}, refusals
+    return {"type": "object"}, list(refusals.values())
+
+
+def _ignored_if_lenient(nodes: Sequence[Node]) -> Iterator[Refusal]:
+    """What llguidance does not enforce in its lenient mode, where `oneOf` is `anyOf`, and keywords may be ignored."""
+    for node in nodes:
+        yield from _keyword_refusals([node], is_lenient=False)
+        if "oneOf" in node.schema:
+            yield Refusal(node.place, "oneOf", OVERLAP)
 
 
 def _leave_out(refused: Refusal, schema: Schema) -> None:
@@ -202,9 +222,9 @@ def _keyword_refusals(nodes: Sequence[Node], *, is_lenient: bool) -> Iterator[Re
             reason = _KEYWORDS[keyword](keyword, node.schema, is_lenient)
             if reason:
                 yield Refusal(node.place, keyword, reason)
-        integer = _inexact(node.schema)
-        if integer is not None:
-            yield Refusal(node.place, "", f"{integer} is larger than 2^53, so it would be rounded")
+        number = _inexact(node.schema)
+        if number is not None:
+            yield Refusal(node.place, "", f"{number} is beyond 2^53, so it would be rounded")
         if _has_near_bounds(node.schema):
             reason = "an exclusive bound that is less than 1 from the other bound is not supported"
             yield Refusal(node.place, "", reason)
@@ -251,19 +271,18 @@ def _pattern_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:
     return ""
 
 
-def _inexact(schema: Schema) -> int | None:
-    """An integer in the keywords of a schema that llguidance would round; None if there is none."""
-    inner = {keyword for keyword, _, _ in children(schema)}
-    stack: list[Any] = [{keyword: value for keyword, value in schema.items() if keyword not in inner}]
-    while stack:
+def _inexact(schema: Schema) -> float | None:
+    """A bound, or an integer in a listed value, that llguidance would round; None if there is none."""
+    bounds = [schema[keyword] for keyword in _BOUNDS if keyword in schema]
+    large = next((bound for bound in bounds if abs(bound) > MAX_INTEGER), None)
+    stack = [schema.get("const"), schema.get("enum")]
+    while large is None and stack:
         value = stack.pop()
-        if isinstance(value, dict):
-            stack += (item for name, item in value.items() if name not in ("default", "example", "examples"))
-        elif isinstance(value, list):
-            stack += value
+        if isinstance(value, (dict, list)):
+            stack += value.values() if isinstance(value, dict) else value
         elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-            return value
-    return None
+            large = value
+    return large
 
 
 def _has_near_bounds(schema: Schema) -> bool:
@@ -289,6 +308,7 @@ def _bounds_of(schema: Schema, name: str) -> list[tuple[float, bool]]:
     return bounds if isinstance(exclusive, bool) else [*bounds, (exclusive, True)]
 
 
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 # Keywords that no grammar enforces.
 _NOT_ENFORCED = (
     "$dynamicRef", "$recursiveRef", "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if",

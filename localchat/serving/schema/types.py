@@ -12,6 +12,7 @@ TYPE_NAMES: Mapping[type, str] = {
 }  # fmt: skip
 ALL_TYPES = frozenset(TYPE_NAMES.values())
 STRING = frozenset({"string"})
+_NO_TYPES: frozenset[str] = frozenset()
 
 # Keywords that only objects have.
 _OF_OBJECTS = frozenset(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"))
@@ -45,24 +46,28 @@ def types_at(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    schema = resolved(schema, root)
-    if not isinstance(schema, Mapping) or depth == 0:
+    target = resolved(schema, root)
+    if not isinstance(target, Mapping) or depth == 0:
         return ALL_TYPES
-    types = declared_types(schema)
-    if types is not None:
-        return types
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list):
-            return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
-    return ALL_TYPES
+    types = declared_types(target)
+    if types is None:
+        branches = next((target[word] for word in ("anyOf", "oneOf") if isinstance(target.get(word), list)), None)
+        types = (
+            ALL_TYPES if branches is None else _NO_TYPES.union(*(_types(item, root, depth - 1) for item in branches))
+        )
+    return types | {"null"} if is_nullable(schema) or is_nullable(target) else types
+
+
+def is_nullable(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema allows null beside the values that its other keywords allow, by the `nullable` of OpenAPI."""
+    return schema.get("nullable") is True
 
 
 def declared_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
     """The types that a schema names, or those of the values that it lists; None if it has neither."""
     if "type" in schema:
         names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        types = frozenset(name for name in names if isinstance(name, str))
-        return types | {"null"} if schema.get("nullable") is True else types
+        return frozenset(name for name in names if isinstance(name, str))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return frozenset(TYPE_NAMES[type(value)] for value in values) if isinstance(values, list) else None
 
@@ -74,12 +79,10 @@ def is_of_objects(schema: Mapping[str, Any]) -> bool:
 
 def possible_types(schema: Mapping[str, Any]) -> frozenset[str]:
     """The types of the values that a schema allows by its own keywords. Numbers include integers."""
-    if is_of_objects(schema):
-        return frozenset({"object"})
-    types = declared_types(schema)
+    types = frozenset({"object"}) if is_of_objects(schema) else declared_types(schema)
     if types is None:
         return ALL_TYPES
-    return types | {"integer"} if "number" in types else types
+    return types | ({"integer"} if "number" in types else set()) | ({"null"} if is_nullable(schema) else set())
 
 
 def restrictions(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -96,6 +99,7 @@ def is_free(schema: Any) -> bool:
 
 
 def listed_texts(schema: Any) -> frozenset[str]:
-    """The texts of a constant or an enum; empty if the schema is another one."""
-    values = schema.get("enum", [schema.get("const")]) if isinstance(schema, dict) else []
+    """The texts of a constant or an enum; empty if the schema is another one, or allows other values, too."""
+    is_listed = isinstance(schema, dict) and not is_nullable(schema)
+    values = schema.get("enum", [schema.get("const")]) if is_listed else []
     return frozenset(values) if all(isinstance(value, str) for value in values) else frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
@@ -16,7 +17,7 @@ ONE = frozenset(
 LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
 DEFINITIONS = frozenset(("$defs", "definitions"))
-# Keywords whose schemas apply to the same value as the schema that has them.
+# Keywords whose schemas apply to the same value as the schema that has them. A name in `not` is also one of the value.
 IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 # Keywords that restrict no value.
 ANNOTATIONS = frozenset(
@@ -76,13 +77,26 @@ def with_children(keyword: str, value: Any, convert: Callable[[Any], Any]) -> An
     return convert(value) if keyword in ONE else value
 
 
-def subschemas(schema: Any) -> Iterator[tuple[Place, Any]]:
-    """A schema and all schemas inside it, with their places."""
-    stack = [(ROOT, schema)]
-    while stack:
-        place, node = stack.pop()
-        yield place, node
-        stack += reversed([(Place(place, step), child) for _, step, child in children(node)])
+def subschemas(root: Any) -> Iterator[tuple[Place, Any]]:
+    """A schema and all schemas inside it, with their places; then those in other keywords to which references lead.
+
+        {"$ref": "#/components/a", "components": {"a": {"type": "string"}}}
+
+    The second schema here is that of "a". A schema that the caller changes is changed before its inner ones are read.
+    """
+    stack, targets = [(ROOT, root)], deque[tuple[Place, Any]]()
+    seen: set[int] = set()
+    while stack or targets:
+        place, schema = stack.pop() if stack else targets.popleft()
+        if id(schema) in seen:
+            continue
+        yield place, schema
+        if isinstance(schema, dict):
+            seen.add(id(schema))
+            stack += reversed([(Place(place, step), child) for _, step, child in children(schema)])
+            target = target_of(schema.get("$ref"), root)
+            if isinstance(target, dict):
+                targets.append((_place_of(schema["$ref"]), target))
 
 
 @dataclass(eq=False)
@@ -115,7 +129,7 @@ def used_schemas(schema: Any) -> list[Node]:
             edges = [(child, Place(place, at), at) for name, at, child in children(part) if name not in DEFINITIONS]
             reference = part.get("$ref")
             if isinstance(reference, str) and reference.startswith("#"):
-                edges.append((target_of(reference, schema), Place(None, unquote(reference[1:])), "$ref"))
+                edges.append((target_of(reference, schema), _place_of(reference), "$ref"))
             stack += [(child, place, n_levels + 1, node, at) for child, place, at in reversed(edges)]
         if parent is not None:
             parent.inner[step] = node
@@ -138,6 +152,11 @@ def target_of(reference: Any, root: Any) -> Any:
     return at_pointer(unquote(reference[1:]), root)
 
 
+def _place_of(reference: str) -> Place:
+    """The place of the target of a reference."""
+    return Place(None, unquote(reference[1:]))
+
+
 def at_pointer(pointer: str, root: Any) -> Any:
     """The value at a JSON pointer; None if there is none."""
     for step in pointer.split("/")[1:]:
@@ -148,6 +167,17 @@ def at_pointer(pointer: str, root: Any) -> Any:
         else:
             return None
     return root
+
+
+def schemas_of_references(schema: dict[str, Any], root: Any) -> list[dict[str, Any]]:
+    """A schema and those to which its references lead, one after the other. The last one may have another reference."""
+    schemas = [schema]
+    while "$ref" in schemas[-1] and len(schemas) < _MAX_REFERENCES:
+        target = target_of(schemas[-1]["$ref"], root)
+        if not isinstance(target, dict):
+            break
+        schemas.append(target)
+    return schemas
 
 
 def resolved(schema: Any, root: Any) -> Any:

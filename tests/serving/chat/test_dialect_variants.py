@@ -17,13 +17,19 @@ K3_CALL += 'key="y" type="number"<S>3<C>argument<S><C>call<S><C>tools<S>'
 DSML = '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
 DSML += '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
 M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
+M3_NESTED = 'P<invoke name="weather">P<opt>P<a>P<item>1P</item>P<item>2P</items>P</a>P<b>xP</c>P</opt>'
+M3_NESTED += "P<city>RomeP<days>3P</DAYS>P</invoke>Hi"
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CODER_OPT = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>%s\n</parameter>\n</function>'
+CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
 SPACED = "<function=weather><parameter=city>%s</parameter></function>"
+GLM_PATH = "<tool_call>now\n<arg_key>a</arg_key><arg_value>1</arg_value>\n"
+GLM_PATH += "<arg_key>/b</arg_key><arg_value>2</arg_value></tool_call>"
 GEMMA = "<|tool_call>call:now%s<tool_call|>"
 GIGA, GIGA_MESSAGE = '{"name": "now", "arguments": {}}', "<|message_sep|>\n\nfunction call<|role_sep|>\n"
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
 ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
+SELFIE = " to=selfie<|message|>Hi<|eom|>"
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 BROWSER = "<|channel|>commentary to=browser.search<|message|>{}<|end|>"
 START = "<|start|>assistant"
@@ -48,6 +54,7 @@ CASES = {
         ("marker within JSON", CODER_OPT % '"}', [("weather", '{"opt": {"a": "</parameter>"}}')]),
         ("marker after a cut", CODER_OPT % "", [("weather", r'{"opt": "{\"a\": \""}'), "</parameter>\n</function>"]),
         ("JSON of another family", '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', [NOW]),
+        ("end of a call left out", CODER_CALL.replace("</function>", "") + "Hi", [NOW, "Hi"]),
         ("white space", f"<tool_call>{SPACED}" % "\n\n a\n\n", [("weather", r'{"city": "\n a\n"}')]),
     ],
     "seed": [("white space", f"<seed:tool_call>{SPACED}" % "\n a\n", [("weather", r'{"city": "\n a\n"}')])],
@@ -71,6 +78,18 @@ CASES = {
         (
             "name that was not offered", M3_CALLS.replace("now", "no"),
             [("weather", '{"days": 3}'), 'P<invoke name="no">P</invoke>\nP</tool_call>'],
+        ),
+        (
+            "end of a call left out", M3_CALLS.replace("3P</invoke>", "3P</days>"), [("weather", '{"days": 3}'), NOW],
+        ),
+        (
+            "ends of all calls left out", M3_CALLS.replace("3P</invoke>", "3P</days>").replace("P</invoke>", "") + "Hi",
+            [("weather", '{"days": 3}'), NOW, "Hi"],
+        ),
+        ("call without arguments and its end", 'P<invoke name="now">P<invoke name="now">P</invoke>', [NOW, NOW]),
+        (
+            "wrong and missing ends of elements", M3_NESTED,
+            [("weather", '{"opt": {"a": [1, 2], "b": "x"}, "city": "Rome", "days": 3}'), "Hi"],
         ),
         ("empty reasoning", "</mm:think>\nHi", ["Hi"]),
     ],
@@ -107,7 +126,12 @@ CASES = {
         ("a bracket after a broken call", LFM2.format('now({"a" 1})') + ") x", [("now", '{"a" 1})]'), ") x"]),
         ("object in place of named arguments", LFM2.format('now({"a": 1})') + " x", [("now", '{"a": 1}'), "x"]),
     ],
+    "glm": [
+        ("key that begins with a slash", GLM_PATH, [("now", '{"a": 1, "/b": 2}')]),
+        ("end of a call left out", "<tool_call>now\n<tool_call>now\n</tool_call>", [NOW, NOW]),
+    ],
     "muse": [
+        ("tool whose name begins like the reasoning", SELFIE, [SELFIE]),
         ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [R("h "), NOW]),
         ("call in a text for the user", f" to=user<|message|>So: {ATEM} Ok<|eom|>", [f"So: {ATEM} Ok"]),
         ("call in the place of a text", f" to=user<|message|>{ATEM} Ok<|eom|>", [NOW, "Ok"]),
@@ -255,6 +279,12 @@ VALUES = [
     ({"type": "array"}, "[b'x']", "\"[b'x']\""),
     ({"type": "number"}, "NaN", '"NaN"'),
     ({"type": "integer"}, "-0x1f", "-31"),
+    ({}, "[draft of it] yes", '"[draft of it] yes"'),
+    ({"type": ["string", "array"]}, "{a: 1}", '"{a: 1}"'),
+    ({"type": "object"}, "{a: 1}", '{"a": 1}'),
+    # Python's compiler writes warnings of these.
+    ({"type": "array"}, r"['\d', '\n', True]", r'["\\d", "\n", true]'),
+    *(({"type": "array"}, text, f'"{text}"') for text in ("[10in x]", "[0x1for x in y]", "(1)(2)", "[1](2)", "1 is 1")),
     *(({"type": "integer"}, f"10{word}", f'"10{word}"') for word in ("in", "or more", " inches")),
     ({"type": "array"}, "[" * 5000, '"' + "[" * 5000 + '"'),
 ]

@@ -22,6 +22,23 @@ ENFORCED = {
     "required null": ({"type": "object", "required": None, "properties": {"a": {}}}, ["{}", '{"a": 1}'], ["[]"]),
     "unknown format": ({"type": "string", "format": "color"}, ['"red"'], ["1"]),
     "nullable": ({"type": "integer", "nullable": True}, ["1", "null"], ['"a"']),
+    "nullable enum": ({"enum": ["a"], "nullable": True}, ['"a"', "null"], ["1"]),
+    "nullable constant": ({"type": "string", "const": "a", "nullable": True}, ['"a"', "null"], ['"b"']),
+    "nullable object without type": (
+        {"properties": {"a": INTEGER}, "nullable": True}, ['{"a": 1}', "null"], ["1", '{"b": 1}'],
+    ),
+    "nullable reference": (
+        {"$ref": "#/$defs/q", "nullable": True, "$defs": {"q": {"properties": {"a": INTEGER}}}},
+        ['{"a": 1}', "null"], ["1", '{"b": 1}'],
+    ),
+    "nullable combinations": (
+        {"properties": {"a": {"allOf": [TEXT], "nullable": True}, "b": {"anyOf": [TEXT, INTEGER], "nullable": True}}},
+        ['{"a": null, "b": null}', '{"a": "", "b": 1}'], ['{"a": 1}', '{"b": true}'],
+    ),
+    "nullable branches": (
+        {"oneOf": [{"type": "string", "nullable": True}, INTEGER]}, ['"a"', "1", "null"], ["true"],
+    ),
+    "not nullable": ({"type": "integer", "nullable": False}, ["1"], ["null"]),
     "other properties": ({"type": "object", "properties": {"a": {}}}, ["{}", '{"a": 1}'], ['{"b": 1}']),
     "definitions": ({"$ref": "#/$defs/q", "$defs": {"q": {"enum": [1, "b"]}}}, ["1", '"b"'], ["2"]),
     "default of uniqueItems": ({"type": "array", "uniqueItems": False}, ["[1, 1]"], ["1"]),
@@ -79,6 +96,22 @@ ENFORCED = {
         {"oneOf": [{**DECLARED, "type": "object"}, {"properties": {"b": TEXT}, "required": ["b"]}]},
         ['{"a": 1}', '{"b": ""}'], ['{"a": 1, "b": ""}', "{}"],
     ),
+    "oneOf of references with keywords beside them": (
+        {
+            "oneOf": [
+                {"$ref": "#/$defs/x", "properties": {"c": {"const": 1}}, "required": ["c"]},
+                {"$ref": "#/$defs/y", "properties": {"c": {"const": 2}}},
+            ],
+            "$defs": KINDS,
+        },
+        ['{"k": "x", "c": 1}', '{"k": "y"}'], ['{"k": "x"}', '{"k": "y", "c": 1}', '{"k": "y", "d": 1}'],
+    ),
+    "oneOf of texts behind references": (
+        {"oneOf": [
+            {"type": "object", "properties": {"k": {"$ref": f"#/$defs/{name}"}}, "required": ["k"]} for name in "ab"
+        ], "$defs": {"a": {"enum": ["a"]}, "b": {"enum": ["b"]}}},
+        ['{"k": "a"}', '{"k": "b"}'], ['{"k": "c"}', '{"k": "a", "b": 1}'],
+    ),
     "unused definition": ({"type": "integer", "$defs": {"q": {"not": {}}, "r": {"$ref": "#/$defs/s"}}}, ["1"], ['""']),
     "reference to a branch": (
         {"oneOf": [TEXT, {"type": "object", "properties": {"a": {"$ref": "#/oneOf/0"}}}]}, ['{"a": ""}'], ['{"a": 1}'],
@@ -95,6 +128,17 @@ ENFORCED = {
         {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 2}}, ['{"ab": 1}'], ['{"abc": 1}', '{"": 1}'],
     ),
     "any number of items": ({"type": "array", "items": INTEGER, "maxItems": 2**31 - 1}, ["[1, 2]"], ['[""]']),
+    "negated class in a name": (
+        {"type": "object", "patternProperties": {'^[^"]+$': INTEGER}, "additionalProperties": False},
+        ['{"a": 1}'], ['{"\\"": 1}', '{"a": ""}'],
+    ),
+    "negated class in names": (
+        {"propertyNames": {"pattern": r"^[^\\]$"}, "additionalProperties": INTEGER}, ['{"a": 1}'], ['{"\\\\": 1}'],
+    ),
+    "closed names of patterns": (
+        {"properties": {"a": INTEGER}, "anyOf": [{"patternProperties": {"^[^a]$": INTEGER}}, {"required": ["a"]}]},
+        ['{"a": 1, "b": 1}'], ['{"cc": 1}', '{"b": ""}'],
+    ),
     "40 patterns": (
         {"type": "object", "patternProperties": {f"^{i}_": INTEGER for i in range(40)}},
         ['{"7_a": 1}'], ['{"7_a": ""}'],
@@ -117,7 +161,10 @@ ENFORCED = {
         {"type": "object", "propertyNames": {"minLength": 1.0, "maxLength": 2.0}}, ['{"ab": 1}'], ['{"abc": 1}'],
     ),
     "control character": ({"properties": {"a": {"const": "\1"}}}, ['{"a": "\\u0001"}'], ['{"a": ""}']),
-    # A default and examples restrict nothing.
+    # Unknown keywords, a default and examples restrict nothing.
+    "large numbers in unknown keywords": (
+        {"x-id": 2**60, "properties": {"a": {**INTEGER, "x-ids": [{"b": 2**80}]}}}, ['{"a": 1}'], ['{"a": ""}'],
+    ),
     "large default": (
         {"properties": {"a": {**INTEGER, "default": 2**60, "example": 2**60, "examples": [2**60]}}},
         ['{"a": 1}'], ['{"a": ""}'],
@@ -179,6 +226,16 @@ UNENFORCEABLE = {
     "closed objects that overlap": (
         {"oneOf": [{**DECLARED, "properties": {"a": {}, "b": {}}}, {"properties": {"b": {}}, "required": ["b"]}]}, "",
     ),
+    # The second branch allows {"a": 1, "b": 1} unless it is closed.
+    "closed objects that overlap by what is beside a reference": (
+        {"oneOf": [{"$ref": "#/$defs/a", "properties": {"b": {}}}, {"$ref": "#/$defs/b"}], "$defs": {
+            name: {"type": "object", "properties": {name: {}}, "required": [name]} for name in "ab"
+        }}, "",
+    ),
+    "nullable branch and null": (
+        {"oneOf": [{"$ref": "#/$defs/a", "nullable": True}, {"type": "null"}], "$defs": {"a": TEXT}}, "",
+    ),
+    "target in another keyword": ({"$ref": "#/a", "a": {"properties": {"b": UNIQUE}}}, "/a/properties/b/uniqueItems"),
     "endless": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
     "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
     "patterns": ({"type": "object", "patternProperties": {f"^{i}_": {} for i in range(101)}}, "/patternProperties"),
@@ -190,6 +247,8 @@ UNENFORCEABLE = {
     "oneOf of equal constants": ({"oneOf": [KINDS["x"], {**KINDS["x"], "title": "another"}]}, ""),
     "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
     "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
+    "rounded integer in a constant": ({"properties": {"id": {"const": {"default": 2**60 + 1}}}}, "/properties/id"),
+    "rounded bound": ({"properties": {"id": {**INTEGER, "maximum": 2**63 - 1}}}, "/properties/id"),
     "unknown type": ({"properties": {"a": {"type": "foo"}}}, "/properties/a"),
     "false": (False, ""),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.schema.check import checked
 from localchat.serving.schema.finite import has_finite_value
-from localchat.serving.schema.patterns import between_slashes, with_ascii_classes, without_anchors
+from localchat.serving.schema.patterns import between_slashes, in_grammar, in_json_schema, without_anchors
 from localchat.serving.schema.prepare import prepared
 from localchat.serving.schema.refuse import loosened, refusal
 from localchat.serving.schema.types import types_at
@@ -98,6 +98,43 @@ def test_dependencies_are_lists_of_names_or_schemas(case: Any):
     with pytest.raises(BadRequest) as caught:
         constraint_of(**field_of_format({"type": "object", "dependencies": dependencies}))
     assert str(caught.value.param).endswith(f"#{place}")
+
+
+# A malformed schema outside of the known keywords, to which a reference leads, and its place.
+MALFORMED = {
+    "in a default": ({"$ref": "#/default", "default": {"properties": 5}}, "/default/properties"),
+    "inside another one": (
+        {"items": {"$ref": "#/a/b"}, "a": {"b": {"items": {"$ref": "#/a/c"}}, "c": {"anyOf": [{"type": "x"}]}}},
+        "/a/c/anyOf/0/type",
+    ),
+    "no schema": ({"$ref": "#/a", "a": {"items": 5}}, "/a/items"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED.values(), ids=MALFORMED)
+def test_target_of_a_reference_is_checked_everywhere(case: Any):
+    schema, place = case
+    with pytest.raises(BadRequest) as caught:
+        field_of_format(schema)
+    assert str(caught.value.param).endswith(f"#{place}")
+
+
+def test_null_keywords_are_absent_also_in_targets_of_references():
+    schema = {"$ref": "#/a/b", "a": {"b": {"required": None, "properties": {"c": None, "d": {"type": None}}}}}
+    assert checked(schema) == {"$ref": "#/a/b", "a": {"b": {"properties": {"d": {}}}}}
+    assert schema["a"]["b"]["required"] is None  # The request stays as it is.
+
+
+def test_all_parts_of_a_tool_that_are_not_enforced_are_reported():
+    properties = {
+        "a": {"type": "array", "uniqueItems": True}, "b": {"not": {}, "if": {}}, "c": {"type": "string"},
+        "d": {"oneOf": [{"type": "number"}, {"type": "integer"}]}, "e": {**TEXT, "pattern": "(?=a)"},
+    }  # fmt: skip
+    schema, refusals = loosened(prepared(checked({"type": "object", "properties": properties})))
+    assert sorted(refused.pointer for refused in refusals) == [
+        f"/properties/{part}" for part in ("a/uniqueItems", "b/if", "b/not", "d/oneOf", "e")
+    ]
+    assert refusal(schema) is None
 
 
 def field_of_format(schema: Any) -> dict[str, Any]:
@@ -218,6 +255,14 @@ def test_branch_without_values_is_no_way_out_of_a_recursion(empty: Any, keyword:
         (r"[^\w]", ["\u00e9", "-"], ["a", "_"]),
         (r"[^\D]", ["5"], ["\u0661", "a"]),
         (r"[\W5]", ["5", "\u00e9"], ["a"]),
+        ("[a&&b]", ["a", "&", "b"], ["c"]),
+        ("[~~]", ["~"], ["a"]),
+        ("[[a]", ["[", "a"], ["]"]),
+        ("[]a]", ["]", "a"], ["["]),
+        ("[+--]", ["+", ",", "-"], ["."]),
+        (r"[\w-.]", ["a", "-", "."], ["+"]),
+        ("[^&&a]", ["b"], ["a", "&"]),
+        (r"[\]\[&-]", ["]", "[", "&", "-"], ["\\"]),
         (r"\\d", [r"\d"], ["1", "\\1"]),
         (r"\\\d", [r"\1"], ["\\\\d"]),
         ("a/b", ["a/b"], ["ab"]),
@@ -227,6 +272,11 @@ def test_branch_without_values_is_no_way_out_of_a_recursion(empty: Any, keyword:
 )
 def test_regex_is_read_by_its_characters(pattern: str, right: list[str], wrong: list[str]):
     check_fits(constraint_of(**formatted("regex", pattern)), right, wrong)
+    if re.search(r"\\[sS]", pattern):  # In a schema, these include the white space of Unicode.
+        return
+    schema = {**TEXT, "pattern": f"^(?:{without_anchors(pattern)})$"}
+    texts = ([json.dumps(text, ensure_ascii=False) for text in listed] for listed in (right, wrong))
+    check_fits(constraint_of(**formatted("json_schema", schema)), *texts)
 
 
 @pytest.mark.parametrize("dialect", ["hermes", "glm"])  # Arguments as JSON, and as bare text between tags.
@@ -246,7 +296,8 @@ def test_classes_of_patterns_are_those_of_ascii(dialect: str):
 def test_pattern_is_unchanged_where_nothing_is_to_be_done():
     for pattern in ("", "a", r"\\", r"[\]^$]", "a\\", r"\p{L}+", "^", "$"):
         assert re.sub("^\\^|\\$$", "", pattern) == without_anchors(pattern)
-        assert with_ascii_classes(pattern) == between_slashes(pattern) == pattern
+        assert in_json_schema(pattern) == between_slashes(pattern) == pattern
+        assert in_grammar(pattern) == without_anchors(pattern)
 
 
 # --- hostile schemas ---

@@ -37,7 +37,7 @@ from ...core.params import GenerationParams
 from ...core.request import ChatRequest, CompletionRequest, ResponseFormat
 from ...engine.values import Constraint
 from ...schema.compiler import error_in, is_empty, json_rule
-from ...schema.patterns import between_slashes, with_ascii_classes, without_anchors
+from ...schema.patterns import between_slashes, in_grammar
 from ...schema.prepare import SourcePlaces, prepared
 from ...schema.refuse import MAX_PATTERN_CHARS, loosened, refusal
 from ..dialects import Dialect
@@ -169,7 +169,7 @@ class _Grammar:
         if kind == "regex":
             if len(value) > MAX_PATTERN_CHARS:
                 raise ValueError(f"it has {len(value)} characters, the limit is {MAX_PATTERN_CHARS}")
-            rule: str = self._rules.regex(f"(?:{between_slashes(with_ascii_classes(without_anchors(value)))})")
+            rule: str = self._rules.regex(f"(?:{between_slashes(in_grammar(value))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
         if is_empty(self._rules.render(rule)):

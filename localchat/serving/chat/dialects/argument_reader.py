@@ -5,18 +5,18 @@ from __future__ import annotations
 import enum
 import json
 import re
-from dataclasses import dataclass
-from typing import Union
+from typing import Optional, Union
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING, types_at
 from .bare_text import text_json, value_json
-from .call_format import ArgumentFormat
+from .call_format import ArgumentFormat, CallFormat
 from .calls import Calls
 from .values import read_container
 
 _ATTRIBUTE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
 _ITEM = "item"  # The name of list items that are elements.
+Path = tuple[Optional[str], ...]  # That of `types_at`.
 _MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
 
 
@@ -31,87 +31,98 @@ End = Union[str, NoMarker]
 """What ends an argument or an element: the marker, which was read, or that there is none."""
 
 
-@dataclass(frozen=True)
 class ArgumentReader:
     """Reads the arguments of one call.
 
     Those of MiniMax-M3 are nested elements, with a prefix P before every tag. {"a": "text", "b": [1]} is written as
 
         P<a>textP</a>P<b>P<item>1P</item>P</b>
+
+    Models leave out end tags. The call, and all that is open in it, ends at each of `call_ends`. In nested elements,
+    where each tag has the prefix, a value ends at any tag.
     """
 
-    format: ArgumentFormat
-    cursor: Cursor
-    calls: Calls
-    tool_name: str
-    call_end: str  # The marker after the arguments.
+    def __init__(self, format: CallFormat, arguments: ArgumentFormat, cursor: Cursor, calls: Calls, tool: str) -> None:
+        self._format = arguments
+        self._cursor = cursor
+        self._calls = calls
+        self._tool = tool
+        self._next_call = format.next_opener
+        self._call_ends = (*format.ends, self._next_call)
+        # The beginning of any end tag. A tag with another name is taken for that of the innermost element.
+        self._any_end = arguments.before_key + "/" if arguments.repeats_key else ""
 
     def read(self) -> Reader[None]:
         """Begin the call and read the arguments. Raises Mismatch unless an argument or the end of the call is next."""
-        end: End = yield from self.cursor.expect(self.format.before_key, self.call_end)
-        self.calls.start(self.tool_name)
-        self.cursor.end_record()
-        if end == self.format.before_key:
-            end = yield from self._items(self.call_end, frozenset({"object"}))
+        start = self._format.before_key
+        end: End = yield from self._cursor.expect(start, *self._call_ends)
+        self._calls.start(self._tool)
+        self._cursor.end_record()
+        if end == start:
+            end = yield from self._items(*self._call_ends, types=frozenset({"object"}))
         else:
-            self.calls.arguments("{}")
+            self._calls.arguments("{}")
         # Another text is content. If the output ends first, the call is cut.
-        self.calls.is_open = end not in (self.call_end, NoMarker.OTHER_TEXT)
+        self._calls.is_open = end is NoMarker.OUTPUT_END
+        if end == self._next_call:
+            self._cursor.unread(end)
 
-    def _items(self, last_end: str, types: frozenset[str], *path: str | None) -> Reader[End]:
+    def _items(self, *ends: str, types: frozenset[str], path: Path = ()) -> Reader[End]:
         """Emit the arguments, or the elements in an element, as an object or a list. Returns what ends them.
 
-        The first `before_key` was read already. `last_end` is the marker after the last item, `types` are those that
-        the schema allows, `path` is that of `types_at`: empty for the arguments themselves.
+        The first `before_key` was read already. `ends` are the markers after the last item, `types` are those that the
+        schema allows, `path` is that of `types_at`: empty for the arguments themselves.
         """
-        start = self.format.before_key
-        # Any other end tag ends the items too, since models leave out end tags.
-        ends = (last_end, self.call_end, start + "/")
+        start = self._format.before_key
         before, is_list = "", False
         end: End = start
         while end == start:
-            name = (yield from self.cursor.read_until(self.format.after_key))[0].strip()
+            name = (yield from self._cursor.read_until(self._format.after_key))[0].strip()
             # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
             is_list = is_list or (not before and name == _ITEM and types != {"object"})
             before = ", " if before else "[" if is_list else "{"
-            self.calls.arguments(before if is_list else f"{before}{json.dumps(name, ensure_ascii=False)}: ")
-            end = yield from self._value(name, *path, None if types == {"array"} else name)
-            if isinstance(end, str) and end != self.call_end:
-                end = yield from self._after_item(start, *ends, is_element=bool(path))
-        if end in (*ends, NoMarker.OTHER_TEXT):
-            self.calls.arguments("]" if is_list else "}")
+            self._calls.arguments(before if is_list else f"{before}{json.dumps(name, ensure_ascii=False)}: ")
+            end = yield from self._value(name, (*path, None if types == {"array"} else name))
+            if end not in (start, *self._call_ends, NoMarker.OUTPUT_END):  # It is the end tag of this value.
+                end = yield from self._after_item(*ends, is_element=bool(path))
+        if end is not NoMarker.OUTPUT_END:
+            self._calls.arguments("]" if is_list else "}")
         return end
 
-    def _after_item(self, *markers: str, is_element: bool) -> Reader[End]:
-        """Read the marker that follows an argument or element."""
+    def _after_item(self, *ends: str, is_element: bool) -> Reader[End]:
+        """Read the marker that follows an argument or element: that of the next one, or one of `ends`."""
+        markers = (self._format.before_key, *ends)
         if is_element:
             # Other text between elements is dropped.
-            _, next_marker = yield from self.cursor.read_until(*markers)
-            return next_marker or NoMarker.OUTPUT_END
-        marker = yield from self.cursor.read_end(*markers)
+            _, marker = yield from self._cursor.read_until(*markers, self._any_end)
+            return (yield from self._end(marker))
+        marker = yield from self._cursor.read_end(*markers)
         if marker is None:
             return NoMarker.OTHER_TEXT
         return marker if marker in markers else NoMarker.OUTPUT_END
 
-    def _value(self, name: str, *path: str | None) -> Reader[End]:
-        """Emit the value of the argument or element `name`. Returns what ends it.
+    def _end(self, marker: str | None) -> Reader[End]:
+        """The end that a marker is, which was read. If it is the beginning of an end tag, read the rest of the tag."""
+        if marker and marker == self._any_end:
+            yield from self._cursor.read_until(self._format.after_key)
+        return marker or NoMarker.OUTPUT_END
 
-        The end marker of the call may also end an element.
-        """
-        format, cursor = self.format, self.cursor
-        types = types_at(self.calls.schemas[self.tool_name], *path)
+    def _value(self, name: str, path: Path) -> Reader[End]:
+        """Emit the value of the argument or element `name`. Returns what ends it."""
+        format, cursor = self._format, self._cursor
+        types = types_at(self._calls.schemas[self._tool], *path)
         end = format.after_value + (name + format.after_key if format.repeats_key else "")
         ends: tuple[str, ...] = (end,)
         if format.repeats_key:
-            ends = (end, self.call_end)
+            ends = (end, format.before_key, *self._call_ends, self._any_end)
         elif format.value_on_lines:
             ends = (f"\n{end}", end)
         if format.before_value:
             attributes, marker = yield from cursor.read_until(format.before_value, *ends)
             if marker in ends:
                 # The model left out the text before the value.
-                self.calls.arguments(value_json(attributes.strip("\n"), types))
-                return marker
+                self._calls.arguments(value_json(attributes.strip("\n"), types))
+                return (yield from self._end(marker))
             types = _stated_types(attributes) or types
         if format.value_on_lines:
             yield from cursor.read_one_of("\n")
@@ -121,34 +132,35 @@ class ArgumentReader:
         if types == STRING:
             return (yield from self._string(*ends))
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
-        json_text = yield from read_container(cursor)
-        has_elements = format.repeats_key and not json_text and len(path) < _MAX_DEPTH
+        container, corrected = yield from read_container(cursor)
+        has_elements = format.repeats_key and not container and len(path) < _MAX_DEPTH
         if has_elements and (yield from self._begins_element()):
-            return (yield from self._items(end, types, *path))
+            return (yield from self._items(end, *self._call_ends, types=types, path=path))
         text, marker = yield from cursor.read_until(*ends)
-        self.calls.arguments(value_json(json_text + text, types) if marker else json_text + text)
-        return marker or NoMarker.OUTPUT_END
+        json_text = corrected + text
+        self._calls.arguments(value_json(container + text, types, json_text=json_text) if marker else json_text)
+        return (yield from self._end(marker))
 
     def _string(self, *ends: str) -> Reader[End]:
         """Emit a value that must be a string, which can be streamed before its end is known."""
-        self.calls.arguments('"')
-        marker = yield from self.cursor.emit_until(
-            Markers(*ends), lambda text: self.calls.arguments(text_json(text)), holds_space=False
+        self._calls.arguments('"')
+        marker = yield from self._cursor.emit_until(
+            Markers(*ends), lambda text: self._calls.arguments(text_json(text)), holds_space=False
         )
         if marker:
-            self.cursor.take(len(marker))
-            self.calls.arguments('"')
-        return marker or NoMarker.OUTPUT_END
+            self._cursor.take(len(marker))
+            self._calls.arguments('"')
+        return (yield from self._end(marker))
 
     def _begins_element(self) -> Reader[bool]:
         """Read white space and the start of an element; nothing if another text is next."""
-        start = self.format.before_key
-        self.cursor.begin()
-        yield from self.cursor.read_run()
-        if (yield from self.cursor.read_one_of(start, start + "/")) == start:
-            self.cursor.end_record()
+        start = self._format.before_key
+        self._cursor.begin()
+        yield from self._cursor.read_run()
+        if (yield from self._cursor.read_one_of(start, self._any_end, *self._call_ends)) == start:
+            self._cursor.end_record()
             return True
-        self.cursor.put_back()
+        self._cursor.put_back()
         return False
 
 

@@ -269,6 +269,12 @@ class CallFormat:
         return (*(word for word in words_of(texts) if isinstance(word, str)), *self.other_ends)
 
     @cached_property
+    def next_opener(self) -> str:
+        """The marker that begins a further call."""
+        first = text_of(self.between_calls, self.call_head, " ")
+        return next(part for part in first if isinstance(part, str)).rstrip("\n")
+
+    @cached_property
     def section_begin(self) -> Text:
         """The text before the first call: in the format of Kimi K2, `begin`."""
         header = self._header if self.has_first_header else ()

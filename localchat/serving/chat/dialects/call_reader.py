@@ -43,7 +43,7 @@ def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
     else:
         # The id is that of Kimi K3, the number of the call in the output. Clients need ids that are unique in the
         # conversation, so the call gets a new one.
-        yield from ArgumentReader(format.arguments, cursor, calls, name, format.ends[0]).read()
+        yield from ArgumentReader(format, format.arguments, cursor, calls, name).read()
     yield from cursor.read_end(*format.ends)
 
 

@@ -126,7 +126,8 @@ class ChannelDialect(Dialect):
 
     def is_reasoning(self, header: str) -> bool:
         """Whether the message with this header is reasoning."""
-        return self.reasoning.start.removesuffix(MESSAGE) in header and "to=functions" not in header
+        mark = re.escape(self.reasoning.start.removesuffix(MESSAGE))
+        return re.search(rf"{mark}(?:[\s<]|$)", header) is not None and "to=functions" not in header
 
     def prompt_end(self, prompt: str) -> PromptEnd:
         _, _, message = prompt.rpartition(START + "assistant")

@@ -39,17 +39,19 @@ def read_value(cursor: Cursor) -> Reader[str]:
     return "".join(texts)
 
 
-def read_container(cursor: Cursor) -> Reader[str]:
-    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read."""
+def read_container(cursor: Cursor) -> Reader[tuple[str, str]]:
+    """Read the next JSON value if it is a complete object or list.
+
+    Returns its text as it was generated, and corrected; "" and "" if nothing was read.
+    """
     cursor.begin()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
         with contextlib.suppress(Mismatch):
-            text = yield from read_value(cursor)
-            cursor.end_record()
-            return text
+            corrected = yield from read_value(cursor)
+            return cursor.end_record(), corrected
     cursor.put_back()
-    return ""
+    return "", ""
 
 
 def decode(raw: str) -> Any:
