@@ -54,11 +54,12 @@ class AsyncMCPServer(BaseMCPServer):
     _runs_coroutines = True
 
     async def __aenter__(self) -> Self:
+        session = self._begin()
         loop, functions = asyncio.get_running_loop(), self._features.functions
         for method in self._features.coroutine_functions:
             functions[method] = _in_loop(loop, functions[method])
         try:
-            await self._start(AsyncWaiter())
+            await self._start(AsyncWaiter(), session)
         except BaseException:
             await self.close()
             raise

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError, TimedOut
+from ..errors import Cancelled, IncompleteStream, LocalChatError, ProtocolError, StatusError, TimedOut
 from ..reply.reported_errors import parse_error
 from ..sse import SSEDecoder, SSEError
 from ..transport.call import Call, CallOptions
+from ..transport.failures import retry_delay
 from ..transport.settings import Settings, check_headers
 from ..transport.sockets import Driver, Pool, run_blocking, start_thread
 from ..transport.timeouts import Timeout, TotalDeadline
@@ -314,7 +315,7 @@ class HTTPTransport:
         while outgoing is None or not outgoing.is_settled:
             if tries == _MAX_TRIES:
                 raise IncompleteStream(f"the stream ended, and {tries} tries to resume it brought nothing")
-            if stream.has_begun:
+            if stream.has_begun or tries:
                 default_s = min(_RESUME_S * 2**tries, _MAX_RESUME_S)
                 with contextlib.suppress(ConnectionAbortedError):  # It was cancelled.
                     await driver.sleep(default_s if stream.retry_s is None else stream.retry_s)
@@ -332,8 +333,10 @@ class HTTPTransport:
                     self._session.n_tool_changes += 1
                     stream.is_connected = True
                 await self._receive_events(call, stream, outgoing)
-            except (ConnectError, IncompleteStream) as error:
-                log.debug("%s: a stream ended: %s", self._name, error)
+            except LocalChatError as error:
+                if retry_delay(error, tries, _MAX_TRIES) is None:
+                    raise
+                log.debug("%s: a stream ended: %s", self._name, self._session.shown(str(error)))
             finally:
                 stream.is_connected = False
                 call.release()

@@ -124,13 +124,17 @@ class BaseMCPServer:
         """The function of a tool, which gets the arguments by name."""
         raise NotImplementedError
 
-    async def _start(self, waiter: AnyWaiter) -> None:
+    def _begin(self) -> Session:
+        """Make the session. After that, and only then, the caller has to end the server if it cannot be started."""
         if self._session is not None:
             raise RuntimeError(f"{self!r} was started before: make another one")
         self._session = Session(self.name, self._transport, self._features, self._secrets)
         self._finalizer = weakref.finalize(self, _close, self._transport, os.getpid())
-        await waiter.run(functools.partial(self._transport.start, self._session))
-        negotiation = Negotiation(self._session, self._transport, self._features, self._timeout)
+        return self._session
+
+    async def _start(self, waiter: AnyWaiter, session: Session) -> None:
+        await waiter.run(functools.partial(self._transport.start, session))
+        negotiation = Negotiation(session, self._transport, self._features, self._timeout)
         self._description = await negotiation.negotiate(waiter, self._requested_revision)
         log.debug("%s: revision %s", self.name, self.revision)
 
@@ -201,7 +205,9 @@ class BaseMCPServer:
     async def _ping(self, waiter: AnyWaiter) -> None:
         await self._request(waiter, "server/discover" if revisions.is_modern(self.revision) else "ping", {})
 
-    async def _list(self, waiter: AnyWaiter) -> dict[str, Json]:
+    async def _list(
+        self, waiter: AnyWaiter, timeout: Timeout | float | None = None, total: TotalDeadline | None = None
+    ) -> dict[str, Json]:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
         session.check_open()
@@ -213,7 +219,8 @@ class BaseMCPServer:
         definitions: dict[str, Json] = {}
         cursor: Any = None
         for _ in range(_MAX_PAGES):
-            page = await self._request(waiter, "tools/list", {} if cursor is None else {"cursor": cursor})
+            params = {} if cursor is None else {"cursor": cursor}
+            page = await self._request(waiter, "tools/list", params, timeout, total)
             tools, ttl_ms = page.get("tools"), page.get("ttlMs")
             if not isinstance(tools, list):
                 raise self._error("the result of tools/list has no list of tools")
@@ -284,15 +291,18 @@ class BaseMCPServer:
         params = {"name": name, "arguments": dict(arguments or {})}
         report = on_progress or (lambda progress: None)
         total = TotalDeadline((self._timeout if timeout is None else Timeout.of(timeout)).total)
+
+        async def request() -> Json:
+            headers = await self._argument_headers(waiter, params, timeout, total)
+            return await self._request(waiter, "tools/call", params, timeout, total, headers, report)
+
         try:
-            headers = await self._argument_headers(waiter, params)
-            result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
+            result = await request()
         except MCPError as error:
             if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
                 raise
             self._tool_list = None  # The schema of the tool has changed.
-            headers = await self._argument_headers(waiter, params)
-            result = await self._request(waiter, "tools/call", params, timeout, total, headers, report)
+            result = await request()
         definition = {} if self._tool_list is None else self._tool_list.definitions.get(name, {})
         try:
             tool_result = read_result(result, self._media)
@@ -302,11 +312,13 @@ class BaseMCPServer:
             raise self._error(f"the result of {escaped(name)} is not valid: {error}") from error
         return tool_result
 
-    async def _argument_headers(self, waiter: AnyWaiter, params: Json) -> dict[str, str]:
+    async def _argument_headers(
+        self, waiter: AnyWaiter, params: Json, timeout: Timeout | float | None, total: TotalDeadline
+    ) -> dict[str, str]:
         """The headers with arguments of a call, for which the tools must have been listed."""
         if not self._is_stateless_http:
             return {}
-        definition = (await self._list(waiter)).get(params["name"], {})
+        definition = (await self._list(waiter, timeout, total)).get(params["name"], {})
         return argument_headers(definition.get("inputSchema", {}), params["arguments"])
 
     def _error(self, reason: str) -> MCPError:
@@ -337,8 +349,9 @@ class MCPServer(BaseMCPServer):
     """
 
     def __enter__(self) -> Self:
+        session = self._begin()
         try:
-            run_blocking(self._start(Waiter()))
+            run_blocking(self._start(Waiter(), session))
         except BaseException:
             self.close()
             raise

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import binascii
+import re
+from collections.abc import Callable
 
 from ..events import Audio
 from .payloads import Json
 
+# Base64 with padding at its end, in groups of four characters, which encode three bytes.
+_BASE64 = re.compile("(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+
 
 class ChoiceAudio:
-    """Collects the sound of a choice and its fields, except the transcript, which is text."""
+    """Collects the sound of a choice and its fields, except the transcript, which is text.
 
-    def __init__(self) -> None:
+    `warn` is called with the text of each warning.
+    """
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self._warn = warn
         self._decoder = Base64Decoder()
         self._data: list[bytes] = []
         self._id: str | None = None
@@ -31,7 +40,8 @@ class ChoiceAudio:
             elif name == "data" and isinstance(value, str):
                 try:
                     new = b"" if is_message and self._data else self._decoder.feed(value)
-                except ValueError:
+                except ValueError as error:
+                    self._warn(str(error))
                     unread[name] = value
             else:
                 unread[name] = value
@@ -40,15 +50,20 @@ class ChoiceAudio:
 
     def end(self) -> bytes:
         """The last bytes, if the padding is missing."""
-        data = self._decoder.end()
+        data = b""
+        try:
+            data = self._decoder.end()
+        except ValueError as error:
+            self._warn(str(error))
         self._data += [data] if data else []
         return data
 
     def value(self, transcript: str) -> Audio | None:
         if not (self._data or transcript or self._id):
             return None
-        self._data = [b"".join(self._data)]
-        return Audio(self._id, self._data[0], transcript, self._expires_at)
+        data = b"".join(self._data)
+        self._data = [data] if data else []
+        return Audio(self._id, data, transcript, self._expires_at)
 
 
 class Base64Decoder:
@@ -66,7 +81,7 @@ class Base64Decoder:
         return data
 
     def end(self) -> bytes:
-        """The last bytes, if the padding is missing."""
+        """The last bytes, if the padding is missing. Raises ValueError if they are not base64."""
         pending, self._pending = self._pending, ""
         return _decoded(pending + "=" * (-len(pending) % 4)) if len(pending) > 1 else b""
 
@@ -83,8 +98,6 @@ def _padded_parts(text: str) -> list[str]:
 
 
 def _decoded(text: str) -> bytes:
-    data = binascii.a2b_base64(text)
-    # a2b_base64 skips characters that are not of the alphabet.
-    if len(data) != len(text) // 4 * 3 - text.count("="):
-        raise ValueError("the sound is not base64")
-    return data
+    if not _BASE64.fullmatch(text):  # a2b_base64 skips characters that are not of the alphabet.
+        raise ValueError("the sound is not base64 and was left out")
+    return binascii.a2b_base64(text)

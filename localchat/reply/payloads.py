@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from ..events import Usage
 
 Json = dict[str, Any]
 
-# The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
+_INTEGER = re.compile("-?[0-9]{1,18}")  # Python refuses to parse very long ones.
+
+# The fields of token counts, in the order of their precedence; a dot leads to a field of an object. A zero does not
+# hide a count in a later field.
 _INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
 _OUTPUT_NAMES = "completion_tokens output_tokens eval_count"
 _CACHED_NAMES = (
@@ -62,13 +66,12 @@ def _count(raw: Json, names: str) -> int | None:
 
 
 def as_integer(value: Any) -> int | None:
-    """An integer that a server may write as 1, 1.0 or "1"; None for NaN, infinity and anything else."""
-    if value is None or isinstance(value, bool):
-        return None
-    try:
+    """An integer that a server may write as 1, 1.0 or "1"; None for anything else, such as 1.5, NaN or true."""
+    if isinstance(value, float) and value.is_integer():
         return int(value)
-    except (ValueError, TypeError, OverflowError):
-        return None
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        return int(value)
+    return value if type(value) is int else None
 
 
 def as_list(value: Any) -> list[Any]:

@@ -12,8 +12,8 @@ from .finish_reason import normal_reason
 from .payloads import Json, as_list, dump, non_blank
 
 # The names under which servers report an error, in lower case, without underscores: `error`, `errors`, `error_msg`,
-# `errCode`, `exception`. `base_resp` is MiniMax's status.
-_ERROR_NAME = re.compile(r"err(or|no|code|msg|message|$)|exception|fault$|failure|baseresp$")
+# `errCode`, `exception`. `base_resp` is MiniMax's status. A rate or a count of errors is a measure.
+_ERROR_NAME = re.compile(r"(?!.*(rate|ratio|count)$)(err(or|no|code|msg|message|$)|exception|fault$|failure|baseresp$)")
 # The values of a status, a code or such a field that report no error, as text in lower case.
 _SUCCESS = frozenset({"", "0", "200", "none", "null", "false", "ok", "success", "succeeded", "completed"})
 
@@ -40,7 +40,9 @@ def parse_error(body: Any) -> ErrorEvent:
         try:
             parsed = json.loads(body)
         except (ValueError, RecursionError):
-            return ErrorEvent(excerpt(body) or "no reason given", raw=body)
+            parsed = body
+        if parsed in (None, [], {}) or (isinstance(parsed, str) and not parsed.strip()):
+            return ErrorEvent("no reason given", raw=body)
         return ErrorEvent(excerpt(parsed), raw=body) if isinstance(parsed, str) else parse_error(parsed)
     outer = body[0] if isinstance(body, list) and body else body
     outer = outer if isinstance(outer, dict) else {"error": outer}
@@ -58,7 +60,7 @@ class Report(NamedTuple):
     """What a payload says about errors."""
 
     # "error": it has a field for errors. "likely error": its fields are those of an error object, which other payloads
-    # may have too. "none": it is a part of a response, or a keep-alive. "unknown": it is none of these.
+    # may have too. "no error": it is a part of a response, or a keep-alive. "unknown": it is none of these.
     status: str
     error: Any  # The value of `error`, or the whole payload; None without an error.
 
@@ -70,7 +72,7 @@ def read_report(payload: Json) -> Report:
         return Report("error", error)
     if not payload.get("choices") and _is_error_object(payload):
         return Report("likely error", payload)
-    return Report("none" if _is_part(payload) or _is_keep_alive(payload) else "unknown", None)
+    return Report("no error" if _is_part(payload) or _is_keep_alive(payload) else "unknown", None)
 
 
 def may_report_error(payload: Json) -> bool:
@@ -78,7 +80,7 @@ def may_report_error(payload: Json) -> bool:
     reasons = (choice.get("finish_reason") for choice in as_list(payload.get("choices")) if isinstance(choice, dict))
     if any(reason and normal_reason(str(reason)) == "error" for reason in reasons):
         return True
-    return read_report(payload).status != "none"
+    return read_report(payload).status != "no error"
 
 
 def _is_error_object(payload: Json) -> bool:
@@ -104,6 +106,8 @@ def _is_error(value: Any) -> bool:
     """Whether the value of a field for errors reports one. Some servers send the field with every payload."""
     if isinstance(value, dict):
         return _is_error(value["status_code"]) if "status_code" in value else any(value.values())
+    if isinstance(value, (int, float)):
+        return value not in (0, 200)
     return bool(value) if isinstance(value, list) else str(value).strip().lower() not in _SUCCESS
 
 
@@ -149,7 +153,7 @@ def _error_message(error: Json) -> str:
         value = error.get(name)
         if isinstance(value, str) and value.strip():
             return value.strip()
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             return "; ".join(_validation_error(item) for item in value)
     return ""
 

@@ -26,9 +26,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Union
 
 from ..errors import DoesNotFit
-from .annotations import class_annotations
+from .annotations import class_annotations, signature_of
 from .docstrings import read_docstring
-from .validator import TYPE_NAMES, Json, field_path, key_of, parse_moment, parse_time, show, validation_errors
+from .validator import (
+    TYPE_NAMES,
+    Json,
+    field_path,
+    is_of_type,
+    key_of,
+    parse_moment,
+    parse_time,
+    show,
+    validation_errors,
+)
 
 Args = tuple[Any, ...]
 
@@ -70,7 +80,11 @@ class Shape(NamedTuple):
 
 
 def document(shape: Shape) -> Json:
-    """The whole schema of a shape. A record is described at the top level, the types of its fields in `$defs`."""
+    """The whole schema of a shape.
+
+    Servers want the type `object` at the top level, so the definition of a record is put there. It stays in `$defs` as
+    well if the record refers to itself.
+    """
     definitions = Definitions()
     schema = shape.schema(definitions)
     name = str(schema.get("$ref")).rpartition("/")[2]
@@ -83,10 +97,10 @@ def document(shape: Shape) -> Json:
 
 def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] = lambda value: value) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
-    return Shape(lambda definitions: dict(keywords), lambda value, path: _construct(make, value, path))
+    return Shape(lambda definitions: dict(keywords), lambda value, path: _call_maker(make, value, path))
 
 
-def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
+def _call_maker(make: Callable[[Any], Any], value: Any, path: str) -> Any:
     """Call a class or function. It may raise any error, for a rule that the schema does not express."""
     try:
         return make(value)
@@ -139,7 +153,7 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
                 known = ", ".join(shapes) or "none"
                 raise _does_not_fit(field_path(path, name), f"unknown property; known are {known}")
         built = {name: shapes[name].build(item, field_path(path, name)) for name, item in value.items()}
-        return _construct(lambda values: make(**values), built, path)
+        return _call_maker(lambda values: make(**values), built, path)
 
     return Shape(lambda definitions: definitions.reference(key, name, describe), build)
 
@@ -161,7 +175,7 @@ def _dataclass_fields(target: Any) -> list[Field]:
             fields.append(Field(field.name, shape, required, default))
     for passed in (fields, [field for field in fields if field.required]):
         try:  # A parameter that is no field, such as an InitVar, has no place in the schema.
-            inspect.signature(target).bind(**{field.name: None for field in passed})
+            signature_of(target).bind(**{field.name: None for field in passed})
         except TypeError as error:
             raise TypeError(f"{target.__name__} cannot be made from its fields alone: {error}") from error
     return fields
@@ -203,30 +217,36 @@ _PLAIN: dict[Any, Shape] = {
 
 def shape_of(hint: Any) -> Shape:
     """The shape of an annotation. Raises TypeError if JSON Schema cannot describe it."""
-    try:
-        known = _PLAIN.get(hint)
-    except TypeError:  # Not hashable, for example an Annotated with a list as metadata.
-        known = None
+    with contextlib.suppress(TypeError):  # Not hashable, for example an Annotated with a list as metadata.
+        if hint in _PLAIN:
+            return _PLAIN[hint]
     make = _BY_ORIGIN.get(typing.get_origin(hint) or (hint if isinstance(hint, type) else None))
-    if known is not None:
-        return known
     if make is not None:
         return make(typing.get_args(hint))
     inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))  # Of a NewType, or of a `type` statement.
-    return _class(hint) if inner is None else shape_of(inner)
-
-
-def _class(hint: Any) -> Shape:
+    if inner is not None:
+        return shape_of(inner)
     if isinstance(hint, type):
-        if issubclass(hint, enum.Enum):
-            return _constants([(member.value, member) for member in hint])
-        if hasattr(hint, "model_json_schema"):
-            return _self_describing(hint)
-        if dataclasses.is_dataclass(hint):
-            return record(hint, hint.__name__, _class_description(hint), lambda: _dataclass_fields(hint), hint)
-        if issubclass(hint, dict) and hasattr(hint, "__total__"):
-            return record(hint, hint.__name__, _class_description(hint), lambda: _typed_dict_fields(hint), dict)
-    raise TypeError(f"JSON Schema has no counterpart for {hint!r}")
+        return _class(hint)
+    raise _no_counterpart(hint)
+
+
+def _no_counterpart(hint: Any) -> TypeError:
+    advice = ": use a dataclass or a TypedDict" if isinstance(hint, type) else ""
+    return TypeError(f"JSON Schema has no counterpart for {hint!r}{advice}")
+
+
+@functools.lru_cache(maxsize=256)  # A class that refers to itself would otherwise be read again for every value.
+def _class(hint: type) -> Shape:
+    if issubclass(hint, enum.Enum):
+        return _constants([(member.value, member) for member in hint])
+    if hasattr(hint, "model_json_schema"):
+        return _self_describing(hint)
+    if dataclasses.is_dataclass(hint):
+        return record(hint, hint.__name__, _class_description(hint), lambda: _dataclass_fields(hint), hint)
+    if issubclass(hint, dict) and hasattr(hint, "__total__"):
+        return record(hint, hint.__name__, _class_description(hint), lambda: _typed_dict_fields(hint), dict)
+    raise _no_counterpart(hint)
 
 
 def _self_describing(model: Any) -> Shape:
@@ -241,7 +261,7 @@ def _self_describing(model: Any) -> Shape:
         return schema
 
     make = getattr(model, "model_validate", None) or (lambda fields: model(**fields))
-    return Shape(schema, lambda value, path: _construct(make, value, path))
+    return Shape(schema, lambda value, path: _call_maker(make, value, path))
 
 
 def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool = False) -> Shape:
@@ -252,7 +272,7 @@ def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool
         return {"type": "array", "items": items, **({"uniqueItems": True} if unique else {})}
 
     def build(value: Any, path: str) -> Any:
-        return _construct(make, [item_shape.build(item, f"{path}[{i}]") for i, item in enumerate(value)], path)
+        return _call_maker(make, [item_shape.build(item, f"{path}[{i}]") for i, item in enumerate(value)], path)
 
     return Shape(schema, build)
 
@@ -291,16 +311,24 @@ def _map(args: Args) -> Shape:
 
 def _union(args: Args) -> Shape:
     options = [shape_of(arg) for arg in args]
+    # Made at first use, since a record may refer to the union.
+    documents = functools.lru_cache(maxsize=1)(lambda: list(map(document, options)))
+
+    def candidates(value: Any) -> list[Shape]:
+        """The options that allow a value, of which at least one does."""
+        pairs = [(option, schema) for option, schema in zip(options, documents()) if is_of_type(value, schema)]
+        if len(pairs) > 1:
+            pairs = [(option, schema) for option, schema in pairs if not any(validation_errors(value, schema))]
+        return [option for option, _ in pairs]
 
     def build(value: Any, path: str) -> Any:
         """The value of the first option that can be built: a class may refuse an object that its schema allows."""
         last_error = _does_not_fit(path, f"{show(value)} matches no type of the union")
-        for option in options:
-            if not any(validation_errors(value, document(option))):
-                try:
-                    return option.build(value, path)
-                except DoesNotFit as error:
-                    last_error = error
+        for option in candidates(value):
+            try:
+                return option.build(value, path)
+            except DoesNotFit as error:
+                last_error = error
         raise last_error
 
     return Shape(lambda definitions: {"anyOf": [option.schema(definitions) for option in options]}, build)

@@ -7,7 +7,7 @@ import inspect
 import typing
 from typing import Any, Union
 
-from .annotations import parameter_annotations
+from .annotations import parameter_annotations, signature_of
 from .docstrings import read_docstring
 from .shapes import ABSENT, Field, described, shape_of
 
@@ -56,6 +56,6 @@ def function_fields(function: Any, name: str) -> list[Field]:
 
 def _parameters(function: Any, name: str) -> list[inspect.Parameter]:
     try:
-        return list(inspect.signature(function).parameters.values())
+        return list(signature_of(function).parameters.values())
     except ValueError as error:  # Some builtin functions have no signature.
         raise TypeError(f"{name}: its parameters are not known, write a function that calls it: {error}") from error

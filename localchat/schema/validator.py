@@ -86,6 +86,9 @@ class _Validator:
         self._root = root
         # The keys of the options of each `enum`, and the options as a text, by its identity: both take long to make.
         self._options: dict[int, tuple[set[Any], str]] = {}
+        # The errors of values against the alternatives of `anyOf` and `oneOf`, by the identities of both and the path.
+        # Alternatives that contain one another would otherwise be checked again at every level.
+        self._errors: dict[tuple[int, int, str], list[ValidationError]] = {}
 
     def check(self, value: Any, schema: Any, path: str) -> Errors:
         """The errors of a value at a path, against a part of the schema."""
@@ -186,10 +189,20 @@ class _Validator:
         for subschema in subschemas:
             yield from self.check(value, subschema, path)
 
+    def _alternative(self, value: Any, subschema: Any, path: str) -> list[ValidationError]:
+        """The errors of a value against an alternative."""
+        key = id(value), id(subschema), path
+        if key not in self._errors:
+            self._errors[key] = list(self.check(value, subschema, path))
+        return self._errors[key]
+
     def _any_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
-        errors = [list(self.check(value, subschema, path)) for subschema in subschemas]
-        if all(errors):
-            yield from self._no_match(errors, path)
+        errors = []
+        for subschema in subschemas:
+            errors.append(self._alternative(value, subschema, path))
+            if not errors[-1]:
+                return
+        yield from self._no_match(errors, path)
 
     def _no_match(self, errors: list[list[ValidationError]], path: str) -> Errors:
         """Report the errors of the subschema whose first error is deepest, or the first error of each subschema."""
@@ -201,7 +214,7 @@ class _Validator:
             yield ValidationError(path, "; or ".join(texts) or "nothing is allowed")
 
     def _one_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
-        errors = [list(self.check(value, subschema, path)) for subschema in subschemas]
+        errors = [self._alternative(value, subschema, path) for subschema in subschemas]
         n_matching = sum(not of_subschema for of_subschema in errors)
         if n_matching == 0:
             yield from self._no_match(errors, path)
@@ -304,6 +317,12 @@ def _bound_errors(keyword: str, limit: Any, value: Any, path: str, schema: Any) 
         measure = value if isinstance(value, (int, float)) else len(value)
         if not is_within(measure, limit):
             yield ValidationError(path, f"expected {words} {limit}, got {show(value)}")
+
+
+def is_of_type(value: Any, schema: Any) -> bool:
+    """Whether a value has the type that a schema names, if it names one. All else in the schema is ignored."""
+    name = schema.get("type")
+    return not isinstance(name, str) or _is_type(value, name)
 
 
 def _is_type(value: Any, name: str) -> bool:

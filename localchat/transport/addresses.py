@@ -62,6 +62,8 @@ def parse_base_url(text: str) -> Address:
         if not hasattr(socket, "AF_UNIX"):
             raise ValueError("the base URL names a unix socket, which Python does not have on this system")
         path = re.sub("^/+", "/", text[len("unix:") :])  # A path without a slash is relative to the working folder.
+        if path in ("", "/"):
+            raise ValueError(f"the base URL {text!r} names no socket: write unix:/path/to/socket")
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = _split(text, "the base URL")
     if parts.scheme not in PORTS:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .addresses import Proxy, look_up
 from .sockets import configure, start_thread
+from .timeouts import LimitExpired
 
 _MAX_BUFFERED_BYTES = 131072  # Reading pauses while more bytes than this are unread.
 _HANDSHAKE_S = 86400.0  # Longer than any limit of a call: asyncio would end a handshake after a minute.
@@ -110,7 +111,7 @@ class AsyncDriver:
             self._future.cancel()
 
     async def sleep(self, limit: float) -> None:
-        with contextlib.suppress(socket.timeout):
+        with contextlib.suppress(LimitExpired):
             await self._wait_for(asyncio.get_running_loop().create_future(), limit)
 
     async def read_files(self, limit: float | None, function: Callable[[], Any]) -> Any:
@@ -142,12 +143,12 @@ class AsyncDriver:
         return connection.take()
 
     async def _wait_for(self, future: asyncio.Future[Any], limit: float | None) -> Any:
-        """The result of a future. After the limit or a cancel, raise socket.timeout and cancel the future."""
+        """The result of a future. After the limit or a cancel, raise LimitExpired and cancel the future."""
         self._future = future
         try:
             await asyncio.wait([future], timeout=limit)
             if not future.done() or future.cancelled():
-                raise socket.timeout
+                raise LimitExpired
             return future.result()
         finally:
             self._future = None

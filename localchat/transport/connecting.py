@@ -11,7 +11,7 @@ from .exchange import Exchange
 from .http1 import request_head
 from .operations import AnyConnection, Operations
 from .settings import Settings
-from .timeouts import timed_out
+from .timeouts import LimitExpired, timed_out
 
 
 async def connect(settings: Settings, operations: Operations, proxy: Proxy | None) -> AnyConnection:
@@ -50,7 +50,7 @@ async def _open(settings: Settings, operations: Operations, proxy: Proxy | None)
         try:
             connection: AnyConnection = await operations.run_within(share, driver.connect, candidate)
             return connection
-        except socket.timeout:
+        except LimitExpired:
             failure = timed_out(timeout_name)
         except OSError as error:
             # That the host refuses the connection says more than that this machine has no IPv6, for example.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..errors import Cancelled
 from .addresses import Proxy
-from .timeouts import Deadlines, timed_out
+from .timeouts import Deadlines, LimitExpired, timed_out
 
 
 class AnyConnection(Protocol):
@@ -26,7 +25,8 @@ class AnyConnection(Protocol):
 class AnyDriver(Protocol):
     """Performs the operations of one call: Driver (sockets.py) or AsyncDriver (aio_sockets.py).
 
-    They raise socket.timeout after `limit` seconds, and OSError after `cancel`. A connection is one of this driver.
+    They raise LimitExpired after `limit` seconds, and that or OSError after `cancel`. A connection is one of this
+    driver.
     """
 
     is_cancelled: bool  # Whether `cancel` was called.
@@ -69,18 +69,19 @@ class Operations:
         self.check_cancelled()
         try:  # Not by `run_within`: this is done for each event, and a coroutine costs half a microsecond.
             return await operation(limit, *arguments)
+        except LimitExpired as error:
+            self.check_cancelled(error)
+            raise timed_out(timeout_name) from None
         except OSError as error:
             self.check_cancelled(error)
-            if isinstance(error, socket.timeout):
-                raise timed_out(timeout_name) from None
             raise
 
     async def run_within(self, limit: float | None, operation: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """Like `run`, with a limit of its own in seconds. Raises socket.timeout after it."""
+        """Like `run`, with a limit of its own in seconds. Raises LimitExpired after it."""
         self.check_cancelled()
         try:
             return await operation(limit, *arguments)
-        except OSError as error:
+        except (LimitExpired, OSError) as error:
             self.check_cancelled(error)
             raise
 

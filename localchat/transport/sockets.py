@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from .addresses import Proxy, look_up
+from .timeouts import LimitExpired
 
 Result = TypeVar("Result")
 
@@ -42,6 +43,11 @@ def configure(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def _is_of_limit(error: OSError) -> bool:
+    """Whether a socket reports the end of its limit. An error of the system, such as ETIMEDOUT, has a number."""
+    return error.errno is None
+
+
 class Connection:
     """A blocking socket that is connected to the server."""
 
@@ -58,10 +64,13 @@ class Connection:
         while True:
             left = _STEP_S if end is None else min(end - time.monotonic(), _STEP_S)
             if left <= 0:
-                raise socket.timeout
+                raise LimitExpired
             self.sock.settimeout(left)
-            with contextlib.suppress(socket.timeout):
+            try:
                 return bytes(self.sock.recv(READ_BYTES))
+            except socket.timeout as error:
+                if not _is_of_limit(error):
+                    raise
 
     def is_usable(self) -> bool:
         """Whether this process made the connection, and the server keeps it open. A closed one is readable."""
@@ -148,7 +157,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Driver:
-    """Performs the operations of one call. They raise socket.timeout after `limit` seconds, OSError after `cancel`."""
+    """Performs the operations of one call. See operations.AnyDriver."""
 
     def __init__(self) -> None:
         self.is_cancelled = False  # Set by `cancel`.
@@ -187,7 +196,7 @@ class Driver:
         start_thread(run)
         self._blocking(ended.set, lambda: ended.wait(limit))
         if not outcome:
-            raise socket.timeout
+            raise LimitExpired
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         return list(outcome[0])
@@ -217,7 +226,12 @@ class Driver:
     def _transfer(self, limit: float | None, connection: Connection, operation: Callable[[], Any]) -> Any:
         """Run an operation of a connection within the limit."""
         connection.sock.settimeout(limit)
-        return self._blocking(connection.shut, operation)
+        try:
+            return self._blocking(connection.shut, operation)
+        except socket.timeout as error:
+            if _is_of_limit(error):
+                raise LimitExpired from None
+            raise
 
     def _blocking(self, wake: Callable[[], object], operation: Callable[[], Any]) -> Any:
         """Run an operation that blocks; `cancel` calls `wake`, which ends it."""

@@ -69,6 +69,10 @@ def timed_out(name: str) -> TimedOut:
     return TimedOut(f"{_TIMEOUT_REASONS[name]} within Timeout.{name}; increase it if this is expected", kind=name)
 
 
+class LimitExpired(Exception):
+    """An operation of a driver did not end within its limit. It is no TimeoutError: the system raises these too."""
+
+
 class TotalDeadline:
     """The end of `Timeout.total`. All requests of one call of the program share it, such as the rounds of `run`."""
 

@@ -11,6 +11,7 @@ from localchat.errors import IncompleteStream, ProtocolError, StreamError
 from localchat.events import Audio, Reply, StreamEvent
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
+from localchat.reply.payloads import as_integer
 from localchat.reply.reported_errors import parse_error
 from localchat.reply.text import ThinkSplitter
 from tests.support.scripted import chunk
@@ -22,8 +23,12 @@ def whole(**message: Any) -> dict[str, Any]:
 
 
 def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Reply]:
+    """The events and the reply, which a program may read at any time."""
     accumulator = Accumulator(n)
-    events = [event for chunk in chunks for event in accumulator.add(chunk)]
+    events: list[StreamEvent] = []
+    for one in chunks:
+        events += accumulator.add(one)
+        accumulator.reply()
     return events + accumulator.finish(done=True), accumulator.reply()
 
 
@@ -60,6 +65,8 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
 USAGES: list[tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = [
     ({"prompt_tokens": 11}, {"prompt_tokens": 11, "completion_tokens": 1}, (11, 1)),
     ({"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens": 5, "completion_tokens": None}, (5, 0)),
+    ({"prompt_tokens": 0}, {"prompt_tokens": 0, "cost": 2}, (0, 0)),
+    ({"prompt_tokens": 1.5}, {"prompt_tokens": "3", "completion_tokens": 2.0}, (3, 2)),
 ]
 
 
@@ -68,6 +75,15 @@ def test_usage_is_the_last_one_and_may_lack_counts(first, last, tokens):
     last_chunk = {**chunk("stop", content="a"), "usage": {**last, "total_tokens": None}}
     reply = reply_of({"choices": [], "usage": {**first, "total_tokens": None}}, last_chunk)
     assert (reply.text, reply.usage.input_tokens, reply.usage.output_tokens) == ("a", *tokens)
+    assert reply.usage.raw == {**last, "total_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(1, 1), (1.0, 1), ("1", 1), (" -1 ", -1), *((x, None) for x in (1.9, "1.5", "1_0", "", "9" * 5000, True, None))],
+)
+def test_number_of_a_server_is_an_integer_in_any_notation(value: Any, number: Any):
+    assert as_integer(value) == number
 
 
 def test_log_probabilities_may_be_infinite():
@@ -105,6 +121,23 @@ def test_message_after_deltas_may_leave_out_the_reasoning_and_have_a_longer_refu
     assert (reply.text, reply.reasoning, reply.refusal) == ("Hello", "hm", "I cannot")
 
 
+def test_blank_message_is_kept():
+    assert reply_of(whole(content=" \n")).text == " \n"
+
+
+def test_finish_reason_of_a_choice_with_calls_is_that_of_calls_at_any_time():
+    accumulator = Accumulator()
+    accumulator.add(chunk(tool_calls=[{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]))
+    accumulator.add(chunk("stop"))
+    assert accumulator.reply().finish_reason == "tool_calls"
+
+
+def test_function_call_of_a_message_repeats_that_of_the_deltas():
+    call = {"name": "f", "arguments": '{"a": 1}'}
+    for chunks in ([chunk(function_call=call)], [chunk(function_call=call), whole(function_call=call)]):
+        assert [made.name for made in reply_of(*chunks).tool_calls] == ["f"]
+
+
 def text_part(text: str) -> Any:
     return {"type": "text", "text": text}
 
@@ -122,6 +155,14 @@ def test_content_in_parts_is_joined_and_sent_back_in_parts():
         assert (reply.text, reply.reasoning) == (text, "Hm.")
         assert reply.message["content"] == [thinking_part("Hm."), text_part(text)]
         assert ("choices" in reply.raw) == (chunks == [message])  # Nothing of the parts is left out.
+
+
+@pytest.mark.parametrize(("mode", "text"), [("auto", "<think>x</think>y"), ("prefilled", "x</think>y")])
+def test_tags_are_found_in_parts_too(mode: str, text: str):
+    accumulator = Accumulator(think_tags=mode)
+    accumulator.add(chunk("stop", content=[text_part(text)]))
+    accumulator.finish()
+    assert (accumulator.reply().reasoning, accumulator.reply().text) == ("x", "y")
 
 
 def test_message_beside_each_delta_repeats_its_fields():
@@ -274,6 +315,20 @@ def test_sound_that_is_not_base64_is_kept_with_a_warning():
     assert reply.warnings == ("the sound is not base64 and was left out",)
 
 
+def test_sound_of_a_message_repeats_that_of_the_deltas_if_the_reply_was_read():
+    """An empty sound must not look like one that was received."""
+    sound = {"id": "1", "data": ENCODED}
+    for chunks in ([chunk(audio={"id": "1"}), whole(audio=sound)], [chunk(audio=sound), whole(audio=sound)]):
+        assert reply_of(*chunks).audio == Audio("1", SOUND)
+
+
+@pytest.mark.parametrize("data", ["QUJDQ=", "QUJD!!"])
+def test_sound_with_a_wrong_end_is_kept_without_it(data: str):
+    reply = reply_of(chunk("stop", audio={"id": "1", "data": data}))
+    assert reply.audio == Audio("1", b"ABC")
+    assert reply.warnings == ("the sound is not base64 and was left out",)
+
+
 def test_message_that_differs_from_its_deltas_is_kept_with_a_warning():
     """The caller has printed the deltas already."""
     for name, deltas, message in (
@@ -302,17 +357,20 @@ def test_only_choice_is_the_first_one_whatever_its_index(index):
 
 
 def test_text_of_a_payload_is_masked_only_if_the_payload_reports_an_error():
-    """`detail` beside choices may belong to an error, and is null in others."""
+    """`detail` beside choices may belong to an error, and is null in others. The text beside an error is not masked."""
 
     def mask(payload: Any) -> Any:
         return json.loads(json.dumps(payload).replace("local", "***"))
 
     accumulator = Accumulator(mask=mask)
     accumulator.add({**chunk(content="a local file"), "detail": None})
-    accumulator.add({**chunk("error"), "detail": "wrong key local"})
+    accumulator.add({**chunk("error: key local", content=" local"), "detail": "wrong key local"})
     assert accumulator.error is not None
     assert accumulator.error.raw["detail"] == accumulator.reply().raw["detail"] == "wrong key ***"
-    assert accumulator.reply().text == "a local file"
+    assert (accumulator.reply().text, accumulator.reply().choice.finish_reason_raw) == (
+        "a local file local",
+        "error: key ***",
+    )
 
 
 def test_reading_the_reply_changes_nothing():
@@ -412,6 +470,7 @@ KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "errors without one": {"id": "1", "choices": [], "errors": [], "error_code": 0, "error_msg": "", "status": "ok"},
     "labels": {"id": "1", "object": "chat.completion.chunk", "created": 5, "model": "m"},
     "cost of a chunk": {"object": "chat.completion.chunk", "cost": 1},
+    "measures of errors": {"id": "1", "choices": [], "error_rate": 0.5, "errors_count": 2, "error_code": 0.0},
 }
 
 
@@ -436,6 +495,7 @@ SPLITS: dict[str, tuple[str, str, str, str, str, list[str]]] = {
     "indented": ("auto", "<think>a</think>\n \n    b\n", "stop", "a", "    b\n", []),
     "stray-in-code": ("auto", "```\na\n</think>\n```", "stop", "", "```\na\n</think>\n```", [STRAY]),
     "prefilled-and-opened-again": ("prefilled", "<think>a</think>b", "stop", "a", "b", []),
+    "prefilled-after-many-blanks": ("prefilled", " " * 300 + "a</think>b", "stop", "a", "b", []),
     "prefilled-never-closed": ("prefilled", " a", "stop", "", " a", [UNCLOSED]),
     "prefilled-cut-by-a-limit": ("prefilled", "42", "length", "42", "", [LIMIT]),
     "cut-by-a-limit": ("auto", "<think>42", "length", "42", "", [LIMIT]),

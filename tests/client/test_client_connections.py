@@ -22,6 +22,7 @@ import localchat.transport.aio_sockets
 import localchat.transport.call
 import localchat.transport.sockets
 from localchat import AsyncClient, ConnectError, Timeout
+from localchat.transport.addresses import parse_base_url
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.client.test_vendor import python
@@ -259,6 +260,12 @@ def test_unix_socket(tmp_path, client_class, monkeypatch):
             with client_class(url, model="m") as client:
                 assert client.chat("hi").text == "Hello"
         assert {request.path for request in server.requests} == {"/v1/chat/completions"}
+
+
+@pytest.mark.parametrize("url", ["unix:", "unix:/", "unix:// "])
+def test_unix_socket_needs_a_path(url: str):
+    with pytest.raises(ValueError, match="names no socket: write unix:/path/to/socket"):
+        parse_base_url(url)
 
 
 def test_localhost_tries_ipv4_first():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 import sys
 import threading
 import time
@@ -14,7 +17,16 @@ import pytest
 
 import localchat.streams
 from localchat import AsyncClient, Client, Timeout
-from localchat.errors import Cancelled, DoesNotFit, IncompleteStream, ProtocolError, ServerError, StreamError, TimedOut
+from localchat.errors import (
+    Cancelled,
+    ConnectError,
+    DoesNotFit,
+    IncompleteStream,
+    ProtocolError,
+    ServerError,
+    StreamError,
+    TimedOut,
+)
 from localchat.terminal import console, printer
 from localchat.transport import call, failures, sockets, timeouts
 from localchat.transport.addresses import known_addresses, make_tls_context
@@ -51,6 +63,28 @@ from tests.support.slow_servers import dripping, full_listener, interrupted, pin
 )
 def test_timeout_is_one_number_for_all_limits_or_one_for_each(timeout: Timeout, limits: Any):
     assert (timeout.connect, timeout.first, timeout.idle, timeout.stall, timeout.total) == limits
+
+
+@pytest.mark.parametrize(
+    ("method", "error_class"), [("connect", ConnectError), ("recv", ConnectError)], ids=["connect", "read"]
+)
+def test_timeout_of_the_system_is_none_of_the_call(method: str, error_class: Any, client_class, monkeypatch):
+    """The system gives a connection up that does not respond any more, also if the call has no limit."""
+
+    class Dead(socket.socket):
+        """A socket whose peer has vanished."""
+
+    def fail(sock: Any, *arguments: Any) -> Any:
+        if sock.family == socket.AF_INET:  # asyncio has others.
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        return getattr(super(Dead, sock), method)(*arguments)
+
+    setattr(Dead, method, fail)
+    with always(HELLO) as server:
+        monkeypatch.setattr(socket, "socket", Dead)
+        for timeout in (Timeout(None), Timeout(60)):
+            failure_at(server.url, error_class, os.strerror(errno.ETIMEDOUT), client_class, timeout=timeout)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(

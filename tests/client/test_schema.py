@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import enum
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -317,6 +318,34 @@ def test_union_takes_the_class_that_has_the_fields():
         build(Union[Positive, Address], {"number": -1})
 
 
+@dataclass
+class Sum:
+    kind: Literal["sum"]
+    left: Union[int, Sum, Product, None]
+    right: Union[int, Sum, Product, None]
+
+
+@dataclass
+class Product:
+    kind: Literal["product"]
+    left: Union[int, Sum, Product, None]
+    right: Union[int, Sum, Product, None]
+
+
+@pytest.mark.parametrize("innermost", [1, "a"], ids=["valid", "not valid"])
+def test_time_of_a_union_of_classes_that_contain_each_other_does_not_double_with_each_level(innermost: Any):
+    expression = innermost
+    for _ in range(40):
+        expression = {"kind": "product", "left": expression, "right": 1}
+    start = time.process_time()
+    if innermost == 1:
+        assert type(build(Product, expression)) is Product
+    else:
+        with pytest.raises(DoesNotFit, match=r"\.left: expected"):
+            build(Product, expression)
+    assert time.process_time() - start < 5
+
+
 def test_value_that_is_nested_too_deeply_is_not_valid():
     value: Any = {"value": 1}
     for _ in range(5000):
@@ -352,6 +381,11 @@ def test_value_that_is_nested_too_deeply_is_not_valid():
             {"a": "One, or :class:`more`.", "b": "Two."},
         ),
         ("Do: it.\n:see: this", "Do: it.\n:see: this", {}),
+        (
+            "Do it for\n:class:`A`: these.\n\n:param a: One,\n    more.\n:func:`b` does it.",
+            "Do it for\n:class:`A`: these.\n\n:func:`b` does it.",
+            {"a": "One, more."},
+        ),
     ],
 )
 def test_sections_and_fields_of_a_docstring(doc: str, summary: str, described: Any):

@@ -225,6 +225,14 @@ def test_error_event_may_be_any_text(data):
     assert parse_frame("error", data) == {"error": data or "no reason given"}
 
 
+@pytest.mark.parametrize("before", ["", "\ufeff", "\n", "\ufeff\n", "\n\ufeff"], ids=ascii)
+def test_body_may_begin_with_a_byte_order_mark_and_blank_lines(before: str):
+    parser = ResponseParser("application/json")
+    body = before + json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
+    assert [event.type for events in parser.feed(body.encode(), is_end=True) for event in events]
+    assert parser.reply().text == "Hi"
+
+
 @pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])
 def test_parse_frame_that_is_not_an_object(data):
     with pytest.raises(ProtocolError) as caught:
@@ -246,6 +254,9 @@ ERROR_BODIES = {
     "plain": ("Bad Gateway\n", ("Bad Gateway", None, None, None)),
     "html": ("<html>\n<h1>502</h1></html>", ("<html> <h1>502</h1></html>", None, None, None)),
     "empty": ("", ("no reason given", None, None, None)),
+    "empty JSON": ('""', ("no reason given", None, None, None)),
+    "null": ("null", ("no reason given", None, None, None)),
+    "list of no messages": ('{"error": {"message": [], "msg": "m"}}', ("m", None, None, None)),
     "strange": ('{"error": {"x": 1}}', ('{"error": {"x": 1}}', None, None, None)),
     "long": ("x" * 500, ("x" * 200 + "...", None, None, None)),
 }

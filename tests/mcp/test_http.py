@@ -207,10 +207,11 @@ def test_call_needs_no_idle_connection():
 RESULT = {"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": "at last"}]}}
 
 
-@pytest.mark.parametrize("ends", ["with its end", "too early"])
+@pytest.mark.parametrize("ends", ["with its end", "too early", "and the server is busy"])
 def test_broken_stream_is_resumed(server_class: Any, ends: str):
     """After its first event, and once more before the response."""
     resumed: list[tuple[str, float]] = []
+    refusals = [with_length(b"", status) for status in ("502 Bad Gateway", "503 Busy") if "busy" in ends]
 
     def respond(request: Request, peer: Peer) -> Any:
         if request.body and request.json.get("method") == "tools/call":
@@ -218,6 +219,8 @@ def test_broken_stream_is_resumed(server_class: Any, ends: str):
             resumed.append(("", time.monotonic()))
             events = chunks(event(None, "first", retry_ms=150), end=ends == "with its end")
             return EVENTS + b"Connection: close\r\n\r\n" + events
+        if "last-event-id" in request.headers and refusals:
+            return refusals.pop()
         if "last-event-id" in request.headers:
             assert request.headers["mcp-session-id"] == "id-1-aZ81kq"
             resumed.append((request.headers["last-event-id"], time.monotonic()))
@@ -354,6 +357,21 @@ def test_call_is_cancelled_after_its_timeout(server_class: Any):
             server.call("wait", timeout=SHORT)
         wait_for(lambda: http.tools.cancelled)
         assert http.tools.cancelled == [http.sent("tools/call")[0].json["id"]]
+
+
+def test_timeout_of_a_call_is_also_that_of_the_list_that_it_needs(server_class: Any):
+    def respond(request: Request, peer: Peer) -> Any:
+        if request.json["method"] != "tools/list":
+            return None
+        assert peer.is_disconnected()
+        return CLOSE
+
+    with (
+        MCPHTTPServer(MODERN, respond=respond) as http,
+        server_class(http.url) as server,
+        pytest.raises(TimedOut, match="no result of tools/list"),
+    ):
+        server.call("echo", {"text": "a"}, timeout=SHORT)
 
 
 def test_call_of_a_modern_server_is_cancelled_by_closing_its_stream():

@@ -487,6 +487,21 @@ def test_many_threads_use_one_server():
     assert results == {number: str(number) for number in range(50)}
 
 
+def test_second_block_is_an_error_and_does_not_end_the_server():
+    with MCPServer(*command()) as server:
+        with pytest.raises(RuntimeError, match="was started before"), server:
+            pass
+        server.ping()
+
+    async def use() -> None:
+        async with AsyncMCPServer(*command()) as server:
+            with pytest.raises(RuntimeError, match="was started before"):
+                await server.__aenter__()
+            await server.ping()
+
+    asyncio.run(use())
+
+
 def test_use_outside_of_the_block_is_an_error():
     server = MCPServer(*command(), name="test")
     with pytest.raises(RuntimeError, match=r"MCPServer\(name='test'\) is not started"):

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -121,15 +122,19 @@ def is_usable(server: MCPServer) -> bool:
 def over_http(n: int, seed: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     case = 0
-    chance = random.Random()
+    gets = itertools.count()
 
     def respond(request: Request, peer: Peer) -> Any:
+        """Close the connection after a damaged response, for whose end the client would otherwise wait."""
+        # Each response has its own chance: threads of the client send requests at the same time.
         if request.method == "GET":
-            return response(chance, b"5") if chance.random() < 0.5 else NOT_ALLOWED
+            chance = random.Random(f"{seed} GET {next(gets)}")
+            peer.send(response(chance, b"5") if chance.random() < 0.5 else NOT_ALLOWED)
+            return CLOSE
         is_damaged = request.body and request.json.get("params", {}).get("name") == "echo"
         if not is_damaged or request.json["params"]["arguments"]["text"] == "ordinary":
             return None
-        peer.send(response(chance, str(request.json["id"]).encode()))
+        peer.send(response(random.Random(f"{seed} {case}"), str(request.json["id"]).encode()))
         return CLOSE
 
     before = http._RESUME_S
@@ -138,7 +143,6 @@ def over_http(n: int, seed: int) -> Counter[str]:
         with MCPHTTPServer(respond=respond) as running, MCPServer(running.url, timeout=TIMEOUT) as server:
             server.tools()
             for case in range(n):
-                chance.seed(f"{seed} {case}")
                 counts[outcome(server, "echo", {"text": "damaged"})] += 1
                 if case % BATCH == BATCH - 1:
                     assert server.call("echo", {"text": "ordinary"}).text == "ordinary"

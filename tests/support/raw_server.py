@@ -17,9 +17,6 @@ import pytest
 from tests.support.deadline import DEADLINE_S
 from tests.support.raw_responses import MODELS, OPEN
 
-# How long a server waits for bytes of its client. A client of damaged MCP responses waits for it.
-IDLE_S = 10
-
 KEY = "sk-very-secret-key"
 
 
@@ -119,7 +116,7 @@ class Server:
             except OSError:
                 return
             self.connections += 1
-            sock.settimeout(IDLE_S)
+            sock.settimeout(DEADLINE_S)
             self._start(self._serve, sock)
 
     def _serve(self, sock: socket.socket) -> None:

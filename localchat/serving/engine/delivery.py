@@ -47,6 +47,7 @@ class Delivery:
             )
             self._outputs[place] = id, output
         else:
+            self._joinable.pop((id, output.sequence), None)
             if output.tokens and not output.is_urgent:
                 self._joinable[id, output.sequence] = len(self._outputs)
             self._outputs.append((id, output))

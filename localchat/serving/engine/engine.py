@@ -282,19 +282,28 @@ class Engine:
         except NoFreeCells:
             if any(chunk.draft for chunk in batch.chunks):
                 self._compute(batch.without_drafts())
-            elif (only := self._scheduler.preempt_newest()) is not None:
-                text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
-                self._fail(only, EngineError(text))
+            else:
+                self._preempt_newest()
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
             self._sample_and_deliver(batch)
 
+    def _preempt_newest(self) -> None:
+        """Frees the cells of the newest sequence, which runs again later. One that runs alone cannot run at all."""
+        only = self._scheduler.preempt_newest()
+        if only is not None:
+            text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
+            self._fail(only, EngineError(text))
+
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
-        """Decodes each sequence of a failed batch alone, and ends those that fail again."""
+        """Decodes each sequence of a failed batch alone, and ends those that fail again.
+
+        The sequences that lack cells now wait for a later step.
+        """
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
-            if chunk.sequence.slot is None:  # Another sequence of its request has failed, so it has ended.
+            if chunk.sequence.slot is None:  # It was preempted, or has ended with another sequence of its request.
                 continue
             single = Batch((chunk,)).without_drafts()
             if chunk.sequence.span is not None:  # The earlier rows of its image may be gone.
@@ -302,7 +311,9 @@ class Engine:
                 continue
             try:
                 self._cache.decode(single)
-            except (NoFreeCells, DecodeFailed) as error_alone:
+            except NoFreeCells:
+                self._preempt_newest()
+            except DecodeFailed as error_alone:
                 text = f"the model could not compute this request: {error_alone}"
                 self._fail(chunk.sequence, EngineError(text), keep=False)
             else:

@@ -209,7 +209,7 @@ class EngineClient(abc.ABC):
         request = EngineRequest(self, next(self._ids), mailbox, n_sequences)
         with self._lock:
             if self.death is not None:
-                raise self.death if isinstance(self.death, EngineStopped) else EngineGone(str(self.death))
+                raise _refusal(self.death)
             if n_sequences:
                 check_queue(n_sequences, self.n_open, self.max_open)
             self._requests[request.id] = request
@@ -270,5 +270,9 @@ class EngineClient(abc.ABC):
             self.death = death
             requests = list(self._requests.values())
         for request in requests:
-            may_be_sent_again = isinstance(death, EngineDied) and not request.is_accepted
-            self._end(request, EngineGone(str(death)) if may_be_sent_again else death)
+            self._end(request, death if request.is_accepted else _refusal(death))
+
+
+def _refusal(death: EngineDied | EngineStopped) -> EngineDied | EngineStopped:
+    """The error of a request that an engine has not taken before its end: another engine may run it."""
+    return death if isinstance(death, EngineStopped) else EngineGone(str(death), death.killed_by)

@@ -84,7 +84,30 @@ ERRORS = [
     ("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled"),
     ("a" * 200_000, "200000 characters; the limit is 131072"),
     ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
-    ("{{ 'x' * 10 ** 9 }}", "the result of '\\*' has 1000000000 items, the limit is 33554432"),
+    *(
+        (source, f"the result of '{re.escape(operation)}' can have [0-9]{{9,}} items, the limit is 268435456")
+        for source, operation in (
+            ("{{ 'x' * 10 ** 9 }}", "*"),
+            ("{{ 'x'.encode() * 10 ** 9 }}", "*"),
+            ("{{ '%999999999d' % 1 }}", "%"),
+            ("{{ '%.999999999f' % 1 }}", "%"),
+            ("{{ '%999999999d' | format(1) }}", "format"),
+            ("{{ '{:>999999999}'.format(1) }}", "format"),
+            ("{{ '{a:999999999}'.format_map({'a': 1}) }}", "format_map"),
+            ("{{ 'x'.ljust(999999999) }}", "ljust"),
+            ("{{ 'x' | center(width=999999999) }}", "center"),
+            ("{{ ['x'] | map('center', 999999999) | list }}", "center"),
+            ("{% filter center(999999999) %}x{% endfilter %}", "center"),
+            ("{{ ('x' * 99999).replace('x', 'x' * 99999) }}", "replace"),
+            ("{{ range(99999) | map('string') | join('x' * 99999) }}", "join"),
+            ("{{ (1).to_bytes(999999999, 'big') }}", "to_bytes"),
+        )
+    ),
+    ("{{ '%*d' % (999999999, 1) }}", "'%' has a width that is computed"),
+    ("{{ '{:{}}'.format(1, 999999999) }}", "'format' has a width that is computed"),
+    ("{{ [1] | tojson(indent=999999999) }}", "an indent of 999999999 characters, the limit is 100"),
+    ("{{ lipsum(999999999) }}", "'lipsum' is undefined"),
+    ("{{ " + "[" * 500 + "]" * 500 + " }}", "nested too deeply"),
     ("{{ 9 ** 99999999 }}", "the result of '\\*\\*' has about 399999996 bits, the limit is 1024"),
     ("{{ 10 ** 200 * 10 ** 200 }}", "about 1330 bits"),
     ("{% for i in range(99) %}{{ 'x' * 999999 }}{% endfor %}", "prints 33999966 characters or more"),
@@ -95,6 +118,34 @@ ERRORS = [
 def test_template_error(source, message):
     with pytest.raises(TemplateError, match=message):
         render_template(compile_template(source), {"messages": [USER]}, new_deadline())
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ '%s at %05.1f%%' % ('x', 2.5) }}", "x at 002.5%"),
+        ("{{ '%s' % 1700000000123 }} {{ '{} {:>3}'.format(1700000000123, 5) }}", "1700000000123 1700000000123   5"),
+        ("{{ 17 % 5 }} {{ 2 ** 8 }} {{ '-' * 3 }} {{ 1700000000123 % 1000 }}", "2 256 --- 123"),
+        ("{{ 'a b'.replace(' ', '_') }} {{ ['a', 'b'] | join(', ') }} {{ [1, 2, 3] | batch(2) | list }}", "a_b a, b "),
+        ("{% autoescape true %}{{ '<' }}{% endautoescape %}", "<"),
+    ],
+)
+def test_operations_with_small_results_are_not_limited(source, text):
+    assert render_template(compile_template(source), {}, new_deadline()).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'x' * 9 ** 9 }}",
+        "{{ '%999999999d' % 1 }}",
+        "{% if 'x' | center(999999999) %}{% endif %}",
+        "{% autoescape 'x' | center(999999999) %}{% endautoescape %}",
+        "{{ " + "[" * 40 + "'<'" + "] | pprint | tojson" * 40 + " }}",
+    ],
+)
+def test_constants_are_not_computed_while_a_template_is_compiled(source):
+    compile_template(source)
 
 
 NESTED = "{% for a in r %}{% for b in r %}{% for c in r %}BODY{% endfor %}{% endfor %}{% endfor %}"

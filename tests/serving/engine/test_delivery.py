@@ -63,6 +63,11 @@ def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(pr
     assert [(*output[:2], output[3]) for output in process.outputs()] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
 
 
+def test_output_with_progress_is_neither_joined_nor_overtaken(process: Process):
+    process.step(0.006, token(1), token(2, progress=PROGRESS), token(3), token(4))
+    assert [output[3] for output in process.outputs()] == [[1], [2], [3, 4]]
+
+
 def test_joined_output_has_what_its_parts_have(process: Process):
     parts = [StepOutput(0, 0.0, tokens=[i, i + 1], n_drafted=10 * i, n_draft_accepted=i) for i in (1, 3)]
     process.step(0.006, *parts)

@@ -135,6 +135,21 @@ def test_poisoned_request_fails_alone(max_drafted: int):
             read(bad)
 
 
+@pytest.mark.parametrize("n_sampled", [1, 2, 3])
+def test_request_that_lacks_cells_beside_a_poisoned_one_waits_for_them(n_sampled: int):
+    """The failed batch has the last free cells, of which each of its two sequences needs one."""
+
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return ord("!") if tokens[0] == ord("P") and len(tokens) == n_prompt + n_sampled else ord("a")
+
+    with stepped(FakeBackend(model, poison=ord("!"), n_real_cells=2 * (10 + n_sampled))) as engine:
+        good, bad = (submit(engine, request(name * 10, max_tokens=9)) for name in "AP")
+        step_until_idle(engine)
+        assert read(good)[0] == "a" * 9
+        with pytest.raises(EngineError, match="could not compute this request: the batch is poisoned"):
+            read(bad)
+
+
 def test_poisoned_sequence_fails_with_its_request_alone():
     """The other sequences of the request have ended when their turn to be decoded alone comes."""
     with stepped(FakeBackend(poison=ord("!"))) as engine:

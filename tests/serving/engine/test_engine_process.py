@@ -22,7 +22,7 @@ from unittest import mock
 
 import pytest
 
-from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.errors import ContextLengthExceeded, HttpError, ModelLoading
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.core.server_options import Options
@@ -479,7 +479,8 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
 
 def test_errors_cross_between_processes_with_their_attributes():
     died, too_long = values.EngineDied("m", "SIGSEGV"), ContextLengthExceeded("m", n_tokens=5, n_ctx=4)
-    for error in (died, too_long, values.EngineStopped(), values.invalid_grammar("r", "tools")):
+    others = values.EngineSilent(3.0), ModelLoading("m", 5.0), HttpError(411, "c", "m", {"Allow": "GET"})
+    for error in (died, too_long, values.EngineStopped(), values.invalid_grammar("r", "tools"), *others):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 

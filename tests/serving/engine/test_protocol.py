@@ -101,8 +101,8 @@ def test_what_comes_for_a_dropped_request_is_ignored_and_it_is_dropped_once():
 @pytest.mark.parametrize(
     ("death", "is_accepted", "error"),
     [
-        (EngineDied("killed"), True, EngineDied),
-        (EngineDied("killed"), False, EngineGone),
+        (EngineDied("killed", "SIGILL"), True, EngineDied),
+        (EngineDied("killed", "SIGILL"), False, EngineGone),
         (EngineStopped(), True, EngineStopped),
         (EngineStopped(), False, EngineStopped),
     ],
@@ -117,6 +117,7 @@ def test_death_ends_all_requests_and_only_those_not_accepted_may_be_sent_again(d
         with pytest.raises(type(death)) as raised:
             started_request.take()
         assert type(raised.value) is error
+        assert getattr(raised.value, "killed_by", None) == getattr(death, "killed_by", None)
     with pytest.raises(type(death)) as raised:
         engine.generate([request()], Mailbox())
     assert type(raised.value) is (EngineStopped if error is EngineStopped else EngineGone)
