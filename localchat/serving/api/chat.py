@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import field_error
 from ..core.events import OutputToken
-from ..core.fields import Fields, first_given
+from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.media import AUDIO, note_of
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import ChatRequest
@@ -19,6 +19,9 @@ from . import parts
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 
 MAX_N = 32  # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
+
+# Fields of features that chats here do not have, each with the values that do not need the feature.
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {"include_reasoning": (True,)}
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -30,6 +33,7 @@ _REASONING_BUDGETS = (
 
 def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
     """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
+    refuse_unsupported(body, UNSUPPORTED)
     messages = tuple(message for message, _ in parts.read_messages(body, _message))
     tools = parts.read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
