@@ -81,6 +81,11 @@ FIELDS = [
     ({"thinking_token_budget": 5}, {"reasoning_budget": 5}),
     ({"thinking_budget": 5, "reasoning_budget": 6}, {"reasoning_budget": 6}),
     ({"chat_template_kwargs": {"thinking_budget": 7}}, {"reasoning_budget": 7}),
+    ({"template_vars": {"thinking_budget": 7}}, {"reasoning_budget": 7}),
+    (
+        {"template_vars": {"thinking_budget": 8}, "chat_template_kwargs": {"thinking_budget": 7}},
+        {"reasoning_budget": 7},
+    ),
     ({"reasoning_budget_message": "Well."}, {"reasoning_budget_message": "Well."}),
 ]
 
