@@ -108,7 +108,7 @@ class LlamaProjector:
             self.is_encoding = False
 
     def _bitmap(self, decoded: Decoded, without_content: bool = False) -> Any:
-        """libmtmd's copy of an image or a sound; without its content it has the size alone, of which cells are counted."""
+        """libmtmd's copy of an image or a sound; without its content it has the size alone, for counting."""
         library, data = self._library, ctypes.c_char_p(decoded.data)
         if isinstance(decoded, Pixels):
             pixels = None if without_content else ctypes.cast(data, ctypes.POINTER(ctypes.c_uint8))
