@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..schema.keywords import parts_of
+from ..transport.http1 import TOKEN
 from .messages import Json
 
 # The requests whose headers have a name, and the parameter that it comes from.
 _NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 _ANNOTATION = "x-mcp-header"
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile(r"([!-~]([ -~]*[!-~])?)?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
 
@@ -47,7 +47,7 @@ def check_marks(schema: Mapping[str, Any]) -> None:
     names = []
     for name, path, property_schema in marked:
         where = f"{_ANNOTATION} of {'.'.join(path)}"
-        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        if not isinstance(name, str) or not TOKEN.fullmatch(name):
             raise ValueError(f"{where} is no name of a header: {name!r}")
         if property_schema.get("type") not in ("string", "integer", "boolean"):
             raise ValueError(f"{where} marks a value of the type {property_schema.get('type')!r}")
