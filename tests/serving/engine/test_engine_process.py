@@ -283,8 +283,8 @@ def test_only_a_crash_is_taken_for_a_faulty_instruction(program: str, n_starts: 
 
 def test_process_whose_threads_cannot_start_is_killed(monkeypatch: pytest.MonkeyPatch):
     started: list[subprocess.Popen[bytes]] = []
-    start = process._started
-    monkeypatch.setattr(process, "_started", lambda connection: started.append(start(connection)) or started[0])
+    spawn = process._spawn
+    monkeypatch.setattr(process, "_spawn", lambda connection: started.append(spawn(connection)) or started[0])
     refusing = mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread"))
     with refusing, pytest.raises(RuntimeError) as error:
         EngineProcess(str(DEMO_PATH), LoadOptions())
@@ -517,6 +517,6 @@ def test_engine_process_finds_the_modules_of_the_user_and_this_package(tmp_path:
     monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        started_process = process._started(theirs)
+        started_process = process._spawn(theirs)
         output, _ = started_process.communicate(timeout=DEADLINE_S)
     assert output.decode().split() == ["found", str(Path(process.__file__).parents[2] / "__init__.py")]

@@ -143,7 +143,7 @@ class MediaEncoder:
                     self._report(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
 
     def _report(self, medium: PreparedMedia, error: Exception | None) -> None:
-        """Has the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
+        """Have the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
 
         def end() -> None:
             self._requested.remove(medium)
