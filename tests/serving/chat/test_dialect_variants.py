@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from tests.support import dialect_outputs as outputs
 from tests.support.dialect_outputs import TOOLS, Reasoning, calls_of, events_of, parse, parse_every_way, parser, text_of
 
@@ -155,6 +155,18 @@ CASES = {
         ("a call", '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', ["Hi", NOW]),
     ],
 }  # fmt: skip
+
+MUSE_RAW = " to=now to=self<|message|>hm<|eom|><|start|>assistant to=now<|message|>Hi<|eom|>"
+
+
+@pytest.mark.parametrize(
+    "text", [MUSE_RAW, f" to=now<|message|>{ATEM} Ok<|eom|>", " to=now<|message|>Hi", " to=now<|me"]
+)
+def test_raw_output_has_the_headers_of_messages_that_are_no_calls(text):
+    events = parse_every_way(text, DIALECTS["muse"], prompt=START, is_raw=True)
+    shown = "".join(event.text for event in events if not isinstance(event, (ToolCallStart, ToolCallArguments)))
+    assert shown == text.replace(f" to=now<|message|>{ATEM} ", "")
+
 
 # Texts of outputs that are nothing but a call without the markers of the family, and the same with other text.
 SOLE_CALL = '{"name": "now", "arguments": {"a": {"b": "}"}}}'

@@ -11,9 +11,8 @@ text is lost: text that begins like a tool call and is not one is content.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
@@ -22,16 +21,10 @@ from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from .call_format import CallFormat
 from .call_reader import read_calls, read_sole_call
 from .calls import CallFound, Calls, new_call_id
+from .raw_text import FormatText, RawText
 
 if TYPE_CHECKING:
     from .dialect import Dialect, PromptEnd
-
-
-@dataclass(frozen=True)
-class FormatText:
-    """Text of the format in a raw output, such as tags. `chat/runs/` makes content of it; it has no stop texts."""
-
-    text: str
 
 
 ParserEvent = Union[Event, FormatText]
@@ -72,9 +65,9 @@ class OutputParser:
         self._prompt_end = prompt_end or dialect.prompt_end("")
         self._is_constrained = is_constrained
         self._cursor = Cursor()
-        self._n_emitted = 0  # The characters of `_cursor.text` that are in an event or belong to a call.
         self._events: list[ParserEvent] = []
         self._calls = Calls(tools, new_id, self._events.append)
+        self._raw_text = RawText(self._cursor, self._calls, self._events.append, is_raw=is_raw)
         self._openers = dialect.openers if self._calls.schemas else ()
         is_open = self._prompt_end.reasoning == "open"
         markers = dialect.reasoning_markers(is_open=is_open, has_tools=bool(self._calls.schemas))
@@ -83,7 +76,6 @@ class OutputParser:
         self._certain_ends = Markers(*(end for end in markers.ends if end not in self._openers))
         # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
         self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
-        self._is_in_call = False  # Whether the next text may belong to a call.
         self._reader = self._read()
 
     @property
@@ -113,7 +105,7 @@ class OutputParser:
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
-        self._n_emitted = max(0, self._n_emitted - self._cursor.done)
+        self._raw_text.before_feed()
         self._cursor.feed(text)
         return self._next_events()
 
@@ -125,7 +117,7 @@ class OutputParser:
     def _next_events(self) -> list[ParserEvent]:
         """Read the text up to where more is needed. Returns the events of it."""
         next(self._reader, None)
-        self._emit_format(self._cursor.done)
+        self._raw_text.emit_until(self._cursor.done)
         events = merged(self._events)
         self._events.clear()
         return events
@@ -144,32 +136,9 @@ class OutputParser:
             self._emit_event(ReasoningDelta(text))
 
     def _emit_event(self, event: ContentDelta | ReasoningDelta) -> None:
-        self._emit_format(self._cursor.at - len(event.text))
+        self._raw_text.emit_until(self._cursor.at - len(event.text))
         self._events.append(event)
-        self._n_emitted = self._cursor.at
-
-    def _emit_format(self, end: int) -> None:
-        """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
-        cursor = self._cursor
-        if self.is_raw and not self._is_in_call and self._n_emitted < end:
-            self._events.append(FormatText(cursor.text[self._n_emitted : end]))
-            self._n_emitted = end
-
-    @contextlib.contextmanager
-    def _text_of_call(self, n_before: int = 0) -> Iterator[None]:
-        """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before.
-
-        A raw output does not show the text of calls.
-        """
-        self._emit_format(self._cursor.at - n_before)
-        n_calls, was_in_call = self._calls.n_begun, self._is_in_call
-        self._is_in_call = True
-        try:
-            yield
-        finally:
-            self._is_in_call = was_in_call
-            if self._calls.n_begun > n_calls:
-                self._n_emitted = self._cursor.at
+        self._raw_text.skip()
 
     # --- the output, from its beginning to its end ---
 
@@ -332,21 +301,23 @@ class OutputParser:
         emit((yield from self._cursor.read_run()) + self._cursor.take(1))
         return False
 
-    def _call_in(self, formats: Iterable[CallFormat], *skipped: str) -> Reader[bool]:
+    def _call_in(self, formats: Iterable[CallFormat], *skipped: str, prefix: str = "") -> Reader[bool]:
         """Read a call in the first of these formats that matches. If none does, read nothing.
 
-        The markers `skipped` may precede the call.
+        The text `prefix` precedes the call, and then perhaps markers of `skipped`.
         """
         for format in formats if self._calls.schemas else ():
-            if (yield from self._attempt(read_calls(format, self._cursor, self._calls), *skipped)):
+            reader = read_calls(format, self._cursor, self._calls)
+            if (yield from self._attempt(reader, *skipped, prefix=prefix)):
                 return True
         return False
 
-    def _attempt(self, call_reader: Reader[None], *skipped: str) -> Reader[bool]:
+    def _attempt(self, call_reader: Reader[None], *skipped: str, prefix: str = "") -> Reader[bool]:
         """Run the reader of a call, and read the white space after the call. If it finds none, read nothing."""
         cursor = self._cursor
-        with self._text_of_call():
+        with self._raw_text.of_call():
             cursor.begin()
+            cursor.take(len(prefix))
             try:
                 while skipped and (yield from cursor.read_end(*skipped)):
                     pass
