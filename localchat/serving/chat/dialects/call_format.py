@@ -7,7 +7,7 @@ format of Kimi K2, with the field of `CallFormat` that has each piece:
     <|tool_call_begin|>              call_begin: before each call
     functions.                       before_name
     weather
-    :                                before_id
+    :                                id.before
     0
     <|tool_call_argument_begin|>     before_arguments
     {"city": "Rome", "days": 3}
@@ -66,7 +66,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Callable, NamedTuple, Union
+from typing import Any, Callable, Literal, NamedTuple, Union
 
 from ...schema.types import ALL_TYPES, STRING, types_of
 from .values import GEMMA_QUOTE
@@ -114,11 +114,25 @@ def words_of(text: Text) -> tuple[str | Hole, ...]:
     return tuple(word for word in words if word not in (Hole.BREAK, Hole.INDENT))
 
 
-# The attributes of values: for each, JSON types of a value, and how the attribute is written for them.
+# The attributes of values: for each, JSON types of a value, and how the attribute is written for them. `stated_types`
+# reads them.
 _ATTRIBUTES = {
     "type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
     "string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
 }
+
+
+_ATTRIBUTE = re.compile(r'\b(type|string)="(\w+)"')
+
+
+def stated_types(attributes: str) -> frozenset[str]:
+    """The JSON types that the attributes of a value state; none if they state nothing."""
+    attribute = _ATTRIBUTE.search(attributes)
+    if attribute is None:
+        return frozenset()
+    if attribute[1] == "type":
+        return frozenset({attribute[2]})
+    return STRING if attribute[2] == "true" else frozenset()
 
 
 class ValueFormat(NamedTuple):
@@ -204,7 +218,27 @@ class ObjectKeys(NamedTuple):
 
     name: str = "name"  # "": the name of the tool is the key of its arguments, as in {"NAME": ARGUMENTS}.
     arguments: str = "arguments"
-    id: str = ""  # "": the call has no id.
+
+
+class CallId(NamedTuple):
+    """How the id of a call is written."""
+
+    before: str  # The text before it, or its key if the call is an object.
+    place: Literal["first", "middle", "last"] = "middle"  # Of the name, the id and the arguments.
+    is_number: bool = False  # Whether it is the number of the call in the output.
+    full: str = "{id}"  # The id for clients, made of the {name} of the tool and the {id} that is generated.
+
+    @property
+    def hole(self) -> Hole:
+        return Hole.NUMBER if self.is_number else Hole.ID
+
+
+class Header(NamedTuple):
+    """The texts around the name of the tool in a header before each call."""
+
+    before: str
+    after: str
+    is_before_first: bool = True  # Whether the first call has one that is part of the format.
 
 
 @dataclass(frozen=True)
@@ -226,22 +260,14 @@ class CallFormat:
     before_name: str = ""
     before_arguments: str = ""
     after_arguments: str = ""
-    before_id: str | None = None  # None: a call has no id.
-    # Whether the id comes first, or last, after the arguments, in place of between the name and the arguments.
-    id_is_first: bool = False
-    id_is_last: bool = False
-    id_is_number: bool = False  # Whether the id that is generated is the number of the call.
-    # The id of the call, with {name} and {id}, which is what is generated in the place of the id.
-    full_id: str = "{id}"
+    id: CallId | None = None  # None: a call has no id.
     # How arguments are written one by one, if the schema permits. None: they are one object.
     arguments: ArgumentFormat | None = None
     # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
     notation: str = "json"
     # Whether any indentation is allowed between the fields of an object.
     is_indented: bool = False
-    # The texts around the name of the tool in a header before each call; ("", ""): calls have no headers.
-    header: tuple[str, str] = ("", "")
-    has_first_header: bool = True  # Whether the header of the first call is part of the format.
+    header: Header | None = None  # None: calls have no headers.
     # The `opener`. None: it is the first of `begin`, `call_begin` and `before_name` that is not "". "": no marker alone
     # begins a call, so the parser tries the format only where content begins, or after a header.
     explicit_opener: str | None = None
@@ -249,22 +275,29 @@ class CallFormat:
     # The format applies only to models whose chat template contains this text. "": to all models of the family.
     template_text: str = ""
 
+    def id_at(self, place: str) -> CallId | None:
+        """The id, if it is in this place."""
+        return self.id if self.id and self.id.place == place else None
+
     @cached_property
     def opener(self) -> str:
         """The marker that begins the calls; "" if no marker alone does."""
         if self.explicit_opener is not None:
             return self.explicit_opener
-        first = (self.before_id or "") if self.id_is_first else self.before_name
+        first_id = self.id_at("first")
+        first = first_id.before if first_id else self.before_name
         texts = (self.begin, self.call_begin, "" if self.keys else first)
         return next(filter(None, texts), "").rstrip("\n")
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
         """The texts that are the same in all calls. The parser needs them as text."""
-        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *self.header, *self.other_ends)
-        parts = (self.before_name, self.before_id, self.before_arguments, self.after_arguments)
+        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *self.other_ends)
+        parts = (self.before_name, self.before_arguments, self.after_arguments)
+        header = (self.header.before, self.header.after) if self.header else ()
+        id = (self.id.before,) if self.id and not self.keys else ()
         quotes = (GEMMA_QUOTE,) if self.notation == "gemma" else ()
-        texts = (*around, *parts, *quotes, *(self.arguments.texts if self.arguments else ()))
+        texts = (*around, *header, *parts, *id, *quotes, *(self.arguments.texts if self.arguments else ()))
         return tuple(text for text in texts if text and isinstance(text, str))
 
     @cached_property
@@ -276,7 +309,7 @@ class CallFormat:
     @property
     def begins_with_header(self) -> bool:
         """Whether the first call begins with a header. `without_section` matches the same call after its header."""
-        return bool(self.header[0]) and self.has_first_header
+        return self.header is not None and self.header.is_before_first
 
     @cached_property
     def next_opener(self) -> str:
@@ -287,7 +320,7 @@ class CallFormat:
     @cached_property
     def section_begin(self) -> Text:
         """The text before the first call: in the format of Kimi K2, `begin`."""
-        header = self._header if self.has_first_header else ()
+        header = self._header if self.begins_with_header else ()
         is_on_line = self.is_indented or (self._is_in_tags and self.begin)
         bracket = ("[", *self._list_space) if self.is_list else ()
         return text_of(header, self.begin, (BREAK,) if is_on_line else (), bracket)
@@ -317,7 +350,8 @@ class CallFormat:
         """The text of a call after its arguments: `<|tool_call_end|>`, or the last bracket of an object."""
         line_break = (BREAK,) if self._is_in_tags else ()
         if self.keys is not None:
-            last = (f', "{self.keys.id}": "', self._id, '"') if self.keys.id and self.id_is_last else ()
+            id = self.id_at("last")
+            last = (f', "{id.before}": "', id.hole, '"') if id else ()
             return text_of(*last, self._field_space, "}", self.call_end)
         bracket = ")" if self.notation == "python" else ""
         after = text_of(bracket, line_break if self.after_arguments else (), self.after_arguments)
@@ -325,8 +359,7 @@ class CallFormat:
 
     @property
     def _header(self) -> Text:
-        before, after = self.header
-        return (before, Hole.NAME, after) if before else ()
+        return (self.header.before, Hole.NAME, self.header.after) if self.header else ()
 
     @property
     def _is_in_tags(self) -> bool:
@@ -342,18 +375,15 @@ class CallFormat:
         return (Hole.INDENT,) if self.is_indented else ()
 
     @property
-    def _id(self) -> Hole:
-        return Hole.NUMBER if self.id_is_number else Hole.ID
-
-    @property
     def _object_head(self) -> Text:
         """The text of an object before its arguments."""
         if self.keys is None:
             return ()
-        name, arguments, id = self.keys
+        name, arguments = self.keys
         if not name:
             return ('{"', Hole.NAME, '": ')
-        first = (f'"{id}": "', self._id, '", ') if id and self.id_is_first else ()
+        id = self.id_at("first")
+        first = (f'"{id.before}": "', id.hole, '", ') if id else ()
         between = text_of('",', self._field_space or " ")
         return text_of("{", self._field_space, *first, f'"{name}": "', Hole.NAME, between, f'"{arguments}": ')
 
@@ -361,14 +391,15 @@ class CallFormat:
     def _named_head(self) -> Text:
         """The text of a call with a name before its arguments."""
         name = text_of(self.before_name, Hole.NAME)
-        id = () if self.before_id is None else text_of(self.before_id, self._id)
+        id = () if self.id is None else text_of(self.id.before, self.id.hole)
         bracket = "(" if self.notation == "python" else ""
-        return text_of(*((id, name) if self.id_is_first else (name, id)), self.before_arguments, bracket)
+        return text_of(*((id, name) if self.id_at("first") else (name, id)), self.before_arguments, bracket)
 
     def without_section(self) -> CallFormat:
-        """The format without the texts around all calls, which some models leave out."""
+        """The format without the texts around all calls, which some models leave out, and the header of the first."""
         ends = (*self.other_ends, *self.end.split())
-        return replace(self, begin="", end="", has_first_header=False, explicit_opener=None, other_ends=ends)
+        header = self.header and self.header._replace(is_before_first=False)
+        return replace(self, begin="", end="", header=header, explicit_opener=None, other_ends=ends)
 
     def escaped(self, name: str) -> str:
         """The name of a tool, as it is written in a call."""

@@ -40,10 +40,10 @@ class ChannelParser(OutputParser):
                 continue
             # Text without a header is content, or a call that is the whole output.
             self._emit_content(text)
-            yield from self._sole_call()
+            yield from self._unmarked_call()
             self._emit_content((yield from cursor.read_one_of(START)) or "")
             yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit_content, holds_space=False)
-            yield from cursor.read_one_of(*self._dialect.also_dropped)
+            yield from cursor.read_one_of(*self._dialect.closing_markers)
 
     def _header(self) -> Reader[str | None]:
         """Read a header up to its end, <|message|>. Returns it without this end; None if the next text is no header."""
@@ -77,7 +77,7 @@ class ChannelParser(OutputParser):
 
     def _calls_of(self, name: str, header: str) -> Reader[bool]:
         """Read a message that calls the tool `name`, with its header. If it has no call, read nothing."""
-        ends = self._dialect.also_dropped
+        ends = self._dialect.closing_markers
         with self._raw_text.of_call():
             if not self._openers:  # The header is that of a call.
                 self._cursor.take(len(header))
@@ -96,14 +96,14 @@ class ChannelParser(OutputParser):
             markers = Markers()
         else:
             # Calls have recipients of their own. In a text for the user, only its beginning can be a call.
-            yield from self._sole_call()
+            yield from self._unmarked_call()
             if self._openers:
                 yield from self._call_in(self._dialect.formats)
         return (yield from self._cursor.emit_until(markers, self._emit_content, holds_space=False)) or ""
 
     def _end_of_message(self, marker: str, *, is_text: bool = False) -> Reader[None]:
         """Read the marker at the end of a message, after a call if `marker` is its opener. `is_text`: emit it."""
-        ends = self._dialect.also_dropped
+        ends = self._dialect.closing_markers
         if marker in self._openers:
             yield from self._cursor.read_end(*ends)
         elif marker in ends:
@@ -116,11 +116,10 @@ class ChannelParser(OutputParser):
 class ChannelDialect(Dialect):
     """A family whose output is messages with headers.
 
-    The header of reasoning has the text before <|message|> in its start tag. `also_dropped` has the markers that end a
-    message.
+    The header of reasoning has the text before <|message|> in its start tag.
     """
 
-    section_markers: tuple[str, ...] = (START, CHANNEL)
+    opening_markers: tuple[str, ...] = (START, CHANNEL)
     calls_start: str = START + "assistant"
     reasons_anywhere: bool = True
     parser: type[OutputParser] = ChannelParser

@@ -19,7 +19,7 @@ from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from ...core.reasoning import ReasoningReader
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from .call_format import CallFormat
-from .call_reader import read_calls, read_sole_call
+from .call_reader import read_calls, read_unmarked_call
 from .calls import CallFound, Calls, new_call_id
 from .raw_text import FormatText, RawText
 
@@ -39,7 +39,7 @@ class OutputParser:
 
         <think>It is today.</think>\n\n    _first_reasoning
                                            _beginning_of_content: such as "all\n" in the family of Functionary
-                                           _sole_call: {"name": "f", "arguments": {}} as the whole output
+                                           _unmarked_call: {"name": "f", "arguments": {}} alone, without <tool_call>
         Let me look.\n<tool_call>...       _text_and_calls: _text, then _call_after for each opener
     """
 
@@ -62,7 +62,7 @@ class OutputParser:
         """
         self.is_raw = is_raw
         self._dialect = dialect
-        self._prompt_end = prompt_end or dialect.prompt_end("")
+        self._prompt_end = prompt_end or dialect.prompt_end(prompt="")
         self._is_constrained = is_constrained
         self._cursor = Cursor()
         self._events: list[ParserEvent] = []
@@ -74,8 +74,8 @@ class OutputParser:
         self._reasoning = ReasoningReader(markers, self._cursor)
         # The markers that certainly end reasoning. After an opener, it may be found that reasoning goes on.
         self._certain_ends = Markers(*(end for end in markers.ends if end not in self._openers))
-        # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
-        self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
+        # Whether there is no content so far, so that the rest of the output may be a call without markers.
+        self._may_be_unmarked_call = bool(tools) and not (is_constrained or is_continued)
         self._reader = self._read()
 
     @property
@@ -128,7 +128,7 @@ class OutputParser:
         """Emit text that was just read as content."""
         if text:
             self._emit_event(ContentDelta(text))
-            self._may_be_sole_call = False
+            self._may_be_unmarked_call = False
 
     def _emit_reasoning(self, text: str) -> None:
         """Emit text that was just read as reasoning."""
@@ -147,7 +147,7 @@ class OutputParser:
         end = yield from self._first_reasoning()
         if not self.has_tool_calls:  # A call may have ended the reasoning.
             yield from self._beginning_of_content(end)
-        yield from self._sole_call()
+        yield from self._unmarked_call()
         yield from self._text_and_calls()
 
     def _first_reasoning(self) -> Reader[str | None]:
@@ -162,7 +162,16 @@ class OutputParser:
         return (yield from self._open_reasoning())
 
     def _beginning_of_content(self, end: str | None) -> Reader[None]:
-        """Read what precedes content after the marker `end` of reasoning, and a call that comes at once."""
+        r"""Read what precedes content after the marker `end` of reasoning, and a call that comes at once.
+
+        In outputs of several families:
+
+            all\nSure.                      "all\n", the first text of Functionary
+            weather\n{"city": "Rome"}       a call of Functionary, which has no opener
+            </think>\n\nSure.               nothing: the white space was read with the end tag
+            <|START_RESPONSE|>Sure.        nothing: `_text_and_calls` drops the marker
+            </think>\n\n{"a": 1}            in a constrained output, the white space of the family, and no more
+        """
         cursor, dialect, starts = self._cursor, self._dialect, self._dialect.text_start
         start = starts.after_reasoning if end == dialect.reasoning.end else starts.first
         if not self._is_constrained:
@@ -172,18 +181,18 @@ class OutputParser:
             # A call with an opener is found in the text.
             yield from self._call_in(dialect.formats_without_opener)
             return
-        if end in dialect.section_markers:
+        if end in dialect.opening_markers:
             yield from cursor.read_run()
         yield from cursor.read_one_of(start)
         if not (yield from self._call_in(dialect.formats, *dialect.dropped)):
             # All text is that of the response format, which may contain the texts of markers.
             yield from cursor.emit_until(Markers(), self._emit_content)
 
-    def _sole_call(self) -> Reader[None]:
+    def _unmarked_call(self) -> Reader[None]:
         """Read the rest of the output if it is nothing but a call without the markers of the family."""
-        if self._may_be_sole_call and not self.has_tool_calls:
+        if self._may_be_unmarked_call and not self.has_tool_calls:
             around = (*self._dialect.dropped, *self._dialect.text_tags)
-            yield from self._attempt(read_sole_call(self._cursor, self._calls, *around), *around)
+            yield from self._attempt(read_unmarked_call(self._cursor, self._calls, *around), *around)
 
     def _text_and_calls(self) -> Reader[None]:
         """Read the rest of the output: text, calls, and reasoning in families that reason anywhere."""
@@ -195,7 +204,7 @@ class OutputParser:
         if is_tagged:
             yield from cursor.read_run()
         while marker := (yield from self._text(ends)):
-            if marker in self._openers:
+            if marker in self._openers:  # A call was read.
                 continue
             space = yield from cursor.read_run()
             # The white space around reasoning is content. An end tag without reasoning is dropped.
