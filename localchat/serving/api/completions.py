@@ -80,10 +80,10 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
-        # For each choice the offset of the next token. A token that completes a character has the offset of the latter.
+        # For each choice the offset of the next token. One that completes a character has the offset of the character.
         self._offsets = [0] * len(self.choices)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.choices]
-        # The choices without a chunk so far: the first one has the token ids of the prompt.
+        # The choices without a chunk so far. The first chunk of each has the token ids of the prompt.
         self._new = set(range(request.n_choices)) if request.return_token_ids else set()
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:

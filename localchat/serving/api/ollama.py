@@ -20,7 +20,7 @@ from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest, CompletionRequest, EmbeddingsRequest, ResponseFormat, TextRequest, Vectors
 from ..core.text import decode_json
 from ..core.tool_results import results_of_calls
-from .chat import ends_in_prefill
+from .chat import ROLES, ends_in_prefill
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import (
@@ -38,7 +38,6 @@ from .parts import (
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # The role of messages that are no part of the conversation: Granite's templates for Ollama turn on the reasoning with
 # {"role": "control", "content": "thinking"}.
 _CONTROL, _CONTROLS = "control", ("thinking",)
@@ -51,8 +50,10 @@ _OPTIONS_WITHOUT_EFFECT = (
 )  # fmt: skip
 
 # A duration as in Go.
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
+_UNITS = {
+    "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0,
+}  # fmt: skip
+_DURATION = re.compile("-?(\\d+(\\.\\d*)?([nu\u00b5\u03bcm]?s|m|h))+|-?\\d+")
 
 
 def parse_ollama(body: Fields) -> ChatRequest:
@@ -136,7 +137,7 @@ def _role(message: Fields) -> str:
     """The role of a message. As in Ollama, capital letters make no difference."""
     role = message.get("role")
     lower = role.lower() if isinstance(role, str) else ""
-    return lower if lower in (*_ROLES, _CONTROL) else message.required_choice("role", _ROLES)
+    return lower if lower in (*ROLES, _CONTROL) else message.required_choice("role", ROLES)
 
 
 def _messages(listed: Sequence[tuple[Fields, str]]) -> list[MessageAt]:

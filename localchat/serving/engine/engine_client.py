@@ -64,7 +64,7 @@ class EngineRequest:
         self.mailbox = mailbox
         self.is_accepted = False  # Set by the thread that receives messages.
         # The indexes of the sequences that have not ended. Both threads discard indexes, which is atomic.
-        self.open = set(range(n_sequences))
+        self.unfinished = set(range(n_sequences))
         self._client = client
         self._has_ended = False
         self._error: Exception | None = None
@@ -128,7 +128,7 @@ class EngineClient(abc.ABC):
     @property
     def n_open(self) -> int:
         """The sequences that run or wait."""
-        return sum(len(request.open) for request in list(self._requests.values()))
+        return sum(len(request.unfinished) for request in list(self._requests.values()))
 
     @property
     def n_requests(self) -> int:
@@ -185,7 +185,7 @@ class EngineClient(abc.ABC):
     def embed(
         self, inputs: Sequence[str | Sequence[int]], mailbox: Mailbox | None = None, **options: Any
     ) -> tuple[list[array[float]], int]:
-        """The vector of each input, and the number of their tokens; see `Inputs.embed`."""
+        """The vector of each input, and the number of their tokens; see `VectorInputs.embed`."""
         vectors: tuple[list[array[float]], int] = self._result("embed", mailbox or Mailbox(), inputs, options)
         return vectors
 
@@ -228,7 +228,7 @@ class EngineClient(abc.ABC):
             if not is_open:
                 return
         else:
-            request.open.discard(index)
+            request.unfinished.discard(index)
         self._send(("drop", request.id, index))
 
     # --- what the thread calls that receives the messages of the engine ---
@@ -241,7 +241,7 @@ class EngineClient(abc.ABC):
                     if request is not None:
                         output = StepOutput(*fields)
                         if output.end is not None:
-                            request.open.discard(output.sequence)
+                            request.unfinished.discard(output.sequence)
                         request.mailbox.put(request, output)
             elif kind == "log":
                 logging.getLogger(values[0].name).handle(values[0])

@@ -31,7 +31,7 @@ class Process:
         self.now += seconds
         for output in outputs:
             self.delivery.add(7, output)
-        self.delivery.after_step(is_due)
+        self.delivery.send_due(is_due)
         return len(self.sent)
 
     def outputs(self) -> Any:

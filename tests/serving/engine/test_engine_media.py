@@ -72,9 +72,9 @@ def test_texts_depend_on_the_images_and_their_order(is_unified: bool):
 def test_media_count_as_tokens_of_the_prompt():
     with seeing() as engine:
         assert completion(engine, "look: ", A, GRID, " what?")[1] == 6 + 42 + 38 + 6
-        begin, cell, *_ = alone = engine.inputs.tokenize_prompt([A])
+        begin, cell, *_ = alone = engine.prompts.tokenize_prompt([A])
         assert (begin, alone[-1], alone.count(cell)) == (BEGIN, END, 40)
-        assert engine.inputs.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
+        assert engine.prompts.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
         generation = ask(engine, "a", image(3), "b")
         assert list(generation.run.head.prompts[0]) == [97, BEGIN, -1, -1, -1, END, 98]
 
@@ -84,7 +84,7 @@ def test_media_count_as_tokens_of_the_prompt():
 @pytest.mark.parametrize("media", [A, WHOLE, GRID, image(130), image(10, n_chunks=3)], ids=lambda m: m.data.decode())
 def test_same_image_is_neither_encoded_nor_computed_again(media: MediaFile, is_unified: bool, sampling: SamplingParams):
     projector = FakeProjector()
-    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.count(media))
+    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.prompt_items(media))
     with seeing(projector, is_unified=is_unified) as engine:
         first = completion(engine, "look: ", media, " what?", sampling=sampling)
         again = completion(engine, "look: ", media, " what?", sampling=sampling)
@@ -255,8 +255,8 @@ def test_media_that_cannot_be_used_are_refused(parts: Any, options: Any, expecte
 def test_prompt_that_ends_with_an_image_is_refused():
     """Some models have no token after an image."""
     projector = FakeProjector()
-    count = projector.count
-    projector.count = lambda media: count(media)[:-1]  # type: ignore[method-assign]
+    prompt_items = projector.prompt_items
+    projector.prompt_items = lambda media: prompt_items(media)[:-1]  # type: ignore[method-assign]
     with seeing(projector) as engine:
         with pytest.raises(BadRequest, match="ends with an image"):
             ask(engine, "?", A)
@@ -335,7 +335,7 @@ def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch
 def test_media_are_not_counted_after_the_end_of_the_engine():
     """A thread may have waited for that. The projector is freed."""
     with seeing() as engine:
-        encoder = engine.inputs._encoder
+        encoder = engine.prompts._encoder
         assert encoder is not None
         assert len(encoder.prepared(A).chunks) == 1
     for media in (A, B):
@@ -349,23 +349,23 @@ def test_dropped_request_decodes_no_further_medium(n_prepared: int):
     counted: list[MediaFile] = []
 
     class Projector(FakeProjector):
-        def count(self, file: MediaFile) -> Any:
+        def prompt_items(self, file: MediaFile) -> Any:
             counted.append(file)
-            return super().count(file)
+            return super().prompt_items(file)
 
     with seeing(Projector()) as engine:
-        encoder = engine.inputs._encoder
+        encoder = engine.prompts._encoder
         assert encoder is not None
 
         def check() -> None:
-            assert encoder._counting.locked()
+            assert encoder._count_lock.locked()
             if len(counted) == n_prepared:
                 raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            engine.inputs.media_errors([A, B, WHOLE], check)
+            engine.prompts.media_errors([A, B, WHOLE], check)
         assert counted == [A, B, WHOLE][:n_prepared]
-        assert engine.inputs.media_errors([A, B, WHOLE]) == [None] * 3
+        assert engine.prompts.media_errors([A, B, WHOLE]) == [None] * 3
 
 
 def test_thread_ends_when_all_is_encoded(monkeypatch: pytest.MonkeyPatch):

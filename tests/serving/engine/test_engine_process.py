@@ -283,8 +283,8 @@ def test_only_a_crash_is_taken_for_a_faulty_instruction(program: str, n_starts: 
 
 def test_process_whose_threads_cannot_start_is_killed(monkeypatch: pytest.MonkeyPatch):
     started: list[subprocess.Popen[bytes]] = []
-    start = process._started
-    monkeypatch.setattr(process, "_started", lambda connection: started.append(start(connection)) or started[0])
+    spawn = process._spawn
+    monkeypatch.setattr(process, "_spawn", lambda connection: started.append(spawn(connection)) or started[0])
     refusing = mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread"))
     with refusing, pytest.raises(RuntimeError) as error:
         EngineProcess(str(DEMO_PATH), LoadOptions())
@@ -311,7 +311,7 @@ def test_model_is_there_before_it_is_reported_to_be_ready(monkeypatch: pytest.Mo
     options, start_log = Options(n_parallel=2, n_ctx=256), load_log.StartLog(Options())
     service = Service(ModelFile(DEMO_PATH, "demo"), load=Loader(options).load, load_log=start_log)
     with contextlib.closing(service):
-        service.load(service.default)
+        service.request_load(service.default)
         wait_for(lambda: service.default.state is State.READY)
         assert not at_report
         start_log.open("http://localhost", lambda: None)
@@ -416,7 +416,7 @@ def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeyp
         os.kill(pid_of(service), signal.SIGKILL)
         with stream_of(port) as response:
             assert response.readline() == b": \n"
-            service.waits = False
+            service.requests_wait = False
             assert chat_at(port)[0] == 503
             # The metrics of an engine that loads again are not waited for.
             assert "localchat_up 0" in ask(port, "/metrics")[1]
@@ -517,6 +517,6 @@ def test_engine_process_finds_the_modules_of_the_user_and_this_package(tmp_path:
     monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        started_process = process._started(theirs)
+        started_process = process._spawn(theirs)
         output, _ = started_process.communicate(timeout=DEADLINE_S)
     assert output.decode().split() == ["found", str(Path(process.__file__).parents[2] / "__init__.py")]

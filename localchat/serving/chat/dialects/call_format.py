@@ -7,7 +7,7 @@ format of Kimi K2, with the field of `CallFormat` that has each piece:
     <|tool_call_begin|>              call_begin: before each call
     functions.                       before_name
     weather
-    :                                id.before
+    :                                id.mark
     0
     <|tool_call_argument_begin|>     before_arguments
     {"city": "Rome", "days": 3}
@@ -46,12 +46,10 @@ Some families write the name of the tool in a header before each call, as in thi
 At the `opener` of a format in a text, the parser tries the format. Most openers follow from the texts of the format.
 With headers, a family has two records of one format:
 
-    format                     opener                        header of the first call
-    Kimi K2                    <|tool_calls_section_begin|>  there is none
-    Muse                       "": messages that are text    part of the format: earlier calls are written with it, and
-                               have a header, too            the grammar of required calls begins with it
-    Muse, `without_section()`  <atem:function_calls>         not part of the format: the parser has read it before
-                                                             (channels.py), the grammar takes it for free text
+    Muse                       opener: "", since messages that are text have a header, too. Earlier calls are written
+                               in this format, and the grammar of required calls begins with the header.
+    Muse, `without_section()`  opener: <atem:function_calls>. The first call has no header in this format: the parser
+                               has read it before (channels.py), and the grammar takes it for free text.
 
 The parser accepts any white space where a text has some, and any text in the place of attributes. A call that is an
 object may have other fields, in any order.
@@ -114,25 +112,24 @@ def words_of(text: Text) -> tuple[str | Hole, ...]:
     return tuple(word for word in words if word not in (Hole.BREAK, Hole.INDENT))
 
 
-# The attributes of values: for each, JSON types of a value, and how the attribute is written for them. `stated_types`
-# reads them.
+# The attributes of values: for each, JSON types of a value, and how the attribute is written for them.
 _ATTRIBUTES = {
     "type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
     "string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
 }
 
 
-_ATTRIBUTE = re.compile(r'\b(type|string)="(\w+)"')
-
-
 def stated_types(attributes: str) -> frozenset[str]:
-    """The JSON types that the attributes of a value state; none if they state nothing."""
+    """The JSON types that the attributes of a value state; none if they state nothing that its schema does not."""
     attribute = _ATTRIBUTE.search(attributes)
     if attribute is None:
         return frozenset()
     if attribute[1] == "type":
         return frozenset({attribute[2]})
     return STRING if attribute[2] == "true" else frozenset()
+
+
+_ATTRIBUTE = re.compile(rf'\b({"|".join(_ATTRIBUTES)})="(\w+)"')
 
 
 class ValueFormat(NamedTuple):
@@ -221,41 +218,49 @@ class ObjectKeys(NamedTuple):
 
 
 class CallId(NamedTuple):
-    """How the id of a call is written."""
+    """The id that the model generates for a call."""
 
-    before: str  # The text before it, or its key if the call is an object.
-    place: Literal["first", "middle", "last"] = "middle"  # Of the name, the id and the arguments.
-    is_number: bool = False  # Whether it is the number of the call in the output.
-    full: str = "{id}"  # The id for clients, made of the {name} of the tool and the {id} that is generated.
+    mark: str  # The text before the id; the key of the id, if the call is an object.
+    # Before the name of the tool, between the name and the arguments, or (in objects) after the arguments.
+    place: Literal["first", "after_name", "last"] = "after_name"
+    is_number: bool = False  # Whether the model generates the number of the call.
+    template: str = "{id}"  # The id of the call, with {name}, and {id} for what the model generates.
 
     @property
     def hole(self) -> Hole:
         return Hole.NUMBER if self.is_number else Hole.ID
 
 
-class Header(NamedTuple):
+class CallHeader(NamedTuple):
     """The texts around the name of the tool in a header before each call."""
 
-    before: str
-    after: str
-    is_before_first: bool = True  # Whether the first call has one that is part of the format.
+    before_name: str
+    after_name: str
+    precedes_first: bool = True  # Whether the header of the first call is part of the format.
+
+    @property
+    def text(self) -> Text:
+        return (self.before_name, Hole.NAME, self.after_name)
 
 
 @dataclass(frozen=True)
 class CallFormat:
     """One format of the tool calls in an output."""
 
-    # The texts around all calls, and between two calls.
+    # --- around all calls ---
     begin: str = ""
-    separator: str | Hole = ""
+    separator: str | Hole = ""  # Between two calls.
     end: str = ""
+    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
     # Whether the calls are the items of a JSON list, in brackets after `begin` and before `end`. Without a `separator`,
     # commas separate them, and any indentation is allowed.
     is_list: bool = False
-    # The texts around each call.
+    # --- around each call ---
+    header: CallHeader | None = None  # The header before each call; None: calls have no headers.
     call_begin: str = ""
     call_end: str = ""
-    # The keys of a call that is a JSON object; None: a call is a name and arguments, with these texts between them.
+    # --- the call ---
+    # The keys of a call that is a JSON object; None: a call is a name and arguments, with these texts around them.
     keys: ObjectKeys | None = None
     before_name: str = ""
     before_arguments: str = ""
@@ -265,39 +270,32 @@ class CallFormat:
     arguments: ArgumentFormat | None = None
     # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
     notation: str = "json"
-    # Whether any indentation is allowed between the fields of an object.
-    is_indented: bool = False
-    header: Header | None = None  # None: calls have no headers.
+    is_indented: bool = False  # Whether any indentation is allowed between the fields of an object.
+    # --- where the format applies ---
     # The `opener`. None: it is the first of `begin`, `call_begin` and `before_name` that is not "". "": no marker alone
     # begins a call, so the parser tries the format only where content begins, or after a header.
     explicit_opener: str | None = None
-    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
     # The format applies only to models whose chat template contains this text. "": to all models of the family.
     template_text: str = ""
-
-    def id_at(self, place: str) -> CallId | None:
-        """The id, if it is in this place."""
-        return self.id if self.id and self.id.place == place else None
 
     @cached_property
     def opener(self) -> str:
         """The marker that begins the calls; "" if no marker alone does."""
         if self.explicit_opener is not None:
             return self.explicit_opener
-        first_id = self.id_at("first")
-        first = first_id.before if first_id else self.before_name
+        first = self.id.mark if self.id and self.id.place == "first" else self.before_name
         texts = (self.begin, self.call_begin, "" if self.keys else first)
         return next(filter(None, texts), "").rstrip("\n")
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
         """The texts that are the same in all calls. The parser needs them as text."""
-        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *self.other_ends)
-        parts = (self.before_name, self.before_arguments, self.after_arguments)
-        header = (self.header.before, self.header.after) if self.header else ()
-        id = (self.id.before,) if self.id and not self.keys else ()
+        header = text_of(self.header.text if self.header else ())
+        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *header, *self.other_ends)
+        id_mark = self.id.mark if self.id and not self.keys else ""
+        parts = (self.before_name, id_mark, self.before_arguments, self.after_arguments)
         quotes = (GEMMA_QUOTE,) if self.notation == "gemma" else ()
-        texts = (*around, *header, *parts, *id, *quotes, *(self.arguments.texts if self.arguments else ()))
+        texts = (*around, *parts, *quotes, *(self.arguments.texts if self.arguments else ()))
         return tuple(text for text in texts if text and isinstance(text, str))
 
     @cached_property
@@ -309,7 +307,7 @@ class CallFormat:
     @property
     def begins_with_header(self) -> bool:
         """Whether the first call begins with a header. `without_section` matches the same call after its header."""
-        return self.header is not None and self.header.is_before_first
+        return self.header is not None and self.header.precedes_first
 
     @cached_property
     def next_opener(self) -> str:
@@ -350,8 +348,7 @@ class CallFormat:
         """The text of a call after its arguments: `<|tool_call_end|>`, or the last bracket of an object."""
         line_break = (BREAK,) if self._is_in_tags else ()
         if self.keys is not None:
-            id = self.id_at("last")
-            last = (f', "{id.before}": "', id.hole, '"') if id else ()
+            last = (f', "{self.id.mark}": "', self.id.hole, '"') if self.id and self.id_is_last else ()
             return text_of(*last, self._field_space, "}", self.call_end)
         bracket = ")" if self.notation == "python" else ""
         after = text_of(bracket, line_break if self.after_arguments else (), self.after_arguments)
@@ -359,7 +356,12 @@ class CallFormat:
 
     @property
     def _header(self) -> Text:
-        return (self.header.before, Hole.NAME, self.header.after) if self.header else ()
+        return self.header.text if self.header else ()
+
+    @property
+    def id_is_last(self) -> bool:
+        """Whether the id comes after the arguments."""
+        return self.id is not None and self.id.place == "last"
 
     @property
     def _is_in_tags(self) -> bool:
@@ -382,23 +384,23 @@ class CallFormat:
         name, arguments = self.keys
         if not name:
             return ('{"', Hole.NAME, '": ')
-        id = self.id_at("first")
-        first = (f'"{id.before}": "', id.hole, '", ') if id else ()
+        first = (f'"{self.id.mark}": "', self.id.hole, '", ') if self.id and self.id.place == "first" else ()
         between = text_of('",', self._field_space or " ")
         return text_of("{", self._field_space, *first, f'"{name}": "', Hole.NAME, between, f'"{arguments}": ')
 
     @property
     def _named_head(self) -> Text:
         """The text of a call with a name before its arguments."""
-        name = text_of(self.before_name, Hole.NAME)
-        id = () if self.id is None else text_of(self.id.before, self.id.hole)
+        name_and_id = [text_of(self.before_name, Hole.NAME)]
+        if self.id:
+            name_and_id.insert(0 if self.id.place == "first" else 1, text_of(self.id.mark, self.id.hole))
         bracket = "(" if self.notation == "python" else ""
-        return text_of(*((id, name) if self.id_at("first") else (name, id)), self.before_arguments, bracket)
+        return text_of(*name_and_id, self.before_arguments, bracket)
 
     def without_section(self) -> CallFormat:
-        """The format without the texts around all calls, which some models leave out, and the header of the first."""
+        """The format without the texts around all calls, which some models leave out, and without the first header."""
         ends = (*self.other_ends, *self.end.split())
-        header = self.header and self.header._replace(is_before_first=False)
+        header = self.header._replace(precedes_first=False) if self.header else None
         return replace(self, begin="", end="", header=header, explicit_opener=None, other_ends=ends)
 
     def escaped(self, name: str) -> str:

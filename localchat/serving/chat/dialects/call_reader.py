@@ -22,7 +22,7 @@ def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]
     Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again.
     """
     if format.keys is not None or format.notation == "python":
-        yield from _call_items(format, cursor, calls)
+        yield from _listed_calls(format, cursor, calls)
     else:
         yield from _named_call(format, cursor, calls)
 
@@ -32,7 +32,7 @@ def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
     head = text_of(format.section_begin, format.call_head)
     name, call_id = yield from _head(cursor, head, calls)
     if format.id is not None:
-        call_id = format.id.full.format(name=name, id=call_id)
+        call_id = format.id.template.format(name=name, id=call_id)
     # If nothing in the format follows the name, the text is a call only if an object is next.
     has_object = format.arguments is None and words_of(head)[-1] is not Hole.NAME
     if has_object or (yield from cursor.is_next("{")):
@@ -69,11 +69,8 @@ def _head(cursor: Cursor, text: Text, calls: Calls) -> Reader[tuple[str, str]]:
     return name, call_id
 
 
-def _call_items(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
-    """Read one call that is an object or Python, `{"name": "f"}` or `f(a=1)`, or several, which are items of a list.
-
-    A comma after the last call stays unread.
-    """
+def _listed_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
+    """Read calls that are objects or Python, `{"name": "f"}` or `f(a=1)`: the items of a list, or without brackets."""
     yield from _head(cursor, text_of(format.begin, " ", format.call_begin), calls)
     is_list = (yield from cursor.read_one_of("[")) is not None
     n_before = calls.n_begun
@@ -86,7 +83,7 @@ def _call_items(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
                 yield from ObjectReader(format, format.keys, cursor, calls).read()
             if calls.is_open:  # The arguments are broken or cut: what follows was read with them.
                 return
-            cursor.begin()
+            cursor.begin()  # The separator stays unread if no call follows.
             yield from cursor.read_end(",", ";")
     except Mismatch:
         if calls.n_begun == n_before:
@@ -100,9 +97,8 @@ def _call_items(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
 def read_unmarked_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     """Read an output that is nothing but the JSON of a call, `{"name": ..., "arguments": {...}}`, or has it in a fence.
 
-    Small models of all families write calls like this at times.
-
-    The call is emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`.
+    Small models of all families write calls like this at times. The call is emitted at the end of the output. Raises
+    Mismatch at any other text than the markers `ends`.
     """
     yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")

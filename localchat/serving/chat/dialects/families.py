@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .call_format import BREAK, ArgumentFormat, CallFormat, CallId, Header, ObjectKeys
+from .call_format import BREAK, ArgumentFormat, CallFormat, CallHeader, CallId, ObjectKeys
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import THINK, Dialect, ReasoningTags, TextStart
 
@@ -148,13 +148,14 @@ _MUSE = CallFormat(
     after_arguments="</atem:invoke>",
     call_end="</atem:function_calls>",
     separator=f"<|eom|>{START}assistant",
-    header=Header(" to=", MESSAGE),
+    header=CallHeader(" to=", MESSAGE),
     explicit_opener="",
 )
 _FINAL = CHANNEL + "final" + MESSAGE
 
 
-# If a template has the texts of several families, it belongs to the first one. Comments say where the order matters.
+# If a template has the texts of several families, it belongs to the first one. So "harmony" precedes "muse", and
+# "qwen-coder" and "seed" precede "functionary-3.1". No known template has the texts of two others.
 _FAMILIES = (
     # <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>
     Dialect(
@@ -215,7 +216,6 @@ _FAMILIES = (
         text_tags=("<response>", "</response>"),
     ),
     # <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
-    # Before "muse", which has some of its markers.
     ChannelDialect(
         "harmony",
         # Models generate the parts of the header in several orders.
@@ -354,7 +354,7 @@ _FAMILIES = (
                 begin="<|tool_calls_section_begin|>",
                 call_begin="<|tool_call_begin|>",
                 before_name="functions.",
-                id=CallId(":", is_number=True, full="functions.{name}:{id}"),
+                id=CallId(":", is_number=True, template="functions.{name}:{id}"),
                 before_arguments="<|tool_call_argument_begin|>",
                 call_end="<|tool_call_end|>",
                 end="<|tool_calls_section_end|>",
@@ -475,7 +475,6 @@ _FAMILIES = (
         text_end=f"<|eom|>{START}assistant",
     ),
     # Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5: function tags in <tool_call>.
-    # This family and the next one come before "functionary-3.1", which has some of their texts.
     Dialect(
         "qwen-coder",
         (_FUNCTION_TAGS, _BARE_FUNCTION_TAGS),

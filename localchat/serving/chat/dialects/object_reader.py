@@ -52,7 +52,7 @@ class ObjectReader:
 
     @property
     def _id_key(self) -> str:
-        return self.format.id.before if self.format.id else "id"
+        return self.format.id.mark if self.format.id else "id"
 
     @property
     def _id(self) -> Any:
@@ -94,7 +94,7 @@ class ObjectReader:
         """Begin the call, with the arguments if they came before the name."""
         if not isinstance(name, str) or name not in self.calls.schemas:
             raise Mismatch
-        self.calls.start(name, self._id, id_is_last=self.format.id_at("last") is not None)
+        self.calls.start(name, self._id, id_is_last=self.format.id_is_last)
         self.cursor.end_record()
         self._has_begun = True
         earlier = [self._values[key] for key in self._argument_keys if key in self._values]

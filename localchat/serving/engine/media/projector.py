@@ -21,7 +21,7 @@ from typing import Any
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
 from ..llama.library import L, LlamaModel, last_errors, mtmd
-from ..sequence import MediaChunk
+from ..sequence import MediaChunk, SectionPositions
 from ..values import EngineError
 from .decoding import Decoded, Pixels, decode
 
@@ -80,7 +80,7 @@ class LlamaProjector:
                 most = max([most, *(item.n_cells for item, _ in pairs if isinstance(item, MediaChunk))])
         return most
 
-    def count(self, file: MediaFile) -> list[int | MediaChunk]:
+    def prompt_items(self, file: MediaFile) -> list[int | MediaChunk]:
         """What stands for an image or a sound in a prompt. Any thread.
 
         These are tokens that the model wants around it, and its chunks, which are not encoded.
@@ -89,7 +89,7 @@ class LlamaProjector:
             BadRequest: The file cannot be decoded, or takes more tokens than one pass computes.
             NotSupported: The library that decodes it is not installed.
         """
-        with self._tokenized(self._bitmap(decode(file, self._sample_rate), is_counted=True)) as pairs:
+        with self._tokenized(self._bitmap(decode(file, self._sample_rate), without_content=True)) as pairs:
             items = [item for item, _ in pairs]
         for item in items:
             if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self._max_pass:
@@ -107,13 +107,13 @@ class LlamaProjector:
         finally:
             self.is_encoding = False
 
-    def _bitmap(self, decoded: Decoded, is_counted: bool = False) -> Any:
-        """libmtmd's copy of an image or a sound; without its pixels or samples if they are only counted."""
+    def _bitmap(self, decoded: Decoded, without_content: bool = False) -> Any:
+        """libmtmd's copy of an image or a sound; without its content it has the size alone, for counting."""
         library, data = self._library, ctypes.c_char_p(decoded.data)
         if isinstance(decoded, Pixels):
-            pixels = None if is_counted else ctypes.cast(data, ctypes.POINTER(ctypes.c_uint8))
+            pixels = None if without_content else ctypes.cast(data, ctypes.POINTER(ctypes.c_uint8))
             return library.mtmd_bitmap_init(decoded.width, decoded.height, pixels)
-        samples = None if is_counted else ctypes.cast(data, ctypes.POINTER(ctypes.c_float))
+        samples = None if without_content else ctypes.cast(data, ctypes.POINTER(ctypes.c_float))
         return library.mtmd_bitmap_init_from_audio(decoded.count, samples)
 
     @contextlib.contextmanager
@@ -146,21 +146,21 @@ class LlamaProjector:
         n_cells = library.mtmd_input_chunk_get_n_tokens(mtmd_chunk)
         n_positions = library.mtmd_input_chunk_get_n_pos(mtmd_chunk)
         is_causal = not library.mtmd_decode_use_non_causal(self._context, mtmd_chunk)
-        return [MediaChunk(n_cells, n_positions, is_causal, self._sections(mtmd_chunk, n_cells))]
+        return [MediaChunk(n_cells, n_positions, is_causal, self._section_positions(mtmd_chunk, n_cells))]
 
-    def _sections(self, mtmd_chunk: Any, n_cells: int) -> tuple[array[int], array[int]] | None:
-        """See `MediaChunk.sections`."""
+    def _section_positions(self, mtmd_chunk: Any, n_cells: int) -> SectionPositions | None:
+        """See `MediaChunk.positions`."""
         if not self._is_mrope:
             return None
         image = self._library.mtmd_input_chunk_get_tokens_image(mtmd_chunk)
         if image is None:  # Sound has one position for all sections.
-            return array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells)
+            return SectionPositions(array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells))
         at_starts = []
         for start in (0, 1):
             positions = (self._library.mtmd_decoder_pos * n_cells)()
             self._library.mtmd_helper_image_get_decoder_pos(image, start, positions)
             at_starts.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
-        return at_starts[0], array("i", map(operator.sub, at_starts[1], at_starts[0]))
+        return SectionPositions(at_starts[0], array("i", map(operator.sub, at_starts[1], at_starts[0])))
 
     def _rows(self, chunk: MediaChunk, mtmd_chunk: Any) -> Any:
         """Encode a chunk: its rows, in a buffer."""
