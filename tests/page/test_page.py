@@ -239,6 +239,7 @@ def test_reload_keeps_the_text_so_far_and_what_is_being_written(browser):
         page.reload()
         page.do((".assistant", 1))
         assert page.text(RESPONSE).strip().startswith(shown.strip())  # More may have come before the reload.
+        assert page.eval("$$('.assistant :is(.note, .error)').map((e) => e.textContent)") == ["The response was interrupted."]
         assert page.eval("$('#input').value") == "and then"
         page.do("#new")
         assert page.eval("$('#input').value") == ""
@@ -340,7 +341,7 @@ def test_images_and_sound_are_attached_shown_kept_and_sent_again(browser):
         page.do(".assistant button: Regenerate")
         page.wait(IS_IDLE)
         assert running.last_prompt == "<****>" * 3 + "look"
-        page.do(".user button: Edit", (".editor textarea", "see"), ".editor button: Send again")
+        page.do(".user button: Edit", (".editor textarea", "see"), ".editor button: Send again", "#ask button: Remove")
         page.wait_for_text(".user .text", "see")
         wait_for_response(page, "abc")
         assert running.last_prompt == "<****>" * 3 + "see"
