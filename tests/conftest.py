@@ -95,7 +95,7 @@ def drafts_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets engines of this process compute all drafts. Otherwise that depends on how long their steps take."""
     from localchat.serving.engine.pace import Pace
 
-    monkeypatch.setattr(Pace, "paying_length", lambda self, predictions: max(one.n_tokens for one in predictions))
+    monkeypatch.setattr(Pace, "draft_length", lambda self, predictions: max(one.n_tokens for one in predictions))
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,12 @@ finish_reason.py                the finish reason, by the names of the client
 payloads.py                     numbers, lists and usage in the notations of all servers
 truncation.py                   the rule for replies that were cut
 
-A response reaches its end in these steps, in this order. A defective stream may lack some of them, so each one decides
-another question:
+How far a response has come. Each line implies those above it, except in a defective stream, so each one decides another
+question:
 
 Accumulator.has_choices         a choice was received; unknown JSON before it is no chat completion, and an error
 ResponseParser.has_output       the model has generated something; Timeout.stall applies in place of Timeout.first
-FinishReason.is_last            a choice has a finish reason, and no output after it
+FinishReason.is_at_end          a choice has a finish reason, and no output after it
 Accumulator.has_all_reasons     every requested choice has such a reason; then a defect is a warning, and an error only
                                 if the server reports it explicitly
 Accumulator.has_known_reasons   the client knows all these reasons; the response is complete without an end mark, and

@@ -67,7 +67,9 @@ class Accumulator:
     @property
     def has_all_reasons(self) -> bool:
         """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no output after it."""
-        return len(self._choices) >= self._n and all(choice.finish_reason.is_last for choice in self._choices.values())
+        return len(self._choices) >= self._n and all(
+            choice.finish_reason.is_at_end for choice in self._choices.values()
+        )
 
     @property
     def has_known_reasons(self) -> bool:
@@ -76,14 +78,13 @@ class Accumulator:
 
     def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
-        error: Any = None
-        failed: OpenChoice | None = None
+        error: ErrorEvent | None = None
         choices = _choices_of(payload)
         is_plain = is_plain_payload(payload)
         if not is_plain and may_report_error(payload):
             payload = self._mask(payload)
             choices = list(map(_with_texts, _choices_of(payload), choices))
-            error = self._error(payload)
+            error = self._reported_error(payload)
         self._keep(payload)
         if not is_plain and not isinstance(payload.get("choices", []), list):
             self._unread_choices.append(payload["choices"])
@@ -93,8 +94,8 @@ class Accumulator:
                 open_choice = self._choice(choice, position)
                 events += open_choice.take(choice, payload)
                 reason = open_choice.finish_reason
-                if choice.get("finish_reason") and reason.is_last and reason.name == "error":
-                    failed = open_choice
+                if choice.get("finish_reason") and reason.is_at_end and reason.name == "error":
+                    error = error or _failed_choice(open_choice, payload)
             else:
                 self._unread_choices.append(choice)
         usage = find_usage(payload)
@@ -106,9 +107,9 @@ class Accumulator:
         if not self._has_started and (events or choices or self._id or self._model):
             self._has_started = True
             events.insert(0, MessageStart(self._id, self._model, 0, payload))
-        if self.error is None and (error is not None or failed is not None):
-            self.error = _error_event(payload, error, failed)
-            events.append(self.error)
+        if self.error is None and error is not None:
+            self.error = error
+            events.append(error)
         return events + self._new_warnings() if len(self._warnings) > self._n_returned else events
 
     def _keep(self, payload: Json) -> None:
@@ -124,10 +125,10 @@ class Accumulator:
             payload = {name: value for name, value in payload.items() if value is not None or name not in self._fields}
         self._fields.update(payload)
 
-    def _error(self, payload: Json) -> Any:
+    def _reported_error(self, payload: Json) -> ErrorEvent | None:
         """The error that a payload reports; None if it reports none, or one that does not count."""
         report, error = read_report(payload)
-        if report == "none":
+        if report == "no error":
             return None
         if report == "unknown" and not self.has_choices:
             shown = excerpt(dump(payload))
@@ -138,8 +139,9 @@ class Accumulator:
             return None
         if report == "unknown":  # It may be an error. If it was ignored, a text that it cut would look complete.
             unknown = "the server sent JSON that is no part of a chat completion"
-            return {"message": f"{unknown}: {excerpt(dump(payload))}"}
-        return error
+            return ErrorEvent(f"{unknown}: {excerpt(dump(payload))}", raw=payload)
+        body = payload if error is payload else {**payload, "error": error}
+        return replace(parse_error(body), raw=payload)
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
@@ -220,13 +222,11 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
-def _error_event(payload: Json, error: Any, failed: OpenChoice | None) -> ErrorEvent:
-    """The error that a payload reports, as `error`, or else by the finish reason of the choice `failed`."""
-    if failed is None or error is not None:
-        body = payload if error is payload else {**payload, "error": error}
-        return replace(parse_error(body), raw=payload)
-    message = f"the server ended the response with the finish reason {failed.finish_reason.raw!r}"
-    return ErrorEvent(message, code=failed.finish_reason.raw, choice_index=failed.index, raw=payload)
+def _failed_choice(choice: OpenChoice, payload: Json) -> ErrorEvent:
+    """The error that the finish reason of a choice reports."""
+    reason = choice.finish_reason.raw
+    message = f"the server ended the response with the finish reason {reason!r}"
+    return ErrorEvent(message, code=reason, choice_index=choice.index, raw=payload)
 
 
 def _with_texts(masked: Any, choice: Any) -> Any:

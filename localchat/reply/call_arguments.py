@@ -22,7 +22,8 @@ class CallArguments:
     def __init__(self) -> None:
         self._pieces: list[str] = []
         # What is known of the text: "open", some bracket is not closed; "closed", all are, and it has not been parsed;
-        # then "whole" or "{}" if it is a JSON object, otherwise "broken".
+        # then "whole" or "{}" if it is a JSON object, otherwise "broken". For a Rule, "open" and "broken" are both a
+        # "part": the text may go on.
         self._scan_state = "open"
         # The brackets that are open, whether the text ends in a string, and a backslash at the end of the last piece.
         self._depth = 0

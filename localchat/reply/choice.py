@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import excerpt
 from ..events import (
@@ -20,7 +20,7 @@ from ..events import (
 from .audio import ChoiceAudio
 from .choice_text import ChoiceText
 from .content_parts import is_plain_text, is_thinking, part_texts
-from .fields import DELTAS, REASONING, STATES, KeptFields
+from .fields import OF_CHOICES, OF_DELTAS, OF_REASONING, KeptFields
 from .finish_reason import FinishReason
 from .payloads import Json, as_list, dump
 from .tool_calls import ToolCalls
@@ -31,6 +31,14 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 # Signed or encrypted reasoning, and additions of services: the next request has to contain these fields.
 _SIGNED_FIELDS = ("reasoning_details", "thinking_blocks")
 _RETURNED_FIELDS = ("extra_content", "provider_specific_fields")
+
+
+class _Field(NamedTuple):
+    """A field of a delta or of a complete message, which repeats or continues what deltas had."""
+
+    name: str
+    value: Any
+    is_of_message: bool
 
 
 class OpenChoice:
@@ -52,9 +60,8 @@ class OpenChoice:
     ) -> None:
         self.index = index
         self._warnings = warnings
-        # The payload that is being added, whether its fields are those of a complete message, and the new events.
+        # The payload that is being added, and the new events.
         self._raw: Any = None
-        self._is_message = False
         self._events: list[StreamEvent] = []
         # The fields that are not read: of the choice, and of its deltas and messages.
         self._unread = KeptFields()
@@ -86,7 +93,7 @@ class OpenChoice:
             self._unread.add("delta", delta)
         if "message" in choice or "text" in choice:
             self._take_whole_text(choice.get("message"), choice.get("text"), delta if isinstance(delta, dict) else {})
-        if self._events and self.finish_reason.raw is not None:
+        if self._events and self.finish_reason.raw is not None:  # An earlier reason: that of this element comes below.
             self.finish_reason.is_followed = True
         if choice.get("logprobs") is not None:
             self._take_logprobs(choice["logprobs"])
@@ -108,7 +115,8 @@ class OpenChoice:
         """Add a complete message, or a text of /completions. Each may stand beside a delta with the same fields."""
         known = delta
         if isinstance(message, dict):
-            self._take_message({name: value for name, value in message.items() if (name, value) not in delta.items()})
+            new = {name: value for name, value in message.items() if (name, value) not in delta.items()}
+            self._read(new, is_message=True)
             known = {**delta, **message}
         else:
             self._unread.add("message", message)
@@ -124,93 +132,84 @@ class OpenChoice:
         else:
             self._read(delta)
 
-    def _take_message(self, message: Json) -> None:
-        """Add a complete message. After deltas, only what they lacked is emitted."""
-        self._is_message = True
-        self._read(message)
-        self._is_message = False
-
-    def _read(self, fields: Json) -> None:
-        """Read the fields of a delta or of a message. A field that no method reads is kept."""
+    def _read(self, fields: Json, is_message: bool = False) -> None:
+        """Read the fields of a delta or of a complete message. A field that no method reads is kept."""
         self._new_reasoning = ""
         for name, value in fields.items():
             if name not in _READERS:
-                self._keep_of_message(name, value)
+                self._keep_of_message(_Field(name, value, is_message))
         for name, read in _READERS.items():
             value = fields.get(name)
             if value is None:
                 self._content_is_null = self._content_is_null or (name == "content" and name in fields)
-            elif not read(self, value, name):
-                self._keep_of_message(name, value)
+                continue
+            field = _Field(name, value, is_message)
+            if not read(self, field):
+                self._keep_of_message(field)
 
     def keep(self, name: str, value: Any) -> None:
         """Keep a field of the element of `choices` that is not read."""
         self._unread.add(name, value)
 
-    def _keep_of_message(self, name: str, value: Any) -> None:
-        """Keep a field of the delta or message that is not read."""
-        if self._is_message and value is not None:  # It has the whole value, of which deltas had the pieces.
-            self._unread_of_message.replace(name, value)
+    def _keep_of_message(self, field: _Field) -> None:
+        """Keep a field that is not read. A message has the whole value, of which deltas had the pieces."""
+        if field.is_of_message and field.value is not None:
+            self._unread_of_message.replace(field.name, field.value)
         else:
-            self._unread_of_message.add(name, value)
+            self._unread_of_message.add(field.name, field.value)
 
-    # The readers of `_READERS`: each takes the value of a field and its name, and returns whether it has read all of
-    # the value.
+    # The readers of `_READERS`: each takes a field, and returns whether it has read all of the value.
 
-    def _read_role(self, role: Any, name: str) -> bool:
-        return role in ("assistant", "")
+    def _read_role(self, field: _Field) -> bool:
+        return field.value in ("assistant", "")
 
-    def _read_text(self, value: Any, name: str) -> bool:
-        if not isinstance(value, str):
+    def _read_text(self, field: _Field) -> bool:
+        """Text of the channel that has the name of the field."""
+        if not isinstance(field.value, str):
             return False
-        if not value:
+        if not field.value:
             return True
-        if self._is_message:
-            return self.text.add_whole(name, value)
-        self.text.add(name, value)
+        if field.is_of_message:
+            return self.text.add_whole(field.name, field.value)
+        self.text.add(field.name, field.value)
         return True
 
-    def _read_reasoning(self, value: Any, name: str) -> bool:
+    def _read_reasoning(self, field: _Field) -> bool:
         """Text of reasoning. If several fields of a delta have some, only that of the first one is used."""
-        if not isinstance(value, str):
+        text = field.value
+        if not isinstance(text, str):
             return False
-        if not value or self._new_reasoning:
-            return value in ("", self._new_reasoning)
-        self._new_reasoning = value
-        self._reasoning_field = self._reasoning_field or name
+        if not text or self._new_reasoning:
+            return text in ("", self._new_reasoning)
+        self._new_reasoning = text
+        self._reasoning_field = self._reasoning_field or field.name
         self.text.separate_reasoning()
-        return self._read_text(value, "reasoning")
+        return self._read_text(field._replace(name="reasoning"))
 
-    def _read_returned(self, value: Any, name: str) -> bool:
+    def _read_returned(self, field: _Field) -> bool:
         """A field that the next request has to contain."""
-        if value and self._is_message:
-            self._returned.replace(name, value)
-        elif value:
-            self._returned.add(name, value)
+        _add_to(self._returned, field)
         return True
 
-    def _read_signed(self, value: Any, name: str) -> bool:
+    def _read_signed(self, field: _Field) -> bool:
         """Signed reasoning. Its text is the reasoning of a delta in which no other field has some."""
         if not self._new_reasoning:
-            items = [item for item in as_list(value) if isinstance(item, dict)]
+            items = [item for item in as_list(field.value) if isinstance(item, dict)]
             texts = [item.get(text) for item in items for text in ("text", "summary", "thinking")]
-            self._read_reasoning("".join(text for text in texts if isinstance(text, str)), name)
-        return self._read_returned(value, name)
+            self._read_reasoning(field._replace(value="".join(text for text in texts if isinstance(text, str))))
+        return self._read_returned(field)
 
-    def _read_content(self, content: Any, name: str) -> bool:
-        if isinstance(content, str):
-            return self._read_text(content, name)
-        return self._read_parts(content if isinstance(content, list) else [content])
+    def _read_content(self, field: _Field) -> bool:
+        if isinstance(field.value, str):
+            return self._read_text(field)
+        return self._read_parts(field, field.value if isinstance(field.value, list) else [field.value])
 
-    def _read_parts(self, parts: list[Any]) -> bool:
+    def _read_parts(self, field: _Field, parts: list[Any]) -> bool:
         """Content in parts (Mistral). Other parts than plain text are kept, those that are no text with a warning."""
         thinking = list(filter(is_thinking, parts))
         if thinking:
             self.text.separate_reasoning()
-        if thinking and self._is_message:
-            self._thinking.replace("content", thinking)
-        elif thinking:
-            self._thinking.add("content", thinking)
+        _add_to(self._thinking, field._replace(value=thinking))
         texts: dict[str, list[str]] = {}
         others = []
         for part in parts:
@@ -222,38 +221,38 @@ class OpenChoice:
             if not is_thinking(part) and not is_plain_text(part):
                 others.append(part)
         for channel, pieces in texts.items():
-            for piece in ["".join(pieces)] if self._is_message else pieces:
-                if not self._read_text(piece, channel):
+            for piece in ["".join(pieces)] if field.is_of_message else pieces:
+                if not self._read_text(_Field(channel, piece, field.is_of_message)):
                     others = parts
         if others:
-            self._keep_of_message("content", others)
+            self._keep_of_message(field._replace(value=others))
         return True
 
-    def _read_annotations(self, value: Any, name: str) -> bool:
-        new = {dump(note): note for note in as_list(value)}
+    def _read_annotations(self, field: _Field) -> bool:
+        new = {dump(note): note for note in as_list(field.value)}
         notes = [note for text, note in new.items() if text not in self._annotations]
         self._annotations.update(new)
         self._events += [Annotations(tuple(notes), self.index, self._raw)] if notes else []
-        return isinstance(value, (list, dict))
+        return isinstance(field.value, (list, dict))
 
-    def _read_audio(self, value: Any, name: str) -> bool:
-        if not isinstance(value, dict):
+    def _read_audio(self, field: _Field) -> bool:
+        if not isinstance(field.value, dict):
             return False
-        data, unread = self._audio.take(value, self._is_message)
+        data, unread = self._audio.take(field.value, field.is_of_message)
         self._emit_sound(data)
-        if self._read_text(unread.get("transcript"), "transcript"):
+        if self._read_text(_Field("transcript", unread.get("transcript"), field.is_of_message)):
             del unread["transcript"]
         if unread:
-            self._keep_of_message("audio", unread)
+            self._keep_of_message(field._replace(value=unread))
         return True
 
     def _emit_sound(self, data: bytes) -> None:
         if data:
             self._events.append(AudioDelta(data, "", self.index, self._raw))
 
-    def _read_calls(self, value: Any, name: str) -> bool:
-        elements = as_list(value)
-        if self._is_message:
+    def _read_calls(self, field: _Field) -> bool:
+        elements = as_list(field.value)
+        if field.is_of_message:
             events, unread = self._calls.take_message(elements, self._raw)
             self._events += events
         else:
@@ -263,14 +262,14 @@ class OpenChoice:
                 self._events += taken or []
                 unread += [element] if taken is None else []
         if unread:
-            self._keep_of_message("tool_calls", unread)
-        return isinstance(value, (list, dict))
+            self._keep_of_message(field._replace(value=unread))
+        return isinstance(field.value, (list, dict))
 
-    def _read_function_call(self, value: Any, name: str) -> bool:
-        if not isinstance(value, dict):
+    def _read_function_call(self, field: _Field) -> bool:
+        if not isinstance(field.value, dict):
             return False
-        element = {"index": 0, "function": value}
-        if self._is_message:
+        element = {"index": 0, "function": field.value}
+        if field.is_of_message:
             self._legacy_calls.take_message([element])
         else:
             self._legacy_calls.take(element)
@@ -308,8 +307,8 @@ class OpenChoice:
 
     def close(self) -> list[StreamEvent]:
         """The events at the end of a stream that was not cut: text after a <think> that is never closed, then calls."""
-        calls = self._finished_calls = tuple(self._current_calls(self._warn))
-        for call in self._legacy_calls.finish() if self._calls else ():
+        calls = self._finished_calls = tuple(self._used_calls.calls(self.finish_reason.is_incomplete, self._warn))
+        for call in self._legacy_calls.calls(is_cut=False) if self._calls else ():
             if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
                 self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
         self.text.close(keeps_reasoning=self.end_reason() != "stop")
@@ -319,14 +318,15 @@ class OpenChoice:
             self._warn(f"unknown finish reason {self.finish_reason.raw!r}")
         return [*self._take_events(), *calls]
 
-    def _current_calls(self, warn: Callable[[str], object] = lambda text: None) -> list[ToolCall]:
-        """The calls so far, whose arguments may be incomplete."""
-        return (self._calls or self._legacy_calls).finish(self.finish_reason.is_cut, warn)
+    @property
+    def _used_calls(self) -> ToolCalls:
+        """The calls of the reply."""
+        return self._calls or self._legacy_calls
 
     @property
     def has_calls(self) -> bool:
         """Whether a call was received."""
-        return bool(self._calls or self._legacy_calls)
+        return bool(self._used_calls)
 
     @property
     def lacks_calls(self) -> bool:
@@ -348,10 +348,12 @@ class OpenChoice:
     def value(self, succeeded: bool) -> Choice:
         """The choice so far. After success it has a finish reason, even if the server sent none."""
         text = self.text["content"]
-        calls = tuple(self._current_calls()) if self._finished_calls is None else self._finished_calls
-        extra = self._returned.joined(REASONING)
+        calls = self._finished_calls
+        if calls is None:
+            calls = tuple(self._used_calls.calls(self.finish_reason.is_incomplete))
+        extra = self._returned.joined(OF_REASONING)
         if self._thinking:
-            extra.update(self._thinking.joined(REASONING))
+            extra.update(self._thinking.joined(OF_REASONING))
             extra["content"] += [{"type": "text", "text": text}] if text else []
         elif self._content_is_null and calls and not text:
             extra["content"] = None
@@ -373,17 +375,27 @@ class OpenChoice:
 
     def unread(self) -> Json:
         """The fields that no event and no attribute of the choice has, at their places in an element of `choices`."""
-        fields = self._unread.joined(STATES)
+        fields = self._unread.joined(OF_CHOICES)
         if self._unread_of_message:
-            fields["message"] = self._unread_of_message.joined(DELTAS)
+            fields["message"] = self._unread_of_message.joined(OF_DELTAS)
         return {"index": self.index, **fields} if fields else {}
 
 
 # The fields of an element of `choices` that nearly every element has.
 _USUAL_FIELDS = frozenset({"index", "delta", "message", "text", "logprobs", "finish_reason"})
 
-# The fields of a delta or a message, in the order of their events, each with the method that reads it.
-_READERS: dict[str, Callable[[OpenChoice, Any, str], bool]] = {
+
+def _add_to(fields: KeptFields, field: _Field) -> None:
+    """Add the value of a field, unless it is empty. That of a message is the whole value."""
+    if field.value and field.is_of_message:
+        fields.replace(field.name, field.value)
+    elif field.value:
+        fields.add(field.name, field.value)
+
+
+# The fields of a delta or a message, in the order of their events, each with the method that reads it. Reasoning comes
+# first: if a field has some, the later ones with the same reasoning are skipped.
+_READERS: dict[str, Callable[[OpenChoice, _Field], bool]] = {
     "role": OpenChoice._read_role,
     **dict.fromkeys(_REASONING_FIELDS, OpenChoice._read_reasoning),
     **dict.fromkeys(_SIGNED_FIELDS, OpenChoice._read_signed),

@@ -42,8 +42,7 @@ class ChoiceText:
         # The content as received, with tags, and the splitter of the tags; None if the server separates the reasoning.
         self._content: list[str] = []
         self._splitter: ThinkSplitter | None = ThinkSplitter(think_tags)
-        # Whether text came in deltas, so that a complete message repeats it.
-        self._came_in_deltas = False
+        self._had_deltas = False  # Whether text came in deltas, which a complete message repeats.
         self.raw: Any = None  # The payload that is being added.
 
     def __getitem__(self, channel: str) -> str:
@@ -59,7 +58,7 @@ class ChoiceText:
 
     def add(self, channel: str, text: str) -> None:
         """Add the text of a delta."""
-        self._came_in_deltas = True
+        self._had_deltas = True
         self._add(channel, text)
 
     def add_whole(self, channel: str, text: str) -> bool:
@@ -68,21 +67,26 @@ class ChoiceText:
         Returns False, with a warning, if the text does not begin with that of the deltas: it is not added.
         """
         # The content of the message may have the tags or not, so it is compared with the content in both forms.
-        for known in [self._content, self._pieces["content"]] if channel == "content" else [self._pieces[channel]]:
-            seen = "".join(known)
-            known[:] = [seen]
-            # Without deltas the messages may be pieces, one of which may begin like the text before it.
-            is_known = seen.strip().startswith(text.strip()) if self._came_in_deltas else seen.strip() == text.strip()
-            if is_known and seen:
-                return True
-            if text.startswith(seen):
-                self._add(channel, text[len(seen) :])
-                return True
-        if self._came_in_deltas:
+        known = [self._content, self._pieces["content"]] if channel == "content" else [self._pieces[channel]]
+        parts = [self._missing_part("".join(pieces), text) for pieces in known]
+        missing = next((part for part in parts if part is not None), None)
+        if missing is None and self._had_deltas:
             self._warn(f"the {channel} of the last message differs from the {channel} before it, which is used")
             return False
-        self._add(channel, text)  # Some servers send the pieces in messages.
+        self._add(channel, text if missing is None else missing)  # Some servers send the pieces in messages.
         return True
+
+    def _missing_part(self, seen: str, text: str) -> str | None:
+        """The part of a message that the text before it lacks: "" if the message repeats it, None if they differ.
+
+        A repetition may lack blanks and, after deltas, the end of the text. Without deltas each message may be a piece,
+        which may begin like the text before it: so only the whole text is a repetition.
+        """
+        stripped = text.strip()
+        is_repeated = seen.strip().startswith(stripped) if self._had_deltas else seen.strip() == stripped
+        if seen and is_repeated:
+            return ""
+        return text[len(seen) :] if text.startswith(seen) else None
 
     def _add(self, channel: str, text: str) -> None:
         if channel != "content":
@@ -122,7 +126,7 @@ class ChoiceText:
         """
         splitter = self._splitter
         if splitter is not None and splitter.state == "reasoning" and not keeps_reasoning:
-            text = splitter.opening + self["reasoning"]
+            text = splitter.opening_text + self["reasoning"]
             self._pieces["reasoning"] = []
             self._emit("content", text)
             self._warn("the reasoning is never closed by </think>: all of the content is text")

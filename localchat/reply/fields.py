@@ -7,6 +7,7 @@ field, and a known field with a value of a wrong type, is kept here and is in `R
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .payloads import Json
@@ -15,23 +16,19 @@ from .payloads import Json
 class Joining(NamedTuple):
     """How the values of one field in several payloads are joined."""
 
-    # Whether texts of objects and fields are pieces, by their names: those in `pieces`, or all but those in `labels`.
-    pieces: frozenset[str] | None
-    labels: frozenset[str] = frozenset()
+    # Whether the texts of the field with this name are pieces of one text. Otherwise the last text counts.
+    is_piece: Callable[[str], bool]
     # Whether the items of lists come in pieces too.
     joins_items: bool = False
 
-    def is_piece(self, name: str) -> bool:
-        """Whether the texts of a field are pieces of one text. Otherwise the last text counts."""
-        return name not in self.labels if self.pieces is None else name in self.pieces
 
+_LABELS = frozenset({"id", "index", "type", "role", "name", "format", "object"})  # Some servers repeat them.
+_TEXTS_OF_REASONING = frozenset({"text", "summary", "thinking"})  # The others, such as the signature, have one value.
 
-# Of the fields of a choice, the last text counts.
-STATES = Joining(pieces=frozenset())
-# The texts of deltas are pieces, except those that some servers repeat in every delta.
-DELTAS = Joining(pieces=None, labels=frozenset({"id", "index", "type", "role", "name", "format", "object"}))
-# Signed reasoning: its other texts, such as the signature, have one value.
-REASONING = Joining(pieces=frozenset({"text", "summary", "thinking"}), joins_items=True)
+# How to join the fields of choices, those of deltas, and those of signed reasoning.
+OF_CHOICES = Joining(is_piece=lambda name: False)
+OF_DELTAS = Joining(is_piece=lambda name: name not in _LABELS)
+OF_REASONING = Joining(is_piece=lambda name: name in _TEXTS_OF_REASONING, joins_items=True)
 
 _MAX_DEPTH = 20  # Objects that are nested more deeply are not merged: the last one counts.
 

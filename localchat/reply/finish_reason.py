@@ -35,8 +35,10 @@ _CUT_PATTERNS = {
     "length": "length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial",
 }
 
-# The finish reasons that say that the text is not complete. The calls of such a choice must not be run.
-_CUT_REASONS = ("length", "content_filter", "error")
+# The finish reasons of a text that was cut.
+CUT_REASONS = ("length", "content_filter")
+# Those of a text that is not complete, whose calls must not be run.
+_INCOMPLETE_REASONS = (*CUT_REASONS, "error")
 
 
 def normal_reason(raw: str) -> str | None:
@@ -51,7 +53,7 @@ class FinishReason:
     """The finish reason of one choice. Some servers send several, or one with every delta.
 
     The first one counts, unless output follows it, or a later one says that the text was cut. Output after a reason
-    shows that the reasons of this server do not mark the end: then no later one is the last, and only an end
+    shows that the reasons of this server do not mark the end: then no later one does either, and only an end
     mark such as [DONE] completes the response.
     """
 
@@ -66,12 +68,12 @@ class FinishReason:
         return None if self.raw is None else normal_reason(self.raw) or "unknown"
 
     @property
-    def is_cut(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether it says that the text is not complete."""
-        return self.name in _CUT_REASONS
+        return self.name in _INCOMPLETE_REASONS
 
     @property
-    def is_last(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether a reason was received, and no output after it or an earlier one."""
         return self.raw is not None and not self.is_followed
 
@@ -80,7 +82,7 @@ class FinishReason:
         if not reason.strip() or reason == self.raw:
             return
         is_first, reasons = self.raw is None, f"{self.raw!r} and {reason!r}"
-        if is_first or self.is_followed or (not self.is_cut and normal_reason(reason) in _CUT_REASONS):
+        if is_first or self.is_followed or (not self.is_incomplete and normal_reason(reason) in _INCOMPLETE_REASONS):
             self.raw = reason
         if not is_first:
             self._warn(f"the server sent two finish reasons, {reasons}; {self.raw!r} is used")

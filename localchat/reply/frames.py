@@ -5,6 +5,7 @@ A frame is the text of one payload, as a ServerSentEvent in all of these formats
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -29,16 +30,21 @@ class Frames:
         self._head = b""  # The beginning of the body.
         self._pending = bytearray()  # JSON whose end was not received yet.
         self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",), takes_json=True)
-        # "sse", "lines" (of JSON) or "json" (one body of several lines); None until it is known.
+        # "sse", "lines" (each of which is JSON) or "json" (one document of several lines); None until it is known.
         self._format: str | None = None
-        # The number of JSON documents outside an event stream, and whether one was not UTF-8.
-        self.n_documents = 0
+        # The number of JSON documents so far, 0 in an event stream; and whether one was not UTF-8.
+        self._n_documents = 0
         self._was_damaged = False
 
     @property
     def head(self) -> str:
         """The beginning of the body, for messages."""
         return excerpt(self._head.decode("utf-8", "replace"))
+
+    @property
+    def is_one_document(self) -> bool:
+        """Whether the body so far is one JSON document, and no event stream."""
+        return self._n_documents == 1
 
     @property
     def was_damaged(self) -> bool:
@@ -71,7 +77,7 @@ class Frames:
         if not head:
             return None
         if head[:1] in b"{[":
-            return "lines"
+            return "lines"  # Or one document, which the first line shows.
         is_labelled = "event-stream" in self._content_type.lower() and head[:1] != b"<"
         if is_labelled or head.startswith(_SSE_PREFIXES):
             return "sse"
@@ -99,7 +105,7 @@ class Frames:
             return
         *lines, tail = bytes(self._pending).split(b"\n")
         lines = [line for line in lines if line.strip()]
-        if lines and not self.n_documents and not _is_complete(lines[0].decode("utf-8", "replace")):
+        if lines and not self._n_documents and not _is_complete(lines[0].decode("utf-8", "replace")):
             self._format = "json"  # The first line is not JSON by itself, so the body is one document of several lines.
             return
         self._pending = bytearray(tail)
@@ -107,7 +113,7 @@ class Frames:
 
     def _document(self, raw: bytes) -> ServerSentEvent:
         """The frame of a JSON document outside an event stream."""
-        self.n_documents += 1
+        self._n_documents += 1
         data = raw.decode("utf-8", "replace")
         self._was_damaged = self._was_damaged or is_damaged(raw, data)
         return ServerSentEvent(data=data.lstrip("\ufeff"))
@@ -125,11 +131,17 @@ def _is_complete(text: str) -> bool:
     return True
 
 
-def parse_frame(event: str, data: str) -> Json | bool | None:
-    """Parse one payload: a JSON object, True for [DONE], or None for a keep-alive or an event of another kind."""
+class EndMark(enum.Enum):
+    """The mark of the end of a stream."""
+
+    DONE = "[DONE]"
+
+
+def parse_frame(event: str, data: str) -> Json | EndMark | None:
+    """Parse one payload: a JSON object, or DONE; None for a keep-alive or an event of another kind."""
     text = data.strip()
-    if text == "[DONE]":
-        return True
+    if text == EndMark.DONE.value:
+        return EndMark.DONE
     if event != "error" and (text in ("", "null") or text.startswith(":")):
         return None
     payload: Any = None

@@ -12,7 +12,8 @@ Json = dict[str, Any]
 
 _INTEGER = re.compile("-?[0-9]{1,18}")  # Python refuses to parse very long ones.
 
-# The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
+# The fields of token counts, in the order of their precedence; a dot leads to a field of an object. A zero does not
+# hide a count in a later field.
 _INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
 _OUTPUT_NAMES = "completion_tokens output_tokens eval_count"
 _CACHED_NAMES = (

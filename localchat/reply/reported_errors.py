@@ -60,7 +60,7 @@ class Report(NamedTuple):
     """What a payload says about errors."""
 
     # "error": it has a field for errors. "likely error": its fields are those of an error object, which other payloads
-    # may have too. "none": it is a part of a response, or a keep-alive. "unknown": it is none of these.
+    # may have too. "no error": it is a part of a response, or a keep-alive. "unknown": it is none of these.
     status: str
     error: Any  # The value of `error`, or the whole payload; None without an error.
 
@@ -72,7 +72,7 @@ def read_report(payload: Json) -> Report:
         return Report("error", error)
     if not payload.get("choices") and _is_error_object(payload):
         return Report("likely error", payload)
-    return Report("none" if _is_part(payload) or _is_keep_alive(payload) else "unknown", None)
+    return Report("no error" if _is_part(payload) or _is_keep_alive(payload) else "unknown", None)
 
 
 def may_report_error(payload: Json) -> bool:
@@ -80,7 +80,7 @@ def may_report_error(payload: Json) -> bool:
     reasons = (choice.get("finish_reason") for choice in as_list(payload.get("choices")) if isinstance(choice, dict))
     if any(reason and normal_reason(str(reason)) == "error" for reason in reasons):
         return True
-    return read_report(payload).status != "none"
+    return read_report(payload).status != "no error"
 
 
 def _is_error_object(payload: Json) -> bool:

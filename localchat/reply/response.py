@@ -10,7 +10,7 @@ from ..errors import IncompleteStream, ProtocolError
 from ..events import Reply, StreamEvent
 from ..sse import ServerSentEvent
 from .assembly import Accumulator, is_complete_response
-from .frames import Frames, parse_frame
+from .frames import EndMark, Frames, parse_frame
 from .payloads import Json
 from .reported_errors import KEEP_ALIVES
 
@@ -97,13 +97,13 @@ class ResponseParser:
 
     def _take(self, frame: ServerSentEvent) -> list[StreamEvent]:
         payload = parse_frame(frame.event, frame.data)
-        if payload is True:
+        if payload is EndMark.DONE:
             self.is_over = self.has_end_mark = True
         if payload is None and frame.event not in ("message", "error", *KEEP_ALIVES):
             return self.warn(f"the server sent events with the name {frame.event!r}, which are not read")
         if not isinstance(payload, dict):
             return []
-        self.has_end_mark = self._frames.n_documents == 1 and is_complete_response(payload)
+        self.has_end_mark = self._frames.is_one_document and is_complete_response(payload)
         events = self._accumulator.add(payload)
         self.is_over = self._accumulator.error is not None
         if not self.has_output:

@@ -21,11 +21,11 @@ class ThinkSplitter:
         if mode not in ("auto", "prefilled", "off"):
             raise ValueError(f"think_tags must be one of auto, prefilled, off, not {mode!r}")
         self._prefilled = mode == "prefilled"
-        # "start", "reasoning", "close" (the blanks after the closing tag), or "text", which no tag can follow.
+        # "start", "reasoning", "after reasoning" (blanks after the closing tag), or "text", which no tag can follow.
         self.state = "text" if mode == "off" else "start"
-        self._close = "</think>"
+        self._closing_tag = "</think>"
         # The opening tag with the blanks around it, and whether reasoning followed.
-        self.opening = ""
+        self.opening_text = ""
         self._has_reasoning = False
         self._pending = ""  # Text that may be a part of a tag, or blanks around one.
 
@@ -37,7 +37,7 @@ class ThinkSplitter:
         if self.state == "reasoning":
             reasoning, pending = self._reasoning(pending, ended)
             out = [("reasoning", reasoning)] if reasoning else []
-        if self.state == "close":
+        if self.state == "after reasoning":
             rest = pending.lstrip()
             last_line_end = pending.rfind("\n", 0, len(pending) - len(rest))
             pending = pending[last_line_end + 1 :]  # An indented first line stays indented.
@@ -51,8 +51,8 @@ class ThinkSplitter:
         text = pending.lstrip()
         for tag, close in _TAGS.items():
             if text.startswith(tag):
-                self.state, self._close = "reasoning", close
-                self.opening = pending[: len(pending) - len(text) + len(tag)]
+                self.state, self._closing_tag = "reasoning", close
+                self.opening_text = pending[: len(pending) - len(text) + len(tag)]
                 return text[len(tag) :]
             if tag.startswith(text) and not ended and len(pending) <= _MAX_LEADING_BLANKS:
                 self._pending = pending
@@ -65,14 +65,14 @@ class ThinkSplitter:
         """Reasoning, and the text after its closing tag."""
         if not self._has_reasoning:
             blanks = len(pending) - len(pending.lstrip())
-            self.opening, pending = self.opening + pending[:blanks], pending[blanks:]
+            self.opening_text, pending = self.opening_text + pending[:blanks], pending[blanks:]
             self._has_reasoning = pending != ""
-        end = pending.find(self._close)
+        end = pending.find(self._closing_tag)
         if end >= 0:
-            self.state = "close"
-            return pending[:end], pending[end + len(self._close) :]
-        sizes = range(0 if ended else min(len(self._close) - 1, len(pending)), 0, -1)
-        n_pending = next((size for size in sizes if self._close.startswith(pending[-size:])), 0)
+            self.state = "after reasoning"
+            return pending[:end], pending[end + len(self._closing_tag) :]
+        sizes = range(0 if ended else min(len(self._closing_tag) - 1, len(pending)), 0, -1)
+        n_pending = next((size for size in sizes if self._closing_tag.startswith(pending[-size:])), 0)
         self._pending = pending[len(pending) - n_pending :]
         return pending[: len(pending) - n_pending], ""
 

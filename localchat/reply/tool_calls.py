@@ -49,8 +49,6 @@ class Rule(NamedTuple):
         "rest".
     meaning: "continues", "repeats", "begins" (another call), "begins, same name", "continues, named again", "continues,
         unlabelled" (with a warning).
-    order_matters: Some deltas that fit this row fit an earlier one with another meaning, so the row has to stay below
-        it. The other rows may move up.
     """
 
     labels: str
@@ -58,41 +56,48 @@ class Rule(NamedTuple):
     arguments: str
     piece: str
     meaning: str
-    order_matters: bool = False
 
 
-RULES = (
+# The rules have four groups, by the name in the delta.
+_WITHOUT_NAME = (
     # Some servers send the whole arguments once more after their pieces.
     Rule("any", "none", "whole|{}", "whole again", "repeats"),
     # OpenAI, vLLM, llama.cpp: the first delta has id, index and name, the others have the index and arguments.
-    Rule("same id|same id, other index", "none", "any", "any", "continues", order_matters=True),
+    Rule("same id|same id, other index", "none", "any", "any", "continues"),
     # An id or an extra field alone, such as Gemini's signature.
     Rule("any", "none", "any", "none", "continues"),
     # Nebius, Cerebras: the arguments come under another index than the name, without an id.
-    Rule("new index", "none", "part", "any", "continues, unlabelled", order_matters=True),
-    Rule("any", "none", "part", "any", "continues", order_matters=True),
+    Rule("new index", "none", "part", "any", "continues, unlabelled"),
+    Rule("any", "none", "part", "any", "continues"),
     # A second call of the same function under the same index, which a delta with the name alone announced.
-    Rule("any", "none", "named again", "any", "begins, same name", order_matters=True),
+    Rule("any", "none", "named again", "any", "begins, same name"),
     # Some servers send an empty object before the arguments.
-    Rule("any", "none", "{}", "any", "continues", order_matters=True),
+    Rule("any", "none", "{}", "any", "continues"),
     # Arguments before their name.
-    Rule("any", "none", "whole", "any", "begins", order_matters=True),
+    Rule("any", "none", "whole", "any", "begins"),
+)
+_WITH_NAME_AND_NEW_LABELS = (
     # Ollama, Dynamo, Gemini: each delta is a whole call; all have the index 0, or none has an index.
-    Rule("new index|other id", "any", "any", "any", "begins", order_matters=True),
-    Rule("any", "first", "whole|{}", "whole again", "repeats", order_matters=True),
-    Rule("any", "first", "any", "any", "continues", order_matters=True),
-    Rule("any", "piece", "any", "any", "continues", order_matters=True),
+    Rule("new index|other id", "any", "any", "any", "begins"),
+)
+_WITH_NEW_NAME = (
+    Rule("any", "first", "whole|{}", "whole again", "repeats"),
+    Rule("any", "first", "any", "any", "continues"),
+    Rule("any", "piece", "any", "any", "continues"),
     Rule("any", "other", "any", "any", "begins"),
+)
+_WITH_SAME_NAME = (
     # DeepSeek, GLM: parallel calls of one function have one id, and different indexes.
     Rule("same id, other index", "same", "part", "rest", "continues"),
-    Rule("same id, other index", "same", "any", "any", "begins", order_matters=True),
+    Rule("same id, other index", "same", "any", "any", "begins"),
     # llama-cpp-python: id, index and name are in every delta.
-    Rule("any", "same", "part", "any", "continues", order_matters=True),
+    Rule("any", "same", "part", "any", "continues"),
     Rule("same id|first id", "same", "any", "none", "continues"),
-    Rule("same id|first id", "same", "any", "whole again", "repeats", order_matters=True),
-    Rule("any", "same", "any", "none", "continues, named again", order_matters=True),
-    Rule("any", "same", "any", "any", "begins", order_matters=True),
+    Rule("same id|first id", "same", "any", "whole again", "repeats"),
+    Rule("any", "same", "any", "none", "continues, named again"),
+    Rule("any", "same", "any", "any", "begins"),
 )
+RULES = (*_WITHOUT_NAME, *_WITH_NAME_AND_NEW_LABELS, *_WITH_NEW_NAME, *_WITH_SAME_NAME)
 
 
 @functools.cache  # There are few combinations.
@@ -168,7 +173,7 @@ class _OpenCall:
 
 
 class ToolCalls:
-    """Assembles the calls of one choice: `take` adds deltas, `finish` returns the calls.
+    """Assembles the calls of one choice: `take` adds deltas, `calls` returns the calls so far.
 
     Args:
         choice_index: The index of the choice.
@@ -304,8 +309,11 @@ class ToolCalls:
         id = call.ids[0] if call.ids else None
         return [ToolCallDelta(call.position, id, call.name, new, self._choice_index, raw)]
 
-    def finish(self, cut_off: bool = False, warn: Callable[[str], object] = lambda text: None) -> list[ToolCall]:
-        """The calls so far. `cut_off`: the response was cut, so that the last call may lack its arguments."""
+    def calls(self, is_cut: bool, warn: Callable[[str], object] = lambda text: None) -> list[ToolCall]:
+        """The calls so far. `is_cut`: the response was cut, so that the last call may lack its arguments.
+
+        `warn` is called with the text of each warning: only at the end of the response, since the calls are read often.
+        """
         used: set[str] = set()
         nameless = {call.index for call in self._calls if call.name is None}
         calls = []
@@ -315,7 +323,7 @@ class ToolCalls:
                 warn(warning)
             if call.name is None:
                 error = "the call has no name"
-            elif cut_off and call is self._calls[-1] and not text.strip():
+            elif is_cut and call is self._calls[-1] and not text.strip():
                 error = "the response was cut before the arguments"
             elif call.index in nameless:
                 error = "arguments came that belong to one of several calls"

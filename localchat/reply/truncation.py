@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import IncompleteReply
 from ..events import Reply
+from .finish_reason import CUT_REASONS
 
 # The fields of a request that limit the tokens of the output, by the names of OpenAI, llama.cpp, Ollama and TGI.
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict", "num_predict", "max_new_tokens")
@@ -18,7 +19,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict", "num_predict", "m
 
 def is_cut(reply: Reply[Any]) -> bool:
     """Whether a limit or a filter cut a choice of the reply."""
-    return any(choice.finish_reason in ("length", "content_filter") for choice in reply.choices)
+    return any(choice.finish_reason in CUT_REASONS for choice in reply.choices)
 
 
 def kept_message(reply: Reply[Any]) -> dict[str, Any]:

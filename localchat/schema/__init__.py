@@ -11,5 +11,6 @@ shapes.py                       the same for each form of a type
 signatures.py, annotations.py, docstrings.py
                                 what functions and classes say about their parameters and fields
 variants.py                     a schema for servers that refuse it as it is
+keywords.py                     which keywords have schemas as their values: the walk through a schema
 validator.py, schema_check.py   is a value valid; is a schema valid
 """

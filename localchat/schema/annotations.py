@@ -22,9 +22,9 @@ _TYPING_EVALUATES = sys.version_info >= (3, 11)
 def class_annotations(target: type) -> dict[str, Any]:
     """The evaluated annotations of a class and of its bases, with the metadata of Annotated."""
     if _TYPING_EVALUATES:
-        return _checked(target, lambda: typing.get_type_hints(target, include_extras=True))
-    return _checked(
-        target, lambda: {name: hint for base in reversed(target.__mro__) for name, hint in _annotations_of(base)}
+        return _with_type_error(target, lambda: typing.get_type_hints(target, include_extras=True))
+    return _with_type_error(
+        target, lambda: {name: hint for base in reversed(target.__mro__) for name, hint in _class_annotations_of(base)}
     )
 
 
@@ -41,12 +41,12 @@ def parameter_annotations(function: Any) -> dict[str, Any]:
         return {}
     names = getattr(function, "__globals__", {})
     if not _TYPING_EVALUATES or not isinstance(function, types.FunctionType):
-        return _checked(function, lambda: _evaluated(annotations, names))
+        return _with_type_error(function, lambda: _evaluated(annotations, names))
     copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__annotations__, copy.__module__ = annotations, function.__module__
     if sys.version_info >= (3, 12):
         copy.__type_params__ = function.__type_params__
-    return _checked(function, lambda: typing.get_type_hints(copy, include_extras=True))
+    return _with_type_error(function, lambda: typing.get_type_hints(copy, include_extras=True))
 
 
 def _unevaluated_annotations(function: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def signature_of(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _checked(owner: Any, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _with_type_error(owner: Any, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of a function that evaluates annotations. Raises TypeError for one that cannot be evaluated."""
     try:
         return evaluate()
@@ -75,7 +75,7 @@ def _checked(owner: Any, evaluate: Callable[[], dict[str, Any]]) -> dict[str, An
         raise TypeError(f"{owner!r} has an annotation that cannot be evaluated: {error}") from error
 
 
-def _annotations_of(base: type) -> Iterable[tuple[str, Any]]:
+def _class_annotations_of(base: type) -> Iterable[tuple[str, Any]]:
     """The evaluated annotations of a class without those of its bases."""
     module = sys.modules.get(base.__module__)
     names = {**({} if module is None else vars(module)), **vars(base)}
@@ -83,26 +83,26 @@ def _annotations_of(base: type) -> Iterable[tuple[str, Any]]:
 
 
 def _evaluated(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _evaluate(annotation, names) for name, annotation in annotations.items()}
+    return {name: _evaluate_one(annotation, names) for name, annotation in annotations.items()}
 
 
-def _evaluate(annotation: Any, names: Mapping[str, Any]) -> Any:
+def _evaluate_one(annotation: Any, names: Mapping[str, Any]) -> Any:
     """An annotation in which no string is left."""
     if isinstance(annotation, ForwardRef):
         module = getattr(annotation, "__forward_module__", None)  # That of a TypedDict, from which another inherits.
         module = sys.modules.get(module) if isinstance(module, str) else module
-        return _evaluate(annotation.__forward_arg__, names if module is None else vars(module))
+        return _evaluate_one(annotation.__forward_arg__, names if module is None else vars(module))
     if isinstance(annotation, str):
         expression = ast.fix_missing_locations(_ReplaceBars().visit(ast.parse(annotation.strip(), mode="eval")))
         scope = {**names, "_Union": Union}  # `eval` adds the builtins.
-        return _evaluate(eval(compile(expression, "<annotation>", "eval"), scope), names)
+        return _evaluate_one(eval(compile(expression, "<annotation>", "eval"), scope), names)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        parameters = (_evaluate(arguments[0], names), *annotation.__metadata__)
+        parameters = (_evaluate_one(arguments[0], names), *annotation.__metadata__)
         return typing.Annotated[parameters]
     if not arguments or origin in (typing.Literal, collections.abc.Callable):
         return annotation
-    evaluated = tuple(_evaluate(argument, names) for argument in arguments)
+    evaluated = tuple(_evaluate_one(argument, names) for argument in arguments)
     if evaluated == arguments:
         return annotation
     if origin is getattr(types, "UnionType", Union):

@@ -5,15 +5,25 @@ from __future__ import annotations
 import inspect
 import re
 
-# A title that begins a section. The group is set for sections that describe parameters.
+# A title that begins a section. The group `parameters` is set for sections that describe parameters.
 _SECTION = re.compile(
-    r"(?:(?:\w+ )?(Args|Arguments|Parameters|Params|Attributes|Fields)"
-    r"|Returns?|Raises|Yields?|Examples?|Notes?|See Also|Warnings?)\s*:\s*"
+    r"""
+    (?: (?:\w+[ ])? (?P<parameters> Args|Arguments|Parameters|Params|Attributes|Fields )
+      | Returns?|Raises|Yields?|Examples?|Notes?|See[ ]Also|Warnings?
+    ) \s*:\s*
+    """,
+    re.VERBOSE,
 )
-# An entry of a section: one or more names, perhaps after a bullet, a type in parentheses, a colon or a dash, a text.
+# An entry of a section.
 _ENTRY = re.compile(
-    r"(?:[-*+\u2022]\s+)?(?P<names>[`*]*\w+[`*]*(?:\s*,\s*[`*]*\w+[`*]*)*)\s*(?:\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\])?"
-    r"(?:\s*:(?!:)|\s+[-\u2013\u2014]{1,2}(?=\s))\s*(?P<text>.*)"
+    r"""
+    (?: [-*+\u2022] \s+ )?                                     # a bullet
+    (?P<names> [`*]*\w+[`*]* (?: \s*,\s* [`*]*\w+[`*]* )* )   # one or more names
+    \s* (?: \( (?: [^()] | \([^()]*\) )* \) | \[[^\]]*\] )?   # a type in parentheses or brackets
+    (?: \s*:(?!:) | \s+[-\u2013\u2014]{1,2}(?=\s) )            # a colon or a dash
+    \s* (?P<text> .* )
+    """,
+    re.VERBOSE,
 )
 _DASH = re.compile(r"\s[-\u2013\u2014]{1,2}\s*$")
 _UNDERLINE = re.compile("-{3,}")  # The line below a title in NumPy's style.
@@ -51,7 +61,7 @@ def _read_numpy(lines: list[str], described: dict[str, str]) -> list[str]:
             section, names = _SECTION.fullmatch(f"{line.strip()}:"), []
         elif section is None:
             summary.append(line)
-        elif section[1] and line[:1].strip() and not _UNDERLINE.fullmatch(line):
+        elif section["parameters"] and line[:1].strip() and not _UNDERLINE.fullmatch(line):
             # `name : type` above an indented text; a text may also be on the line of the names, after a dash.
             entry = _ENTRY.fullmatch(line)
             names = re.findall(r"\w+", entry["names"] if entry else line.partition("(")[0])
@@ -91,12 +101,14 @@ def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
     for number, line in enumerate(lines, 1):
         following = next((other for other in lines[number:] if other.strip()), "")
         title = _SECTION.fullmatch(line)
-        if title and (following.startswith(" ") or (title[1] and _ENTRY.match(following))):
+        # Without indentation, only entries belong to a section.
+        ends_section = line[:1].strip() if indent else not _ENTRY.match(line)
+        if title and (following.startswith(" ") or (title["parameters"] and _ENTRY.match(following))):
             section, names, indent = title, [], len(following) - len(following.lstrip())
-        elif section is None or (line[:1].strip() if indent else not _ENTRY.match(line)):
+        elif section is None or ends_section:
             section = None
             summary.append(line)
-        elif section[1] and line.strip():
+        elif section["parameters"] and line.strip():
             entry = _ENTRY.match(line.strip()) if len(line) - len(line.lstrip()) <= indent else None
             if entry:
                 names = re.findall(r"\w+", entry["names"])

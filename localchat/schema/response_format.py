@@ -6,6 +6,7 @@ whatever the server enforces.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -17,7 +18,15 @@ from ..events import Reply
 from .shapes import document
 from .targets import build_shape, target_shape
 from .validator import Json, show
-from .variants import can_be_strict, constraints_of, strict_schema, without_constraints
+from .variants import (
+    WRAPPED_NAME,
+    can_be_strict,
+    constraints_of,
+    is_object_schema,
+    object_schema,
+    strict_schema,
+    without_constraints,
+)
 
 _NAME_CHARS = 64  # The longest schema name that OpenAI accepts.
 
@@ -28,14 +37,16 @@ _NAME_CHARS = 64  # The longest schema name that OpenAI accepts.
 # wrapped: the schema of an object that holds the value, for servers that accept objects only (not for object values);
 # json_object: JSON without a schema, which a message describes;
 # prompt: no response_format; only a message describes the schema.
-_SCHEMA_MODES = ("strict", "schema", "types")
-_ALL_MODES = (*_SCHEMA_MODES, "wrapped", "json_object", "prompt")
+_ALL_MODES = ("strict", "schema", "types", "wrapped", "json_object", "prompt")
+_UNWRAPPED_MODES = ("strict", "schema", "types")  # The field has a schema of the value itself.
 
-# Matches the error of a server that refuses the response format.
-_REFUSAL = re.compile(r"response_format|json_schema|json_object|schema|structured|grammar|strict|additionalprop", re.I)
-# Matches the error of a server that knows JSON Schema and refuses this schema.
-_REFUSED_SCHEMA = re.compile(r"invalid[\w\s]{0,9}schema|in context|\bstrict\b|permitted|keyword|additionalprop", re.I)
-_REFUSED_ROOT = re.compile(r"\bobject\b", re.I)
+_FORMAT_WORDS = re.compile(
+    r"response_format|json_schema|json_object|schema|structured|grammar|strict|additionalprop", re.IGNORECASE
+)
+_SCHEMA_WORDS = re.compile(
+    r"invalid[\w\s]{0,9}schema|in context|\bstrict\b|permitted|keyword|additionalprop", re.IGNORECASE
+)
+_OBJECT_WORD = re.compile(r"\bobject\b", re.IGNORECASE)
 
 
 class ExpectedValue:
@@ -48,15 +59,18 @@ class ExpectedValue:
         self._shape = target_shape(target)
         self._schema = schema = document(self._shape)
         self._name = _schema_name(target)
-        self._is_object = schema.get("type") == "object" or "properties" in schema
-        self._strict = None if isinstance(target, Mapping) else strict_schema(schema)
-        self._types = without_constraints(schema)
-        useless = {
-            "strict": not can_be_strict(self._strict),
-            "types": self._types == schema,
-            "wrapped": self._is_object,
-        }
-        modes = [mode for mode in _ALL_MODES if not useless.get(mode, False)]
+        self._is_object = is_object_schema(schema)
+        strict = None if isinstance(target, Mapping) else strict_schema(schema)
+        # The schema in the field of each mode that has one.
+        self._schemas: dict[str, Mapping[str, Any]] = {"schema": schema}
+        if strict is not None and can_be_strict(strict):
+            self._schemas["strict"] = strict
+        types = without_constraints(schema)
+        if types != schema:
+            self._schemas["types"] = types
+        if not self._is_object:
+            self._schemas["wrapped"] = object_schema(schema)
+        modes = [mode for mode in _ALL_MODES if mode in self._schemas or mode in ("json_object", "prompt")]
         self._learned = {} if learned is None else learned
         self._key = json.dumps(schema, sort_keys=True)
         # A type and a schema of the same text may have learned different modes: only types can be strict.
@@ -74,10 +88,9 @@ class ExpectedValue:
 
     def apply(self, body: Json) -> Json:
         """The body of a request with the response format of the current mode."""
-        schemas = {"strict": self._strict, "schema": self._schema, "types": self._types, "wrapped": self._wrapped()}
-        if self._mode in schemas:
+        if self._mode in self._schemas:
             is_strict = {"strict": True} if self._mode == "strict" else {}
-            fields = {"name": self._name, "schema": schemas[self._mode], **is_strict}
+            fields = {"name": self._name, "schema": self._schemas[self._mode], **is_strict}
             return {**body, "response_format": {"type": "json_schema", "json_schema": fields}}
         if "messages" in body:  # The prompt of /completions is continued as it is: it takes no instruction.
             body = {**body, "messages": self._with_instruction(body["messages"])}
@@ -87,19 +100,30 @@ class ExpectedValue:
 
     def weaken(self, error: StatusError) -> bool:
         """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
-        if not self._weaker_modes or not (_REFUSAL.search(error.body) or self._names_a_constraint(error.body)):
+        if not self._weaker_modes or not self._is_about_the_format(error.body):
             return False
         weaker = self._weaker_modes
-        if self._mode in _SCHEMA_MODES:
-            # "schema must be of 'type: \"object\"', got 'type: \"array\"'": an object has to wrap the value.
-            if not self._is_object and _REFUSED_ROOT.search(error.body):
-                weaker = weaker[weaker.index("wrapped") :]
-            # "response_format.type 'json_schema' is not supported": no other schema would be accepted either. But after
-            # "Invalid schema: 'uniqueItems' is not permitted" the next mode, with a simpler schema, is tried.
-            elif not (_REFUSED_SCHEMA.search(error.body) or self._names_a_constraint(error.body)):
-                weaker = [mode for mode in weaker if mode not in _SCHEMA_MODES]
+        if self._mode in _UNWRAPPED_MODES and self._needs_an_object(error.body):
+            weaker = weaker[weaker.index("wrapped") :]
+        elif self._mode in _UNWRAPPED_MODES and not self._is_about_this_schema(error.body):
+            # No other schema would be accepted either.
+            weaker = [mode for mode in weaker if mode not in _UNWRAPPED_MODES]
         self._mode, *self._weaker_modes = weaker
         return True
+
+    # What an error of the server says, by words of its text.
+
+    def _is_about_the_format(self, text: str) -> bool:
+        """Whether the server refuses the response format, as in "'json_schema' is not supported"."""
+        return _FORMAT_WORDS.search(text) is not None or self._names_a_constraint(text)
+
+    def _needs_an_object(self, text: str) -> bool:
+        """Whether an object has to wrap the value, as in "schema must be of type 'object', got 'array'"."""
+        return not self._is_object and _OBJECT_WORD.search(text) is not None
+
+    def _is_about_this_schema(self, text: str) -> bool:
+        """Whether the server may accept a simpler schema, as in "Invalid schema: 'uniqueItems' is not permitted"."""
+        return _SCHEMA_WORDS.search(text) is not None or self._names_a_constraint(text)
 
     def accept(self) -> None:
         """Report that the server accepted the current mode, with which later calls begin."""
@@ -113,32 +137,31 @@ class ExpectedValue:
         if reply.tool_calls:
             return None
         try:
-            value = _parse(reply.text)
-            is_wrapped = self._mode in ("wrapped", "json_object", "prompt") and not self._is_object
-            if is_wrapped and isinstance(value, dict) and set(value) == {"value"}:
-                value = value["value"]
-            return build_shape(self._shape, value)
+            return self._build(_parse(reply.text))
         except DoesNotFit as error:
             hint = f"; the model declined: {show(reply.refusal)}" if reply.refusal else ""
             message = f"the answer does not fit: {error}{hint}"
             raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
 
+    def _build(self, value: Any) -> Any:
+        """The value of the target. Raises DoesNotFit if the JSON is not valid."""
+        is_wrapped = isinstance(value, dict) and value.keys() == {WRAPPED_NAME}
+        if self._is_object or self._mode in _UNWRAPPED_MODES or not is_wrapped:
+            return build_shape(self._shape, value)
+        try:
+            return build_shape(self._shape, value[WRAPPED_NAME])
+        except DoesNotFit:
+            with contextlib.suppress(DoesNotFit):  # Without a constraint, it may be an object with this property alone.
+                return build_shape(self._shape, value)
+            raise
+
     def _names_a_constraint(self, text: str) -> bool:
         """Whether the text of an error names a keyword or a format of the schema that the mode "types" leaves out."""
         return any(re.search(rf"\b{re.escape(name)}\b", text) for name in constraints_of(self._schema))
 
-    def _wrapped(self) -> Json:
-        """The schema of the value if it is an object, else that of an object {"value": ...} that holds the value."""
-        if self._is_object:
-            return self._schema
-        inner = dict(self._schema)
-        definitions: Json = {name: inner.pop(name) for name in ("$defs", "definitions") if name in inner}
-        fields = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
-        return {**fields, "additionalProperties": False, **definitions}
-
     def _with_instruction(self, messages: list[Json]) -> list[Json]:
         """The messages with the schema in the system message."""
-        schema = json.dumps(self._wrapped(), ensure_ascii=False)
+        schema = json.dumps(object_schema(self._schema), ensure_ascii=False)
         text = f"Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: {schema}"
         first = messages[0] if messages else {}
         if first.get("role") == "system" and isinstance(first.get("content"), str):
@@ -147,10 +170,12 @@ class ExpectedValue:
 
 
 def _parse(text: str) -> Any:
-    """Parse JSON, also in a fenced code block, which models often generate without a constraint and may not close."""
+    """Parse JSON. Without a constraint, models often generate it in a fenced code block, which they may not close."""
     fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
+    blocks = [fenced[1]] if fenced else re.findall(r"^```\w*\r?\n(.*?)\r?\n```", text, re.DOTALL | re.MULTILINE)
     try:
-        return json.loads(fenced.group(1) if fenced else text, parse_constant=_finite, parse_float=_finite)
+        # Other text around the only block introduces it.
+        return json.loads(blocks[0] if len(blocks) == 1 else text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DoesNotFit(f"not JSON ({error})", path="$") from error
 

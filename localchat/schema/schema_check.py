@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .keywords import ONE_OR_SCHEMAS, ONE_SCHEMA, SCHEMAS, SCHEMAS_BY_NAME
 from .validator import TYPE_NAMES, Json, field_path, resolve, show
 
 
@@ -121,29 +122,24 @@ def _check_step(value: Any, root: Json, path: str) -> None:
         raise _wrong(path, f"expected a number above 0, got {show(value)}")
 
 
-def _by_keyword(check: Callable[[Any, Json, str], None], keywords: str) -> dict[str, Callable[[Any, Json, str], None]]:
-    return dict.fromkeys(keywords.split(), check)
-
-
 _CHECKS: dict[str, Callable[[Any, Json, str], None]] = {
+    **dict.fromkeys(ONE_SCHEMA, _check_schema),
+    **dict.fromkeys(SCHEMAS, _check_schemas),
+    **dict.fromkeys(ONE_OR_SCHEMAS, _check_schema_or_schemas),
+    **dict.fromkeys(SCHEMAS_BY_NAME, _check_schemas_by_name),
+    **dict.fromkeys(("dependencies", "dependentRequired"), _check_dependencies),
     "$ref": _check_reference,
     "type": _check_type,
     "required": _check_names,
-    "items": _check_schema_or_schemas,
-    "dependencies": _check_dependencies,
-    "dependentRequired": _check_dependencies,
-    "dependentSchemas": _check_schemas_by_name,
     "multipleOf": _check_step,
     "uniqueItems": _checks_type("a boolean", bool),
     "enum": _checks_type("a list", list),
-    **_by_keyword(_check_schemas_by_name, "properties patternProperties $defs definitions"),
-    **_by_keyword(_check_schemas, "prefixItems allOf anyOf oneOf"),
-    **_by_keyword(_check_schema, "additionalProperties additionalItems propertyNames contains not if then else"),
-    **_by_keyword(_checks_type("a text", str), "pattern format description title"),
-    **_by_keyword(_checks_type("a number", int, float), "minimum maximum"),
+    **dict.fromkeys(("pattern", "format", "description", "title"), _checks_type("a text", str)),
+    **dict.fromkeys(("minimum", "maximum"), _checks_type("a number", int, float)),
     # In draft 4 and OpenAPI 3.0 a boolean, beside `minimum` and `maximum`.
-    **_by_keyword(_checks_type("a number", int, float, bool), "exclusiveMinimum exclusiveMaximum"),
-    **_by_keyword(
-        _check_count, "minLength maxLength minItems maxItems minContains maxContains minProperties maxProperties"
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _checks_type("a number", int, float, bool)),
+    **dict.fromkeys(
+        [f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Contains", "Properties")],
+        _check_count,
     ),
 }

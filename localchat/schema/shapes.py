@@ -80,7 +80,11 @@ class Shape(NamedTuple):
 
 
 def document(shape: Shape) -> Json:
-    """The whole schema of a shape. A record is described at the top level, the types of its fields in `$defs`."""
+    """The whole schema of a shape.
+
+    Servers want the type `object` at the top level, so the definition of a record is put there. It stays in `$defs` as
+    well if the record refers to itself.
+    """
     definitions = Definitions()
     schema = shape.schema(definitions)
     name = str(schema.get("$ref")).rpartition("/")[2]
@@ -93,10 +97,10 @@ def document(shape: Shape) -> Json:
 
 def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] = lambda value: value) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
-    return Shape(lambda definitions: dict(keywords), lambda value, path: _construct(make, value, path))
+    return Shape(lambda definitions: dict(keywords), lambda value, path: _call_maker(make, value, path))
 
 
-def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
+def _call_maker(make: Callable[[Any], Any], value: Any, path: str) -> Any:
     """Call a class or function. It may raise any error, for a rule that the schema does not express."""
     try:
         return make(value)
@@ -149,7 +153,7 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
                 known = ", ".join(shapes) or "none"
                 raise _does_not_fit(field_path(path, name), f"unknown property; known are {known}")
         built = {name: shapes[name].build(item, field_path(path, name)) for name, item in value.items()}
-        return _construct(lambda values: make(**values), built, path)
+        return _call_maker(lambda values: make(**values), built, path)
 
     return Shape(lambda definitions: definitions.reference(key, name, describe), build)
 
@@ -213,13 +217,10 @@ _PLAIN: dict[Any, Shape] = {
 
 def shape_of(hint: Any) -> Shape:
     """The shape of an annotation. Raises TypeError if JSON Schema cannot describe it."""
-    try:
-        known = _PLAIN.get(hint)
-    except TypeError:  # Not hashable, for example an Annotated with a list as metadata.
-        known = None
+    with contextlib.suppress(TypeError):  # Not hashable, for example an Annotated with a list as metadata.
+        if hint in _PLAIN:
+            return _PLAIN[hint]
     make = _BY_ORIGIN.get(typing.get_origin(hint) or (hint if isinstance(hint, type) else None))
-    if known is not None:
-        return known
     if make is not None:
         return make(typing.get_args(hint))
     inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))  # Of a NewType, or of a `type` statement.
@@ -231,7 +232,8 @@ def shape_of(hint: Any) -> Shape:
 
 
 def _no_counterpart(hint: Any) -> TypeError:
-    return TypeError(f"JSON Schema has no counterpart for {hint!r}")
+    advice = ": use a dataclass or a TypedDict" if isinstance(hint, type) else ""
+    return TypeError(f"JSON Schema has no counterpart for {hint!r}{advice}")
 
 
 @functools.lru_cache(maxsize=256)  # A class that refers to itself would otherwise be read again for every value.
@@ -259,7 +261,7 @@ def _self_describing(model: Any) -> Shape:
         return schema
 
     make = getattr(model, "model_validate", None) or (lambda fields: model(**fields))
-    return Shape(schema, lambda value, path: _construct(make, value, path))
+    return Shape(schema, lambda value, path: _call_maker(make, value, path))
 
 
 def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool = False) -> Shape:
@@ -270,7 +272,7 @@ def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool
         return {"type": "array", "items": items, **({"uniqueItems": True} if unique else {})}
 
     def build(value: Any, path: str) -> Any:
-        return _construct(make, [item_shape.build(item, f"{path}[{i}]") for i, item in enumerate(value)], path)
+        return _call_maker(make, [item_shape.build(item, f"{path}[{i}]") for i, item in enumerate(value)], path)
 
     return Shape(schema, build)
 

@@ -44,6 +44,7 @@ def target_shape(target: Any) -> Shape:
     if not is_function(target):
         return shape_of(target)
     name = getattr(target, "__name__", None) or type(target).__name__
+    # A callable object may not be hashable, or be equal to another one.
     return record(id(target), name, "", lambda: function_fields(target, name), dict)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from .keywords import parts_of, with_changed_parts
 from .validator import Json
-
-# Keywords whose values are not schemas, and keywords whose values have a schema for each name.
-_VERBATIM = frozenset({"enum", "const", "required", "examples", "dependentRequired"})
-_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 
 # Keywords that only constrain values of a type, and that some servers refuse. The client validates them itself.
 _CONSTRAINT_KEYWORDS = (
@@ -18,68 +15,67 @@ _CONSTRAINT_KEYWORDS = (
 )
 _CONSTRAINTS = frozenset(_CONSTRAINT_KEYWORDS.split())
 
-
-def _with_changed_parts(schema: Json, change: Callable[[Any], Any]) -> Json:
-    """A schema in which a function has changed the schemas in it, or the lists of schemas."""
-    changed = {}
-    for keyword, value in schema.items():
-        if keyword in _BY_NAME and isinstance(value, dict):
-            changed[keyword] = {name: change(part) for name, part in value.items()}
-        else:
-            changed[keyword] = value if keyword in _VERBATIM else change(value)
-    return changed
+WRAPPED_NAME = "value"  # The property of the object that wraps a value.
 
 
-def strict_schema(schema: Any) -> Any:
+def strict_schema(schema: Mapping[str, Any]) -> Json:
     """Apply OpenAI's rules for `strict`: closed objects, all properties required, no default, nothing beside a $ref."""
-    if isinstance(schema, list):
-        return [strict_schema(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = _with_changed_parts(schema, strict_schema)
+    closed = with_changed_parts(schema, strict_schema)
     closed.pop("default", None)
     if "$ref" in schema:
         return {keyword: value for keyword, value in closed.items() if keyword in ("$ref", "$defs")}
-    if isinstance(schema.get("properties"), dict):
+    if isinstance(schema.get("properties"), Mapping):
         closed.update(required=list(schema["properties"]), additionalProperties=False)
     return closed
 
 
 def can_be_strict(schema: Any) -> bool:
     """Whether OpenAI accepts a strict schema: each part has a type, and no object has other properties."""
-    if not isinstance(schema, Mapping) or schema.keys() & {"prefixItems", "uniqueItems", "oneOf", "allOf", "not"}:
-        return False
-    is_open = "object" in schema.get("type", ()) and schema.get("additionalProperties") is not False
-    if is_open or not schema.keys() & {"$ref", "anyOf", "enum", "const", "type"}:
-        return False
-    parts = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]
-    parts += [part for keyword in ("properties", "$defs") for part in schema.get(keyword, {}).values()]
-    return all(map(can_be_strict, parts))
+    return isinstance(schema, Mapping) and all(map(_is_strict_part, parts_of(schema)))
 
 
-def without_constraints(schema: Any) -> Any:
+def _is_strict_part(part: Mapping[str, Any]) -> bool:
+    if part.keys() & {"prefixItems", "uniqueItems", "oneOf", "allOf", "not"}:
+        return False
+    is_open = "object" in part.get("type", ()) and part.get("additionalProperties") is not False
+    return not is_open and bool(part.keys() & {"$ref", "anyOf", "enum", "const", "type"})
+
+
+def without_constraints(schema: Mapping[str, Any]) -> Json:
     """A schema without the keywords that only constrain values: what is left are types, properties and choices."""
-    if isinstance(schema, list):
-        return [without_constraints(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
     kept = {keyword: value for keyword, value in schema.items() if keyword not in _CONSTRAINTS}
-    return _with_changed_parts(kept, without_constraints)
+    return with_changed_parts(kept, without_constraints)
 
 
-def constraints_of(schema: Any) -> set[str]:
+def constraints_of(schema: Mapping[str, Any]) -> set[str]:
     """The keywords of a schema that `without_constraints` removes, and the names of its formats."""
     found: set[str] = set()
-
-    def collect(part: Any) -> None:
-        if isinstance(part, list):
-            for item in part:
-                collect(item)
-        elif isinstance(part, dict):
-            found.update(_CONSTRAINTS & part.keys())
-            if isinstance(part.get("format"), str):
-                found.add(part["format"])
-            _with_changed_parts(part, collect)  # Only visits the parts: its result is not used.
-
-    collect(schema)
+    for part in parts_of(schema):
+        found |= _CONSTRAINTS & part.keys()
+        if isinstance(part.get("format"), str):
+            found.add(part["format"])
     return found
+
+
+def is_object_schema(schema: Mapping[str, Any]) -> bool:
+    """Whether all values of a schema are objects."""
+    return schema.get("type") == "object" or "properties" in schema
+
+
+def object_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema if its values are objects, else that of an object {"value": ...} that wraps the value."""
+    if is_object_schema(schema):
+        return schema
+    inner = _with_moved_references(schema)
+    definitions: Json = {name: inner.pop(name) for name in ("$defs", "definitions") if name in inner}
+    fields = {"type": "object", "properties": {WRAPPED_NAME: inner}, "required": [WRAPPED_NAME]}
+    return {**fields, "additionalProperties": False, **definitions}
+
+
+def _with_moved_references(schema: Mapping[str, Any]) -> Json:
+    """A schema whose references lead to the same parts after `object_schema` has moved all but its definitions."""
+    moved = with_changed_parts(schema, _with_moved_references)
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and not reference.startswith(("#/$defs/", "#/definitions/")):
+        moved["$ref"] = f"#/properties/{WRAPPED_NAME}{reference[1:]}"
+    return moved

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from ..errors import IncompleteStream, LocalChatError, TimedOut
+from ..reply.truncation import is_cut
 
 # The exit codes: a complete response, an error, wrong usage, a response that was cut, Ctrl-C.
 OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
@@ -59,8 +60,8 @@ def run_command(command: Callable[[], int]) -> int:
     except (LocalChatError, OSError, ImportError, ValueError, TypeError) as error:
         report(f"localchat: {error}")
         partial = getattr(error, "partial", None)
-        is_cut = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
-        return CUT if is_cut or (partial and partial.finish_reason in ("length", "content_filter")) else FAILED
+        is_broken = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
+        return CUT if is_broken or (partial and is_cut(partial)) else FAILED
 
 
 def _use_utf8() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..client import Client
 from ..events import Reply, StreamEvent
+from ..reply.finish_reason import CUT_REASONS
 from .console import CUT, OK, delayed_notice, printable, report, write_error
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -131,7 +132,7 @@ class Printer:
 
 def finish_code(finish_reason: str | None) -> int:
     """The exit code for a finish reason. Report a response that was cut."""
-    if finish_reason not in ("length", "content_filter"):
+    if finish_reason not in CUT_REASONS:
         return OK
     report(f"localchat: the server cut the answer: {finish_reason}")
     return CUT

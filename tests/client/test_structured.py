@@ -4,7 +4,7 @@ import datetime
 import pathlib
 import types
 from dataclasses import dataclass
-from typing import Any, Dict, List, Set, Tuple, TypedDict, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, TypedDict, Union
 
 import pytest
 
@@ -12,6 +12,8 @@ from localchat import BadRequestError, DoesNotFit, IncompleteReply, StatusError,
 from localchat.events import Choice, Reply
 from localchat.schema.response_format import ExpectedValue
 from localchat.schema.targets import json_schema
+from localchat.schema.validator import validation_errors
+from localchat.schema.variants import constraints_of, object_schema, without_constraints
 from tests.client.test_schema import Address
 from tests.support.scripted import Script, chunk, playing, refusal
 
@@ -275,6 +277,39 @@ def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects
         assert client.chat("Who?", response_format=target).parsed == value
 
 
+def test_references_of_a_wrapped_schema_lead_to_the_same_parts():
+    leaf, part = {"type": "integer"}, {"type": "string"}
+    schema = {
+        "type": "array",
+        "items": {"anyOf": [leaf, {"$ref": "#"}, {"$ref": "#/$defs/part"}]},
+        "$defs": {"part": part},
+    }
+    wrapped = object_schema(schema)
+    for value in ([1, [2, ["a"]]], ["a", []]):
+        assert not any(validation_errors({"value": value}, wrapped))
+    for value in ([1.5], [{"value": [1]}], [[None]]):
+        assert any(validation_errors({"value": value}, wrapped))
+
+
+def test_names_of_dependencies_are_no_keywords():
+    schema = {"dependencies": {"format": ["x"], "pattern": {"minLength": 1, "required": ["x"]}}}
+    assert without_constraints(schema) == {"dependencies": {"format": ["x"], "pattern": {"required": ["x"]}}}
+    assert constraints_of(schema) == {"minLength"}
+
+
+@dataclass
+class Amount:
+    value: int
+
+
+def test_object_with_one_property_may_come_without_its_wrapper():
+    for text in ('{"value": 3}', '{"value": {"value": 3}}'):
+        expected = ExpectedValue(Optional[Amount])
+        while expected.weaken(StatusError(body="response_format")):
+            pass
+        assert expected.read(reply(text)) == Amount(3)
+
+
 def test_response_format_may_be_a_target_or_ready_made():
     bonn, ready = response_of('{"name": "Bonn"}'), [{"type": "json_object"}, {"type": "x"}]
     with playing(bonn, bonn, bonn, response_of("12")) as (client, script):
@@ -306,6 +341,7 @@ def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has
     for text in (fence.format('{"street": "High"}') for fence in fences):
         assert ExpectedValue(Address).read(reply(text)) == Address("High")
     assert ExpectedValue(Address).read(reply('```JSON\n{"street": "```x```"}\n```')) == Address("```x```")
+    assert ExpectedValue(Address).read(reply('Here:\n\n```json\n{"street": "High"}\n```\nDone.')) == Address("High")
     assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
 
 
@@ -313,6 +349,7 @@ def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has
     ("target", "text", "fields", "path", "message"),
     [
         (Address, "Sure! {}", {}, "$", "not JSON"),
+        (Address, "One:\n```\n{}\n```\nTwo:\n```\n{}\n```", {}, "$", "not JSON"),
         (Address, '{"street": NaN}', {}, "$", "NaN is not a number"),
         (Address, '{"street": -1e999}', {}, "$", "larger than any float"),
         (Address, "", {"refusal": "I cannot"}, "$", "the model declined"),

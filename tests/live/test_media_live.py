@@ -160,7 +160,7 @@ def test_prefix_is_found_by_content(engine: Engine):
     one, two = media_of(engine)
     engine.forget()
     sampling = SamplingParams(seed=1, top_k=1)
-    prompt = engine.inputs.tokenize_prompt([("see ", True), one])
+    prompt = engine.prompts.tokenize_prompt([("see ", True), one])
     cells = [i for i, token in enumerate(prompt) if token < 0]
     n_image = cells[-1] + 1
     tokens, _, n_cached = completion(engine, "see ", one, " what?", sampling=sampling)

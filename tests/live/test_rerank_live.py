@@ -90,7 +90,7 @@ def test_scores_are_those_of_each_pair_alone(kind: str, engines: Engines):
     scores, n_tokens = score_documents(Model("tiny", client_of(engines[kind])), asked, Mailbox())
     assert n_tokens > 1000 or kind == "reranker"
     for document, score in zip(asked.documents, scores):
-        alone = engines[kind].inputs.embed([document], field="documents", query=asked.query)[0]
+        alone = engines[kind].vectors.embed([document], field="documents", query=asked.query)[0]
         assert alone[0][0] == pytest.approx(score, abs=1e-4)
     body = rerank_body("tiny", asked, scores, n_tokens)
     validate(body, "rerank")

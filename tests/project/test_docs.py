@@ -11,7 +11,7 @@ import pytest
 import localchat
 from localchat.__main__ import make_parser
 from localchat.request import options
-from localchat.serving.api import embeddings
+from localchat.serving.api import chat, embeddings
 from localchat.serving.core.model_options import SETTINGS
 from localchat.serving.core.params import NUMBERS, UNSUPPORTED, SamplingParams
 from localchat.serving.core.server_options import GROUPS
@@ -158,4 +158,4 @@ def test_index_of_the_docs_names_every_page():
 
 def test_page_lists_the_fields_that_are_refused():
     paragraph = (DOCS / "fields.md").read_text("utf-8").partition("## Fields that are refused")[2].partition("\n## ")[0]
-    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *embeddings.UNSUPPORTED}
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *chat.UNSUPPORTED, *embeddings.UNSUPPORTED}

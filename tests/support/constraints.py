@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.constraints.constraint import constraint_for
-from localchat.serving.chat.constraints.lark import gbnf_rule
+from localchat.serving.chat.constraints.gbnf import gbnf_rule
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ToolCallArguments, ToolCallStart

@@ -66,15 +66,15 @@ class ImmediateDelivery(Delivery):
 
     def start(self, id: int, prompts: TokenizedPrompts) -> None:
         super().start(id, prompts)
-        self.after_step(True)
+        self.send_due(True)
 
     def add(self, id: int, output: StepOutput) -> None:
         super().add(id, output)
-        self.after_step(True)
+        self.send_due(True)
 
     def end(self, id: int, error: Exception | None) -> None:
         super().end(id, error)
-        self.after_step(True)
+        self.send_due(True)
 
 
 class LocalEngine(EngineClient):
@@ -233,7 +233,7 @@ def stepped(backend: FakeBackend, max_queue: int = 256, **options: Any) -> Itera
         client_of(engine, max_queue=max_queue)
         yield engine
         stats = engine.stats()
-        is_idle = not engine._open and engine.failure is None
+        is_idle = not engine._groups and engine.failure is None
         assert not is_idle or (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
         assert not isinstance(engine.failure, AssertionError), engine.failure
     assert backend.is_closed

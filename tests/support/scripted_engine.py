@@ -93,13 +93,13 @@ class Script:
 def main() -> None:
     script, number = Script.read(Path(sys.argv[1])), int(sys.argv[2])
 
-    def load(path: str, options: LoadOptions, progress: Any, after_step: Callable[[bool], None]) -> Engine:
+    def load(path: str, options: LoadOptions, progress: Any, send_due: Callable[[bool], None]) -> Engine:
         n_ctx, template = script.n_ctx, TEMPLATE.read_text(encoding="utf-8")
         sizes = {"n_ctx": n_ctx, "n_cells": 4 * n_ctx, "n_batch": n_ctx}
         backend = FakeBackend(script.model(), chat_template=template, **sizes)
         # A prompt of any length takes one step.
         backend.limits = replace(backend.limits, tuning=Tuning(n_ctx, n_ctx, 0))
-        engine, has_started = Engine(backend, after_step=after_step), threading.Event()
+        engine, has_started = Engine(backend, send_due=send_due), threading.Event()
         threading.Thread(target=engine.run, args=(has_started.set,), name="localchat-engine").start()
         assert has_started.wait(START_DEADLINE_S)
         return engine

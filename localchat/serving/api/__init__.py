@@ -5,7 +5,8 @@
     messages.py        Anthropic's /v1/messages
     responses.py       OpenAI's /v1/responses; response_store.py keeps what it stores
     ollama.py          Ollama's /api/chat, /api/generate and /api/embed
-    embeddings.py      /v1/embeddings, /v1/rerank, /tokenize and /detokenize
+    embeddings.py      /v1/embeddings and /v1/rerank
+    tokens.py          llama.cpp's /tokenize and /detokenize
     parts.py           the parts of bodies that several of them have: content, tools, response formats
     encoder.py         the base of their encoders
 

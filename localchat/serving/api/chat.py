@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import field_error
 from ..core.events import OutputToken
-from ..core.fields import Fields, first_given
+from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.media import AUDIO, note_of
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import ChatRequest
@@ -20,16 +20,22 @@ from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, lo
 
 MAX_N = 32  # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+# Fields of features that chats here do not have, each with the values that do not need the feature.
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {"include_reasoning": (True,)}
 
-# The names of the reasoning budget, of llama.cpp, vLLM and Qwen. The first one that is set applies.
-_REASONING_BUDGETS = (
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+# The fields with variables for the chat template. Those of the last one apply if both have a variable.
+_VARIABLES = ("template_vars", "chat_template_kwargs")
+# The fields with the reasoning budget, of llama.cpp, vLLM and Qwen. The first one that is set applies.
+_BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_token_budget", "thinking_budget",
 )  # fmt: skip
 
 
 def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
     """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
+    refuse_unsupported(body, UNSUPPORTED)
     messages = tuple(message for message, _ in parts.read_messages(body, _message))
     tools = parts.read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
@@ -64,25 +70,43 @@ def _top_logprobs(body: Fields) -> int | None:
 
 
 def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The fields of the assistant prefill. By default the output continues an assistant message at the end."""
+    """The fields of the assistant prefill, which is the last message, `response_prefix`, or both.
+
+        last message                add_generation_prompt  continue_final_message  the output
+        assistant, without calls    not true               not set                 continues the message
+        assistant, without calls    not true               true, "content", ...    continues the message
+        assistant, without calls    true                   not set, false          is a new message
+        another one                 any                    not set, false          is a new message
+        any                         true                   true, "content", ...    an error
+        another one                 not true               true, "content", ...    an error
+
+    "reasoning_content" continues the reasoning of the message, which then has no content. With `add_generation_prompt`
+    false, a new message has no header in the prompt, and so no `response_prefix`.
+    """
     adds_prompt, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
-    continued = body.get("continue_final_message")
-    if not (continued is None or isinstance(continued, bool) or continued in ("content", "reasoning_content")):
+    continues = body.get("continue_final_message")
+    if not (continues is None or isinstance(continues, bool) or continues in ("content", "reasoning_content")):
         body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
-    problem, is_open = "", ends_in_prefill(messages)
-    if continued and adds_prompt:
-        problem = "cannot be combined with 'add_generation_prompt': true, which begins a new message"
-    elif continued and not is_open:
-        problem = "needs an assistant message without tool calls at the end of 'messages'"
-    elif continued == "reasoning_content" and (prefix or messages[-1].get("content")):
-        problem = "is \"reasoning_content\", so the last message can have no content, and there is no 'response_prefix'"
-    if problem:
-        raise field_error("continue_final_message", problem)
+    is_open = ends_in_prefill(messages)
+    if continues is None:
+        continues = is_open and not adds_prompt
+    elif continues:
+        problem = ""
+        if adds_prompt:
+            problem = "cannot be combined with 'add_generation_prompt': true, which begins a new message"
+        elif not is_open:
+            problem = "needs an assistant message without tool calls at the end of 'messages'"
+        elif continues == "reasoning_content" and (prefix or messages[-1].get("content")):
+            problem = (
+                "is \"reasoning_content\", so the last message can have no content, and there is no 'response_prefix'"
+            )
+        if problem:
+            raise field_error("continue_final_message", problem)
     if prefix and adds_prompt is False:
         raise field_error("response_prefix", "cannot be combined with 'add_generation_prompt': false")
     return {
         "add_generation_prompt": adds_prompt is not False,
-        "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
+        "continue_final_message": continues,
         "response_prefix": prefix,
     }
 
@@ -95,7 +119,7 @@ def ends_in_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
 def chat_template_kwargs(body: Fields, effort: str | None) -> dict[str, Any]:
     """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
     variables: dict[str, Any] = {}
-    for name in ("template_vars", "chat_template_kwargs"):
+    for name in _VARIABLES:
         kwargs = body.object_or_empty(name)
         kwargs.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
         variables.update(kwargs.raw)
@@ -108,10 +132,10 @@ def chat_template_kwargs(body: Fields, effort: str | None) -> dict[str, Any]:
 
 
 def reasoning_budget(body: Fields) -> int | None:
-    """The limit of reasoning tokens, under the name of llama.cpp, vLLM or Qwen, or as a template variable."""
-    values = [body.integer(name, -1) for name in _REASONING_BUDGETS]
-    variables = body.object_or_empty("chat_template_kwargs")
-    return first_given([*values, variables.integer("thinking_budget", -1)])
+    """The limit of reasoning tokens: a field of its own, or `thinking_budget` among the template variables."""
+    values = [body.integer(name, -1) for name in _BUDGETS]
+    variables = [body.object_or_empty(name).integer("thinking_budget", -1) for name in reversed(_VARIABLES)]
+    return first_given([*values, *variables])
 
 
 def read_text_request(body: Fields) -> dict[str, Any]:
@@ -133,7 +157,7 @@ def read_text_request(body: Fields) -> dict[str, Any]:
 
 
 def _message(message: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
-    role = message.required_choice("role", _ROLES)
+    role = message.required_choice("role", ROLES)
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:

@@ -25,6 +25,7 @@ MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
 def parse_completion(body: Fields) -> CompletionRequest:
     n = body.integer("n", 1, MAX_CHOICES) or 1
     refuse_unsupported(body, {"best_of": (n,), "post_sampling_probs": (False,)})
+    body.accept(("include_reasoning",))  # The output of a plain prompt is not parsed.
     top_logprobs = first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
     request = CompletionRequest(
         prompt=read_inputs(body, "prompt", MAX_CHOICES // n),
@@ -43,7 +44,7 @@ def parse_completion(body: Fields) -> CompletionRequest:
 
 
 def parse_native(body: Fields) -> CompletionRequest:
-    n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
+    n = first_given([body.integer(name, 1, MAX_CHOICES) for name in ("n_cmpl", "n")]) or 1
     return CompletionRequest(prompt=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
 
 
@@ -64,6 +65,7 @@ def parse_infill(body: Fields) -> CompletionRequest:
 
 
 def _read_native(body: Fields, n: int) -> dict[str, Any]:
+    body.accept(("include_reasoning",))  # The output of a plain prompt is not parsed.
     lengths = ("n_predict", "max_completion_tokens", "max_tokens")
     params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=lengths)
     return {"params": params, **read_text_request(body)}
@@ -78,10 +80,10 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
-        # For each choice the offset of the next token. A token that completes a character has the offset of the latter.
+        # For each choice the offset of the next token. One that completes a character has the offset of the character.
         self._offsets = [0] * len(self.choices)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self.choices]
-        # The choices without a chunk so far: the first one has the token ids of the prompt.
+        # The choices without a chunk so far. The first chunk of each has the token ids of the prompt.
         self._new = set(range(request.n_choices)) if request.return_token_ids else set()
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:

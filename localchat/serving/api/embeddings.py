@@ -1,4 +1,4 @@
-"""The endpoints without generated text: /v1/embeddings, /v1/rerank, and llama.cpp's /tokenize and /detokenize."""
+"""POST /v1/embeddings and /v1/rerank: parses JSON bodies, and encodes vectors and scores."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import base64
 import math
 import struct
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import field_error
-from ..core.fields import Fields, first_given, refuse_unsupported
-from ..core.params import is_token
+from ..core.fields import Fields, refuse_unsupported
 from ..core.request import EmbeddingsRequest, RerankRequest, Vectors
 from .parts import read_inputs
 
 MAX_INPUTS = 2048  # OpenAI's limit.
 
-# Fields with only one supported value: vectors have Euclidean length 1, texts are not truncated (a text that is too
-# long is an error), and the model's BOS and EOS are added.
-UNSUPPORTED = {"embd_normalize": (2,), "truncate_prompt_tokens": (-1,), "add_special_tokens": (True,)}
+# Fields of /v1/embeddings with only one supported value.
+UNSUPPORTED = {
+    "embd_normalize": (2,),  # Vectors have Euclidean length 1.
+    "truncate_prompt_tokens": (-1,),  # A text that is too long is an error. Only Ollama's interface truncates it.
+    "add_special_tokens": (True,),  # The model's BOS and EOS are added.
+}
 
 
 def parse_embeddings(body: Fields) -> EmbeddingsRequest:
@@ -96,49 +97,3 @@ def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_t
 
 def _sigmoid(value: float) -> float:
     return 0.5 + 0.5 * math.tanh(value / 2)
-
-
-@dataclass(frozen=True)
-class TokenizeRequest:
-    model: str
-    content: str
-    add_special: bool  # Add the model's BOS.
-    parse_special: bool  # Parse the texts of control tokens as control tokens.
-    with_pieces: bool  # Return the text of each token, too.
-
-
-@dataclass(frozen=True)
-class DetokenizeRequest:
-    model: str
-    tokens: tuple[int, ...]
-
-
-def parse_tokenize(body: Fields) -> TokenizeRequest:
-    """The request in a body. `prompt` and `text` are other servers' names for `content`."""
-    content = first_given([body.text(name) for name in ("content", "prompt", "text")])
-    return TokenizeRequest(
-        model=body.text("model") or "",
-        content=body.required_text("content") if content is None else content,
-        add_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
-        parse_special=body.boolean("parse_special") is not False,
-        with_pieces=body.boolean("with_pieces") or False,
-    )
-
-
-def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable[[int], bytes]) -> dict[str, Any]:
-    with_pieces = ({"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens)
-    return {"tokens": list(with_pieces if request.with_pieces else tokens)}
-
-
-def parse_detokenize(body: Fields) -> DetokenizeRequest:
-    tokens = body.get("tokens")
-    if not isinstance(tokens, list) or not all(map(is_token, tokens)):
-        body.refuse("tokens", "a list of token ids")
-    return DetokenizeRequest(body.text("model") or "", tuple(tokens))
-
-
-def _text_or_bytes(piece: bytes) -> str | list[int]:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)

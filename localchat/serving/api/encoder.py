@@ -186,12 +186,11 @@ class ChoicesEncoder(Encoder[R]):
 
     def __init__(self, head: events.ResponseHead, request: R, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
-        # Whether chunks of text differ in nothing but their text. If so, `_frames` has the JSON before and after the
-        # text, by the index of the choice and the kind of text, such as (0, CONTENT):
-        #     ['{"id": "chatcmpl-1", ..., "choices": [{"index": 0, "delta": {"content": ', '}, ...}]}']
+        # Whether chunks of text differ in nothing but their text. If so, `_frames` has what `_frame` returns, by the
+        # index of the choice and the kind of text, such as (0, CONTENT).
         counts = request.continuous_usage_stats or request.timings_per_token
-        self._is_plain = not (counts or request.return_token_ids or request.params.top_logprobs is not None)
-        self._frames: dict[tuple[int, str], list[str]] = {}
+        self._differ_in_text_alone = not (counts or request.return_token_ids or request.params.top_logprobs is not None)
+        self._frames: dict[tuple[int, str], tuple[str, str]] = {}
 
     def whole(self, choice: Choice) -> dict[str, Any]:
         """The fields of a choice with the whole output."""
@@ -215,22 +214,33 @@ class ChoicesEncoder(Encoder[R]):
     def emit_choice(self, choice: Choice, fields: Mapping[str, Any], **extra: Any) -> None:
         """Emit a chunk whose choice has these fields, with the `extra` fields beside `choices`."""
         if self.request.stream:
-            choices = [self.choice_body(choice, fields)]
-            self.emit({**self._head(self.chunk_kind), "choices": choices, **self.counts(), **extra})
+            self.emit({**self._chunk(choice, fields), **extra})
 
     def emit_text(
         self, choice: Choice, kind: str, text: str, fields_with: Callable[[str], Mapping[str, Any]], **extra: Any
     ) -> None:
         """Emit a chunk like `emit_choice`. `fields_with` makes the fields of the choice from a text of this kind."""
-        if extra or not (self._is_plain and self.request.stream):
+        if extra or not (self._differ_in_text_alone and self.request.stream):
             self.emit_choice(choice, fields_with(text), **extra)
             return
-        frame = self._frames.get((choice.index, kind))
-        if frame is None:
-            self.emit_choice(choice, fields_with(_MARK))
-            frame = self._frames[choice.index, kind] = self._chunks.pop().split(to_json(_MARK))
-            self.n_chunks -= 1
-        self.emit_json(frame[0] + to_json(text) + frame[1])
+        key = (choice.index, kind)
+        if key not in self._frames:
+            self._frames[key] = self._frame(self._chunk(choice, fields_with(_MARK)))
+        before, after = self._frames[key]
+        self.emit_json(before + to_json(text) + after)
+
+    @staticmethod
+    def _frame(chunk: Mapping[str, Any]) -> tuple[str, str]:
+        """The JSON before and after the text of a chunk, which is `_MARK`.
+
+        ('{"id": "chatcmpl-1", ..., "choices": [{"index": 0, "delta": {"content": ', '}, ...}]}')
+        """
+        before, _, after = to_json(chunk).rpartition(to_json(_MARK))
+        return before, after
+
+    def _chunk(self, choice: Choice, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """A chunk whose choice has these fields."""
+        return {**self._head(self.chunk_kind), "choices": [self.choice_body(choice, fields)], **self.counts()}
 
     def choice_body(self, choice: Choice, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a chunk or of the body, with these fields, and the tokens since its last chunk."""

@@ -17,9 +17,9 @@ from . import parts
 from .chat import ends_in_prefill
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
 
-# Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
-# not need it, and it would prevent requests from sharing a cached prefix.
-_VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
+# Claude Code begins the first system block with a line for billing that differs in every request. The line is dropped:
+# the model does not need it, and it would prevent requests from sharing a cached prefix.
+_BILLING_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
 
 # Fields that have no effect on the output of this server, besides those of other interfaces.
 _WITHOUT_EFFECT = ("cache_control", "context_management", "container", "inference_geo", "diagnostics", "speed")
@@ -83,7 +83,7 @@ def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any
 def _system(body: Fields) -> list[parts.MessageAt]:
     value = body.get("system")
     texts = [value] if isinstance(value, str) else [parts.part_text(block) for block in body.objects("system")]
-    texts[:1] = [_VOLATILE_LINE.sub("", text) for text in texts[:1]]
+    texts[:1] = [_BILLING_LINE.sub("", text) for text in texts[:1]]
     text = "\n\n".join(filter(None, texts))
     return [({"role": "system", "content": text}, "system")] if text else []
 

@@ -7,7 +7,6 @@ import itertools
 import math
 import re
 import time
-from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -20,7 +19,8 @@ from ..core.media import IMAGE, Attachment
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest, CompletionRequest, EmbeddingsRequest, ResponseFormat, TextRequest, Vectors
 from ..core.text import decode_json
-from .chat import ends_in_prefill
+from ..core.tool_results import results_of_calls
+from .chat import ROLES, ends_in_prefill
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import (
@@ -38,7 +38,6 @@ from .parts import (
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # The role of messages that are no part of the conversation: Granite's templates for Ollama turn on the reasoning with
 # {"role": "control", "content": "thinking"}.
 _CONTROL, _CONTROLS = "control", ("thinking",)
@@ -51,8 +50,10 @@ _OPTIONS_WITHOUT_EFFECT = (
 )  # fmt: skip
 
 # A duration as in Go.
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
+_UNITS = {
+    "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0,
+}  # fmt: skip
+_DURATION = re.compile("-?(\\d+(\\.\\d*)?([nu\u00b5\u03bcm]?s|m|h))+|-?\\d+")
 
 
 def parse_ollama(body: Fields) -> ChatRequest:
@@ -132,56 +133,22 @@ def _think(body: Fields) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": value}
 
 
-class _OpenCalls:
-    """The calls that results without an id can belong to, in their order."""
-
-    def __init__(self) -> None:
-        self._names: OrderedDict[str, str] = OrderedDict()  # Of the functions, by the ids of the calls.
-        self._ids: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)  # By the names.
-
-    def add(self, id: str, name: str) -> None:
-        self._names[id] = name
-        self._ids[name][id] = None
-
-    def take(self, name: str | None) -> str | None:
-        """The id of the first call of the function with this name; if there is none, that of the first call."""
-        id = next(iter(self._ids.get(name or "") or self._names), None)
-        if id is not None:
-            del self._ids[self._names.pop(id)][id]
-        return id
-
-
-def _add_result_ids(messages: Sequence[dict[str, Any]]) -> None:
-    """Give each result without an id that of a call before it. A call whose id a result has belongs to that result."""
-    taken = {message.get("tool_call_id") for message in messages}
-    open_calls = _OpenCalls()
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            if call["id"] not in taken:
-                open_calls.add(call["id"], call["function"]["name"])
-        if message["role"] == "tool" and "tool_call_id" not in message:
-            id = open_calls.take(message.get("name"))
-            message.update(without_nulls({"tool_call_id": id}))
-
-
 def _role(message: Fields) -> str:
     """The role of a message. As in Ollama, capital letters make no difference."""
     role = message.get("role")
     lower = role.lower() if isinstance(role, str) else ""
-    return lower if lower in (*_ROLES, _CONTROL) else message.required_choice("role", _ROLES)
+    return lower if lower in (*ROLES, _CONTROL) else message.required_choice("role", ROLES)
 
 
 def _messages(listed: Sequence[tuple[Fields, str]]) -> list[MessageAt]:
-    """The chat messages of objects with their roles.
-
-    Calls get ids, since those of most clients have none, and results the ids of their calls.
-    """
+    """The chat messages of objects with their roles."""
     messages: list[MessageAt] = []
-    new_ids = map("call_{}".format, itertools.count())
     for (message, listed_role), origin in zip(listed, origins(role for _, role in listed)):
         role = "tool" if listed_role == "function" else listed_role
         images, text = _images(message, origin), _content(message, origin)
-        calls = [_call(call, next(new_ids)) for call in message.objects("tool_calls")]
+        calls = [
+            called(call.text("id") or "", call.required_object("function")) for call in message.objects("tool_calls")
+        ]
         converted: dict[str, Any] = {
             "role": role,
             "content": text + images if role == "tool" else images + text,  # Models are trained with images first.
@@ -192,17 +159,32 @@ def _messages(listed: Sequence[tuple[Fields, str]]) -> list[MessageAt]:
             name = message.text("tool_name") or message.text("name")
             converted.update(name=name, tool_call_id=message.text("tool_call_id") or None)
         messages.append((without_nulls(converted), message.path))
-    _add_result_ids([message for message, _ in messages])
+    _add_ids([message for message, _ in messages])
     return messages
+
+
+def _add_ids(messages: Sequence[dict[str, Any]]) -> None:
+    """Give ids to calls, since those of most clients have none, and to results the ids of the calls before them."""
+    all_calls = [call for message in messages for call in message.get("tool_calls", ())]
+    known_ids = {call["id"] for call in all_calls}
+    new_ids = (id for id in map("call_{}".format, itertools.count()) if id not in known_ids)
+    for call in all_calls:
+        call["id"] = call["id"] or next(new_ids)
+    calls: list[dict[str, Any]] = []
+    with_calls_or_results = (message for message in messages if "tool_calls" in message or message["role"] == "tool")
+    for are_results, group in itertools.groupby(with_calls_or_results, lambda message: message["role"] == "tool"):
+        if not are_results:
+            calls = [call for message in group for call in message["tool_calls"]]
+            continue
+        results = list(group)
+        for call, index in zip(calls, results_of_calls(calls, results)):
+            if index is not None:
+                results[index].setdefault("tool_call_id", call["id"])
 
 
 def _content(message: Fields, origin: Origin) -> str:
     """The text of a message. Ollama itself refuses parts, which programs of the other interfaces send."""
     return "" if message.get("content") is None else read_text(message, "content", origin)
-
-
-def _call(call: Fields, new_id: str) -> dict[str, Any]:
-    return called(call.text("id") or new_id, call.required_object("function"))
 
 
 def _images(holder: Fields, origin: Origin = Origin.NEW) -> str:

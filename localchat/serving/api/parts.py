@@ -39,10 +39,6 @@ class ToolAt(NamedTuple):
 
 CUSTOM_INPUT = "input"  # The argument of the function that represents a custom tool.
 
-# The types of parts with text, of all interfaces. The text of a "refusal" is in a field of that name.
-_TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal")
-_MEDIA = {**dict.fromkeys(("image_url", "input_image", "image"), IMAGE), "input_audio": AUDIO}
-_FILES = ("file", "input_file", "document")
 # The fields of other parts and items that hold text for the model.
 _TEXT_FIELDS = ("title", "url", "source", "tool_name", "text", "stdout", "stderr", "summary", "content",
                 "tool_references")  # fmt: skip
@@ -93,53 +89,90 @@ def read_text(holder: Fields, name: str, origin: Origin = Origin.NEW) -> str:
 def part_text(part: Fields, origin: Origin = Origin.NEW) -> str:
     """The text of a part, or the marker of its image or sound."""
     kind = part.required_text("type", '"text"')
-    if kind in _TEXTS:
-        return part.required_text("refusal" if kind == "refusal" else "text")
-    if kind == "document" and (text := _document_text(part, origin)) is not None:
-        return text
-    if kind in _MEDIA:
-        return part.attach(Attachment(_MEDIA[kind], part.path, _media_source(part, kind), origin.is_replayed))
-    if kind in _FILES:
-        if not origin.is_replayed:
-            raise field_error(part.path, "is a file; this server reads no files: leave it out, or send text about it")
-        return note_of("a file", "this server reads no files")
-    if kind != "search_result":
-        if not origin.is_replayed:
-            raise field_error(part.path, f"is of type {show(kind)}, which this server does not support: leave it out")
-        part.skip()
-    is_shown = origin in (Origin.EARLIER, Origin.RESULT)
-    return "\n".join(texts_in(part.raw)) or (_unknown_part(part, kind) if is_shown else "")
+    return _PART_READERS.get(kind, _unsupported_part)(part, origin)
 
 
-def _document_text(part: Fields, origin: Origin) -> str | None:
-    """The text of a document whose source is a text or a list of parts; None if its source is a file."""
-    raw = part.raw.get("source")
-    field = {"text": "data", "content": "content"}.get(str(raw.get("type"))) if isinstance(raw, dict) else None
-    if field is None:
-        return None
-    text = read_text(part.required_object("source"), field, origin)
-    return "\n".join(texts_in([part.raw.get("title"), part.raw.get("context"), text]))
+def _text_part(part: Fields, origin: Origin) -> str:
+    return part.required_text("text")
 
 
-def _unknown_part(part: Fields, kind: str) -> str:
-    """What stands in the place of a part without text: its fields as JSON, or a note if there are none or too many."""
-    fields = {name: value for name, value in part.raw.items() if name != "type" and value is not None}
-    text = to_json(fields)
-    if fields and len(text) <= _MAX_UNKNOWN_PART:
-        return text
-    return note_of(f"a part of type {show(kind)}", "this server does not support it")
+def _refusal(part: Fields, origin: Origin) -> str:
+    return part.required_text("refusal")
 
 
-def _media_source(part: Fields, kind: str) -> str:
-    """The source of an image or of audio: a URL or base64.
+def _image_url(part: Fields, origin: Origin) -> str:
+    return _attached(part, IMAGE, "image_url", origin)
+
+
+def _image(part: Fields, origin: Origin) -> str:
+    """An image in Anthropic's format."""
+    return _attached(part, IMAGE, "source", origin)
+
+
+def _audio(part: Fields, origin: Origin) -> str:
+    return _attached(part, AUDIO, "input_audio", origin)
+
+
+def _attached(part: Fields, medium: str, field: str, origin: Origin) -> str:
+    """Attach an image or audio, whose source, a URL or base64, is in a field. Returns its marker.
 
     The format beside it is not read, since the bytes of the file show it. A part without a source, such as the id of an
     uploaded file, is no error here, since its model may read only text.
     """
-    value = part.raw.get({"input_audio": "input_audio", "image": "source"}.get(kind, "image_url"))
+    value = part.raw.get(field)
     fields = value if isinstance(value, dict) else {"url": value}
     source = fields.get("data") or fields.get("url")
-    return source if isinstance(source, str) else ""
+    source = source if isinstance(source, str) else ""
+    return part.attach(Attachment(medium, part.path, source, origin.is_replayed))
+
+
+def _document(part: Fields, origin: Origin) -> str:
+    """A document of Anthropic's format, whose source is a text, a list of parts, or a file."""
+    source = part.raw.get("source")
+    field = {"text": "data", "content": "content"}.get(str(source.get("type"))) if isinstance(source, dict) else None
+    if field is None:
+        return _file(part, origin)
+    text = read_text(part.required_object("source"), field, origin)
+    return "\n".join(texts_in([part.raw.get("title"), part.raw.get("context"), text]))
+
+
+def _file(part: Fields, origin: Origin) -> str:
+    if not origin.is_replayed:
+        raise field_error(part.path, "is a file; this server reads no files: leave it out, or send text about it")
+    return note_of("a file", "this server reads no files")
+
+
+def _unsupported_part(part: Fields, origin: Origin) -> str:
+    kind = show(part.raw["type"])
+    if not origin.is_replayed:
+        raise field_error(part.path, f"is of type {kind}, which this server does not support: leave it out")
+    part.skip()
+    return _texts_of_part(part, origin)
+
+
+def _texts_of_part(part: Fields, origin: Origin) -> str:
+    """The texts in a part of another type, or what shows the model that it was there."""
+    text = "\n".join(texts_in(part.raw))
+    if text or origin not in (Origin.EARLIER, Origin.RESULT):
+        return text
+    fields = {name: value for name, value in part.raw.items() if name != "type" and value is not None}
+    text = to_json(fields)
+    if fields and len(text) <= _MAX_UNKNOWN_PART:
+        return text
+    return note_of(f"a part of type {show(part.raw['type'])}", "this server does not support it")
+
+
+# The types of parts, of all interfaces, and the functions that read them.
+_PART_READERS: Mapping[str, Callable[[Fields, Origin], str]] = {
+    **dict.fromkeys(("text", "input_text", "output_text", "reasoning_text", "summary_text"), _text_part),
+    "refusal": _refusal,
+    **dict.fromkeys(("image_url", "input_image"), _image_url),
+    "image": _image,
+    "input_audio": _audio,
+    "document": _document,
+    **dict.fromkeys(("file", "input_file"), _file),
+    "search_result": _texts_of_part,
+}
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -223,7 +256,7 @@ def is_of_type(tool: Fields, kind: str) -> bool:
 
 
 def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """The fields of `chosen_tools`, in the format of chat completions or of the Responses API."""
+    """The fields of a ChatRequest for its tools and `tool_choice`, by chat completions or the Responses API."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field = "function_call" if older else "tool_choice"
     if not isinstance(body.get(field), dict):
@@ -251,7 +284,11 @@ def _allowed_tools(choice: Fields, offered: Collection[str]) -> tuple[str, list[
 
 
 def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """The fields of a ChatRequest for tools, a mode ("none" without tools), and names, which must be offered."""
+    """The fields of a ChatRequest for its tools and `tool_choice`.
+
+    `mode` is "none", "auto" or "required"; without tools, the request gets "none". `names` are those of the tools that
+    may be called, which must be offered; none: all of them. `field` is the one that chooses, for error messages.
+    """
     offered = dict.fromkeys(tool.name for tool in tools)
     if mode == "required" and not offered:
         needed = (

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
-from ..core.events import OutputToken, Usage
+from ..core.events import OutputToken, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest
 from . import parts
 from .chat import chat_template_kwargs, reasoning_budget
-from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, UsageOf, logprob_entry
 from .response_store import Item, ResponseStore
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
@@ -64,8 +64,8 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     added = [item for item in all_items if item.raw["type"] == "additional_tools"]
     offered: dict[str, tuple[parts.ToolAt, Item]] = {}
     for holder in (body, *added):
-        for tool, call in _tools(holder, {}):
-            offered.setdefault(tool.name, (tool, call))  # Of tools with one name, the first counts.
+        for tool, item_fields in _tools(holder, {}):
+            offered.setdefault(tool.name, (tool, item_fields))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
@@ -275,33 +275,119 @@ def _read_item(item: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
             yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}
 
 
-class _Names(NamedTuple):
-    """The names for an item of one type, and for its text."""
+class _ItemFormat(NamedTuple):
+    """How the items of one type, and the events of their text, are encoded."""
 
     type: str
     id_prefix: str
-    text_event: str  # The events of the text, without "delta" and "done".
-    text_field: str
-    part: str = ""  # The type of the part that has the text; "": the item itself has it.
+    text_event: str  # The type of the events of the text, without "delta" and "done".
+    text_field: str  # The field of the last one with the whole text. Items without parts have the text in it, too.
+    part: str = ""  # The type of the part that has the text; "": the item has no parts.
     part_event: str = "response.content_part"
     index_field: str = "content_index"
+    streams_text: bool = True  # Whether the text is sent while it is generated. If not, it is decoded when complete.
+    done_fields: tuple[str, ...] = ()  # The fields of the item that the last event of its text repeats.
 
 
-_MESSAGE = _Names("message", "msg", "response.output_text", "text", "output_text")
-_REASONING = _Names("reasoning", "rs", "response.reasoning_text", "text", "reasoning_text")
+_MESSAGE = _ItemFormat(
+    type="message",
+    id_prefix="msg",
+    text_event="response.output_text",
+    text_field="text",
+    part="output_text",
+)
+_REASONING = _ItemFormat(
+    type="reasoning",
+    id_prefix="rs",
+    text_event="response.reasoning_text",
+    text_field="text",
+    part="reasoning_text",
+)
 # Reasoning as a summary, which has the full text.
-_SUMMARY = _Names(
-    "reasoning", "rs", "response.reasoning_summary_text", "text", "summary_text", "response.reasoning_summary_part",
-    "summary_index",
-)  # fmt: skip
-_CALL = _Names("function_call", "fc", "response.function_call_arguments", "arguments")
-_CUSTOM_CALL = _Names("custom_tool_call", "ctc", "response.custom_tool_call_input", "input")
+_SUMMARY = _ItemFormat(
+    type="reasoning",
+    id_prefix="rs",
+    text_event="response.reasoning_summary_text",
+    text_field="text",
+    part="summary_text",
+    part_event="response.reasoning_summary_part",
+    index_field="summary_index",
+)
+_FUNCTION_CALL = _ItemFormat(
+    type="function_call",
+    id_prefix="fc",
+    text_event="response.function_call_arguments",
+    text_field="arguments",
+    done_fields=("name",),
+)
+_CUSTOM_CALL = _ItemFormat(
+    type="custom_tool_call",
+    id_prefix="ctc",
+    text_event="response.custom_tool_call_input",
+    text_field="input",
+    streams_text=False,
+)
+
+
+class _OutputItem:
+    """An item of the output, which is made of a block, and the parts of the events about it."""
+
+    def __init__(self, block: Block, request: ResponsesRequest, response_id: str) -> None:
+        self.block = block
+        self.status = "in_progress"  # Later "completed"; "incomplete" if the length limit cut the item.
+        self._request = request
+        name = block.call.name
+        self._call_fields = request.item_fields_of_tool.get(name, {"type": "function_call", "name": name})
+        self.format = self._find_format()
+        self.id = f"{self.format.id_prefix}_{response_id.partition('_')[2]}{block.index:x}"
+
+    def _find_format(self) -> _ItemFormat:
+        if self.block.kind == CONTENT:
+            return _MESSAGE
+        if self.block.kind == REASONING:
+            return _SUMMARY if self._request.summary else _REASONING
+        return _CUSTOM_CALL if self._call_fields["type"] == "custom_tool_call" else _FUNCTION_CALL
+
+    @property
+    def text(self) -> str:
+        """The text so far; "" for one that is decoded later."""
+        if self.format.streams_text:
+            return self.block.text
+        return "" if self.status == "in_progress" else custom_input(self.block.text)
+
+    def body(self) -> Item:
+        """The item as a JSON object."""
+        item: Item = {"id": self.id, "type": self.format.type, "status": self.status}
+        if self.block.kind == CALL:
+            return {**item, **self._call_fields, "call_id": self.block.call.id, self.format.text_field: self.text}
+        content = [self.part()] if self.text or self.status != "in_progress" else []
+        if self.block.kind == CONTENT:
+            return {**item, "role": "assistant", "content": content}
+        item.update({"summary": content} if self.format is _SUMMARY else {"summary": [], "content": content})
+        if _ENCRYPTED in self._request.include and self.status != "in_progress":
+            item["encrypted_content"] = _REASONING_MARK + self.text
+        return item
+
+    def part(self) -> dict[str, Any]:
+        """The part of the item that has its text."""
+        part = {"type": self.format.part, "text": self.block.text}
+        is_content = self.block.kind == CONTENT
+        return {**part, "annotations": [], **self.logprobs(self.block.tokens)} if is_content else part
+
+    def logprobs(self, tokens: list[OutputToken]) -> dict[str, Any]:
+        """The field with log probabilities, which only the text of messages has."""
+        is_on = self._request.params.top_logprobs is not None
+        return {"logprobs": list(map(logprob_entry, tokens if is_on else ()))} if self.block.kind == CONTENT else {}
 
 
 class ResponseEncoder(Encoder[ResponsesRequest]):
     """Encodes a response, and stores it if the request asks for that."""
 
     id_prefix = "resp_"
+
+    def __init__(self, head: ResponseHead, request: ResponsesRequest, usage: UsageOf) -> None:
+        super().__init__(head, request, usage)
+        self._items: list[_OutputItem] = []  # Those of the blocks so far.
 
     def started(self) -> None:
         for kind in ("response.created", "response.in_progress"):
@@ -315,24 +401,28 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
             self._start()
 
     def opened(self, choice: Choice, block: Block) -> None:
-        self._emit("response.output_item.added", output_index=block.index, item=self._item(block))
-        self._emit_part(block, "added")
+        item = _OutputItem(block, self.request, self.head.id)
+        self._items.append(item)
+        self._emit("response.output_item.added", output_index=block.index, item=item.body())
+        self._emit_part(item, "added")
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         tokens = choice.take_tokens()
         block.tokens += tokens
-        # The input of a custom tool is decoded from the arguments when these are complete.
-        if self._names(block) is not _CUSTOM_CALL:
-            self._emit_text(block, "delta", tokens, delta=text)
+        item = self._items[-1]
+        if item.format.streams_text:
+            self._emit_text(item, "delta", tokens, delta=text)
 
     def closed(self, choice: Choice, block: Block) -> None:
-        names, item, text = self._names(block), self._item(block), self._text(block)
-        if names is _CUSTOM_CALL and text:
-            self._emit_text(block, "delta", [], delta=text)
-        named = {"name": item["name"]} if names is _CALL else {}
-        self._emit_text(block, "done", block.tokens, **named, **{names.text_field: text})
-        self._emit_part(block, "done")
-        self._emit("response.output_item.done", output_index=block.index, item=item)
+        item = self._items[-1]
+        item.status = "incomplete" if choice.end is not None and choice.end.reason == "length" else "completed"
+        body, text = item.body(), item.text
+        if text and not item.format.streams_text:
+            self._emit_text(item, "delta", [], delta=text)
+        repeated = {name: body[name] for name in item.format.done_fields}
+        self._emit_text(item, "done", block.tokens, **repeated, **{item.format.text_field: text})
+        self._emit_part(item, "done")
+        self._emit("response.output_item.done", output_index=block.index, item=body)
 
     def ended(self, choice: Choice) -> None:
         if not choice.blocks:  # Clients require at least one message, even an empty one.
@@ -370,69 +460,20 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
             **fields,
             **self.request.settings,
             **{name: getattr(sampling, name) for name in same},
-            "output": [self._item(block) for block in self.choices[0].blocks],
+            "output": [item.body() for item in self._items],
         }  # fmt: skip
 
-    def _item(self, block: Block) -> dict[str, Any]:
-        names, status, text = self._names(block), self._status(block), self._text(block)
-        item: dict[str, Any] = {"id": self._item_id(block), "type": names.type, "status": status}
-        if block.kind == CALL:
-            return {**item, **self._called(block), "call_id": block.call.id, names.text_field: text}
-        content = [self._part(block)] if text or status != "in_progress" else []
-        if block.kind == CONTENT:
-            return {**item, "role": "assistant", "content": content}
-        item.update({"summary": content} if names is _SUMMARY else {"summary": [], "content": content})
-        if _ENCRYPTED in self.request.include and status != "in_progress":
-            item["encrypted_content"] = _REASONING_MARK + text
-        return item
+    def _emit_part(self, item: _OutputItem, kind: str) -> None:
+        if item.format.part:
+            self._emit_for(item, f"{item.format.part_event}.{kind}", part=item.part())
 
-    def _part(self, block: Block) -> dict[str, Any]:
-        part = {"type": self._names(block).part, "text": block.text}
-        return {**part, "annotations": [], **self._logprobs(block, block.tokens)} if block.kind == CONTENT else part
+    def _emit_text(self, item: _OutputItem, kind: str, tokens: list[OutputToken], **fields: Any) -> None:
+        self._emit_for(item, f"{item.format.text_event}.{kind}", **fields, **item.logprobs(tokens))
 
-    def _logprobs(self, block: Block, tokens: list[OutputToken]) -> dict[str, Any]:
-        """The field with log probabilities, which only the text of messages has."""
-        is_on = self.request.params.top_logprobs is not None
-        return {"logprobs": list(map(logprob_entry, tokens if is_on else ()))} if block.kind == CONTENT else {}
-
-    def _names(self, block: Block) -> _Names:
-        if block.kind == CONTENT:
-            return _MESSAGE
-        if block.kind == REASONING:
-            return _SUMMARY if self.request.summary else _REASONING
-        return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
-
-    def _called(self, block: Block) -> Item:
-        return self.request.item_fields_of_tool.get(block.call.name, {"type": "function_call", "name": block.call.name})
-
-    def _status(self, block: Block) -> str:
-        choice = self.choices[0]
-        is_last = block is choice.blocks[-1]
-        if is_last and choice.is_open:
-            return "in_progress"
-        is_cut = is_last and choice.end is not None and choice.end.reason == "length"
-        return "incomplete" if is_cut else "completed"
-
-    def _text(self, block: Block) -> str:
-        if self._names(block) is not _CUSTOM_CALL:
-            return block.text
-        return "" if self._status(block) == "in_progress" else custom_input(block.text)
-
-    def _item_id(self, block: Block) -> str:
-        return f"{self._names(block).id_prefix}_{self.head.id.partition('_')[2]}{block.index:x}"
-
-    def _emit_part(self, block: Block, kind: str) -> None:
-        names = self._names(block)
-        if names.part:
-            self._emit_item(block, f"{names.part_event}.{kind}", part=self._part(block))
-
-    def _emit_text(self, block: Block, kind: str, tokens: list[OutputToken], **fields: Any) -> None:
-        self._emit_item(block, f"{self._names(block).text_event}.{kind}", **fields, **self._logprobs(block, tokens))
-
-    def _emit_item(self, block: Block, kind: str, **fields: Any) -> None:
-        names = self._names(block)
-        index = {names.index_field: 0} if names.part else {}
-        self._emit(kind, item_id=self._item_id(block), output_index=block.index, **index, **fields)
+    def _emit_for(self, item: _OutputItem, kind: str, **fields: Any) -> None:
+        """Emit an event about the text of an item."""
+        index = {item.format.index_field: 0} if item.format.part else {}
+        self._emit(kind, item_id=item.id, output_index=item.block.index, **index, **fields)
 
     def _emit(self, kind: str, **fields: Any) -> None:
         self.emit({"type": kind, "sequence_number": self.n_chunks, **fields})

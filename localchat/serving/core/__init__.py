@@ -5,6 +5,7 @@
     fields.py         reads the fields of a JSON body, by name and type
     events.py         what responses are encoded from: text, calls, log probabilities, the end, usage
     errors.py         the errors that become responses, with their statuses
+    tool_results.py   which results of tools belong to which calls
     media.py          images and sounds of a request, and the markers that stand for them
     model_options.py  the options of a model
     scan.py           the cursor and the readers of streaming parsers

@@ -46,6 +46,10 @@ class ApiError(Exception):
         self.param = param
         self.code = code or self.code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For the way to another process: a copy has the same attributes, whatever the class takes as arguments."""
+        return _copy_of_error, (type(self), self.args, vars(self))
+
     def body(self) -> dict[str, Any]:
         """The error object in OpenAI's format, for response bodies and for events of a stream."""
         code = self.code or self.type
@@ -53,6 +57,12 @@ class ApiError(Exception):
 
     def headers(self) -> Mapping[str, str]:
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
+
+def _copy_of_error(error_class: type[ApiError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ApiError:
+    error = error_class.__new__(error_class, *args)  # sets `args`
+    vars(error).update(attributes)
+    return error
 
 
 class BadRequest(ApiError):

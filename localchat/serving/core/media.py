@@ -80,10 +80,14 @@ def _decoded(source: str) -> bytes:
 
 def refuse_media(path: str, kind: str, modalities: Sequence[str] = ()) -> NoReturn:
     """Refuse the image, audio or file (`kind`) at `path` of the request. `modalities` are those of the model."""
-    supported = " and ".join(("text", *modalities)) if modalities else "only text"
-    raise field_error(path, f"is {kind}; this model supports {supported}: leave it out, or send text about it")
+    raise field_error(path, f"is {kind}; {supported(modalities)}: leave it out, or send text about it")
 
 
-def note_of(kind: str, reason: str = "this model supports only text") -> str:
+def supported(modalities: Sequence[str]) -> str:
+    """What a model with these `modalities` supports, as the reason why it gets no other images and sounds."""
+    return f"this model supports {' and '.join(('text', *modalities)) if modalities else 'only text'}"
+
+
+def note_of(kind: str, reason: str = supported(())) -> str:
     """The note that replaces an image, audio or file (`kind`) in a replayed message."""
     return f"[{kind}, left out: {reason}]"

@@ -60,6 +60,7 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "m
 
 # The samplers by name and alias. adaptive_p chooses the token, so it is the last one, if `adaptive_target` is set.
 _LAST_SAMPLER = "adaptive_p"
+_REMOVED_SAMPLER = "tfs_z"  # Older presets of programs have its name. llama.cpp has removed it.
 _NAMES: Mapping[str, str] = {
     **{name: name for name in (*SAMPLERS, "infill", _LAST_SAMPLER)},
     "typ_p": "typical_p", "typical": "typical_p", "temp": "temperature",
@@ -72,7 +73,7 @@ Bias = tuple[Union[int, str], float]
 def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
     if body.get(name) is None:
         return None
-    listed = body.items(name, "samplers")
+    listed = [item for item in body.items(name, "samplers") if item != _REMOVED_SAMPLER]
     if not all(isinstance(item, str) and item in _NAMES for item in listed):
         body.refuse(name, f"a list of {', '.join(dict.fromkeys(_NAMES.values()))}")
     chosen = [_NAMES[item] for item in listed]
@@ -205,7 +206,7 @@ class SamplingParams:
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,), "include_reasoning": (True,),
+    "grammar_lazy": (False,), "grammar_triggers": ([],), "reasoning_control": (False,),
     "parse_tool_calls": (True,), "modalities": ([], ["text"]), "audio": (), "web_search_options": (),
     "use_beam_search": (False,), "allowed_token_ids": ([],), "bad_words": ([],),
     "include_stop_str_in_output": (False,), "length_penalty": (1, 1.0), "prompt_logprobs": (),

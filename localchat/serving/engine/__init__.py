@@ -32,11 +32,11 @@ def load(
     path: str,
     options: LoadOptions,
     progress: Callable[[float], None] | None = None,
-    after_step: Callable[[bool], None] = lambda at_once: None,
+    send_due: Callable[[bool], None] = lambda at_once: None,
 ) -> Engine:
-    """Starts an engine thread, which loads a GGUF model.
+    """Start an engine thread, which loads a GGUF model.
 
-    `progress` is called on that thread with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
+    `progress` is called on that thread with the loaded share of the model, 0 to 1; for `send_due` see `Engine`.
     Raises EngineError if llama-cpp-python is missing or unusable here, or the model cannot be loaded.
     """
     loaded: Future[Engine] = Future()
@@ -45,7 +45,7 @@ def load(
     # threads than there are cores. So the thread that computes the first tokens computes all others, too.
     def load_and_run() -> None:
         try:
-            engine = _load(path, options, progress, after_step)
+            engine = _load(path, options, progress, send_due)
         except BaseException as error:
             loaded.set_exception(error)
         else:
@@ -59,7 +59,7 @@ def load(
 
 
 def _load(
-    path: str, options: LoadOptions, progress: Callable[[float], None] | None, after_step: Callable[[bool], None]
+    path: str, options: LoadOptions, progress: Callable[[float], None] | None, send_due: Callable[[bool], None]
 ) -> Engine:
     try:
         from .llama import built_for, load_backend, supports_gpu
@@ -75,7 +75,7 @@ def _load(
         from .media.encoder import MediaEncoder
 
         new_encoder = partial(MediaEncoder, backend.projector)
-    engine = Engine(backend, new_encoder=new_encoder, after_step=after_step)
+    engine = Engine(backend, new_encoder=new_encoder, send_due=send_due)
     if not backend.facts.is_non_causal:
         engine.warm_up(_warm_up_requests(engine))
     return engine

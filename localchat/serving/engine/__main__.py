@@ -67,7 +67,7 @@ class EngineMain(RequestRunner):
         threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
         for name, level in log_levels.items():
             logging.getLogger(name).setLevel(level)
-        engine = load(path, options, lambda share: self._output(request, float(share)), self.delivery.after_step)
+        engine = load(path, options, lambda share: self._output(request, float(share)), self.delivery.send_due)
         self.engine = engine
         threading.Thread(target=self._end_with_engine, daemon=True).start()
         # The existing objects live as long as the process. A collection of all of them would delay a step.

@@ -47,6 +47,7 @@ class Delivery:
             )
             self._outputs[place] = id, output
         else:
+            self._joinable.pop((id, output.sequence), None)
             if output.tokens and not output.is_urgent:
                 self._joinable[id, output.sequence] = len(self._outputs)
             self._outputs.append((id, output))
@@ -57,7 +58,7 @@ class Delivery:
         self._ends.append(("ended", id, error))
         self._is_urgent = True
 
-    def after_step(self, at_once: bool) -> None:
+    def send_due(self, at_once: bool) -> None:
         """Send the output: now if `at_once` or if it is urgent, otherwise from time to time."""
         now = time.perf_counter()
         step_s, self._stepped_at = now - self._stepped_at, now

@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from .batch import Batch, BatchChunk
-from .inputs import Inputs
 from .layouts import new_kv_cache
+from .prompts import Prompts
 from .protocols import Backend, DecodeFailed, NoFreeCells
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -36,6 +36,7 @@ from .values import (
     StepOutput,
     TokenizedPrompts,
 )
+from .vector_inputs import VectorInputs
 
 if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
@@ -56,7 +57,7 @@ log = logging.getLogger("localchat.engine")
 _SHORT_STEP_ROWS = 16
 
 
-class Generation:
+class SequenceGroup:
     """The sequences of one request. They are queued together, and if one of them fails, all end."""
 
     def __init__(
@@ -65,10 +66,10 @@ class Generation:
         self.prompts = prompts
         self.sequences = sequences  # By their indexes in the request.
         # The indexes of the sequences that have not ended. Only the engine thread changes it.
-        self.open = set(range(len(sequences)))
+        self.unfinished = set(range(len(sequences)))
         # Called on the engine thread with the error of the request, or with None when all sequences have ended.
         self.end = end
-        self.is_queued = False  # Whether `Engine.start` has queued the sequences. Guarded by the lock of the engine.
+        self.is_queued = False  # Whether `Engine.submit` has queued the sequences. Guarded by the lock of the engine.
 
 
 class Engine:
@@ -79,30 +80,31 @@ class Engine:
         backend: Backend,
         *,
         new_encoder: NewEncoder | None = None,
-        after_step: abc.Callable[[bool], None] = lambda at_once: None,
+        send_due: abc.Callable[[bool], None] = lambda at_once: None,
     ):
         """The engine owns the backend, and closes it.
 
         `new_encoder(is_needed, on_end, post)` makes the encoder of images and sounds; None: the model takes text alone.
 
-        `after_step(at_once)` is called on the engine thread when the output of a step has been delivered, and the next
-        step waits for it. It passes the output on. If `at_once` is False it may keep the output for a while. It is True
-        before a step that takes long, and when nothing runs.
+        `send_due(at_once)` is called on the engine thread, which waits for it, when the output of a step has been
+        delivered: it sends output to the readers, and may keep some of it for a while. With `at_once`, before a step
+        that takes long and when nothing runs, it sends all.
         """
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
         self._encoder = None if new_encoder is None else new_encoder(self._needs, self._after_encoding, self.post)
-        self.inputs = Inputs(backend, self._encoder)
+        self.prompts = Prompts(backend, self._encoder)
+        self.vectors = VectorInputs(backend)
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
-        self._after_step = after_step
+        self._send_due = send_due
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[abc.Callable[[], None]] = SimpleQueue()
         self._is_closed = False
-        # Guards what submitting threads and the engine thread share: the next three.
+        # Guards `_groups`, `_last_id`, `_stopped`, and `is_queued` of each group: submitting threads use them, too.
         self._lock = threading.Lock()
-        self._open: dict[int, Generation] = {}  # The requests of the sequences that run or wait, by sequence ids.
+        self._groups: dict[int, SequenceGroup] = {}  # Those of the sequences that run or wait, by the ids of these.
         self._last_id = 0
         # The error of further requests, when the engine thread has ended.
         self._stopped: EngineDied | EngineStopped | None = None
@@ -121,22 +123,22 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def run(self, started: abc.Callable[[], None] = lambda: None) -> None:
-        """Runs the steps on this thread until the engine is closed or fails."""
+    def run(self, on_run: abc.Callable[[], None] = lambda: None) -> None:
+        """Run the steps on this thread until the engine is closed or fails."""
         self._thread = threading.current_thread()
-        started()
+        on_run()
         was_busy = False
         while self._stopped is None:
             was_busy = self.step(wait=not was_busy)
 
     def warm_up(self, requests: abc.Sequence[SequenceRequest]) -> None:
-        """Runs requests before the start, so that the first real one does not wait for memory and kernels.
+        """Run requests before the start, so that the first real one does not wait for memory and kernels.
 
         They leave no prefixes and are not counted. Raises the error that ends one of them: all later ones would fail,
         too.
         """
         ends: list[Exception | None] = []
-        self.start(self.prepare(requests, lambda output: None, ends.append))
+        self.submit(self.prepare(requests, lambda output: None, ends.append))
         while self.step():
             pass
         self.forget()
@@ -147,13 +149,13 @@ class Engine:
         self._stats, self._last_id = EngineStats(), 0
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits until the engine thread has ended, after `close` or a failure. False: it has not within the timeout."""
+        """Wait until the engine thread has ended, after `close` or a failure. False: it has not within the timeout."""
         assert self._thread is not None, "the engine has not been started"
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Ends all sequences with EngineStopped and frees the model. Waits for the step in progress."""
+        """End all sequences with EngineStopped and free the model. Waits for the step in progress."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -173,8 +175,8 @@ class Engine:
         deliver: abc.Callable[[StepOutput], None],
         end: abc.Callable[[Exception | None], None],
         check: abc.Callable[[], None] = lambda: None,
-    ) -> Generation:
-        """Makes the sequences of one request: tokenizes the prompts and parses the grammars, on the calling thread.
+    ) -> SequenceGroup:
+        """Make the sequences of one request: tokenize the prompts and parse the grammars, on the calling thread.
 
         On the engine thread, `deliver` gets what a step produced for one of the sequences, and `end` the error of the
         request, or None at the end of its last sequence. `check` is called between two sequences, and may raise an
@@ -182,38 +184,38 @@ class Engine:
         empty prompt, a token id that the vocabulary does not have, or an invalid grammar; NotSupported if the model
         makes embeddings only.
         """
-        sequences, prompts = self.inputs.sequences_of(requests, deliver, check)
-        return Generation(sequences, prompts, end)
+        sequences, prompts = self.prompts.sequences_of(requests, deliver, check)
+        return SequenceGroup(sequences, prompts, end)
 
-    def start(self, generation: Generation, started: abc.Callable[[], None] = lambda: None) -> None:
-        """Queues the sequences of a request.
+    def submit(self, group: SequenceGroup, on_start: abc.Callable[[], None] = lambda: None) -> None:
+        """Queue the sequences of a request.
 
-        `started` is called on the engine thread, before any output of the sequences. Raises EngineStopped if the engine
-        is closed, EngineGone if it has failed.
+        `on_start` is called on the engine thread, before any output of the sequences. Raises EngineStopped if the
+        engine is closed, EngineGone if it has failed.
         """
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
             # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
-            for sequence in generation.sequences:
+            for sequence in group.sequences:
                 self._last_id += 1
                 sequence.id = self._last_id
-                self._open[sequence.id] = generation
-            generation.is_queued = True
+                self._groups[sequence.id] = group
+            group.is_queued = True
             # One command, so that the choices of a request always start in the same step.
-            self.post(partial(self._add, generation, started))
+            self.post(partial(self._add, group, on_start))
 
-    def drop(self, generation: Generation, index: int | None = None) -> None:
-        """Ends one sequence of a request, or all of them, before the next step. Their tokens stay cached.
+    def drop(self, group: SequenceGroup, index: int | None = None) -> None:
+        """End one sequence of a request, or all of them, before the next step. Their tokens stay cached.
 
-        Has no effect before `start`.
+        This has no effect before `submit`.
         """
         with self._lock:
-            if generation.is_queued:
-                self.post(partial(self._drop, generation, index))
+            if group.is_queued:
+                self.post(partial(self._drop, group, index))
 
     def stop(self) -> None:
-        """Ends the engine before the next step, all sequences with EngineStopped. Does not wait."""
+        """End the engine before the next step, all sequences with EngineStopped. Does not wait."""
         self.post(_close)
 
     def stats(self) -> EngineStats:
@@ -227,17 +229,17 @@ class Engine:
         )
 
     def forget(self) -> None:
-        """Drops all cached prefixes before the next step."""
+        """Drop all cached prefixes before the next step."""
         self.post(self._cache.forget)
 
     def post(self, command: abc.Callable[[], None]) -> None:
-        """Runs a command on the engine thread before its next step."""
+        """Run a command on the engine thread before its next step."""
         self._inbox.put(command)
 
     # The rest runs on the engine thread.
 
     def step(self, *, wait: bool = False) -> bool:
-        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
+        """Run one step. Returns False if there was nothing to run. With `wait`, first wait for a command.
 
         Every error ends in `_stop`, except those that end a single sequence.
         """
@@ -245,7 +247,7 @@ class Engine:
             return False
         try:
             has_run = self._step(wait)
-            self._after_step(not has_run)
+            self._send_due(not has_run)
         except BaseException as error:
             self._stop(error)
             return False
@@ -263,7 +265,7 @@ class Engine:
                 sequence.deliver(progress=sequence.progress)
                 sequence.is_new = False
         if batch.n_tokens > len(batch.chunks) + _SHORT_STEP_ROWS:
-            self._after_step(True)
+            self._send_due(True)
         self._compute(batch)
         return True
 
@@ -273,28 +275,37 @@ class Engine:
                 self._inbox.get_nowait()()
 
     def _compute(self, batch: Batch) -> None:
-        """Decodes a batch and delivers what is sampled from it.
+        """Decode a batch and deliver what is sampled from it.
 
-        If there are no free cells, computes the batch without drafts; if it has none, preempts the newest sequence.
+        If there are no free cells, compute the batch without drafts; if it has none, preempt the newest sequence.
         """
         try:
             self._cache.decode(batch)
         except NoFreeCells:
             if any(chunk.draft for chunk in batch.chunks):
                 self._compute(batch.without_drafts())
-            elif (only := self._scheduler.preempt_newest()) is not None:
-                text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
-                self._fail(only, EngineError(text))
+            else:
+                self._preempt_newest()
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
             self._sample_and_deliver(batch)
 
+    def _preempt_newest(self) -> None:
+        """Free the cells of the newest sequence, which runs again later. One that runs alone cannot run at all."""
+        only = self._scheduler.preempt_newest()
+        if only is not None:
+            text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
+            self._fail(only, EngineError(text))
+
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
-        """Decodes each sequence of a failed batch alone, and ends those that fail again."""
+        """Decode each sequence of a failed batch alone, and end those that fail again.
+
+        The sequences that lack cells now wait for a later step.
+        """
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for chunk in batch.chunks:
-            if chunk.sequence.slot is None:  # Another sequence of its request has failed, so it has ended.
+            if chunk.sequence.slot is None:  # It was preempted, or has ended with another sequence of its request.
                 continue
             single = Batch((chunk,)).without_drafts()
             if chunk.sequence.span is not None:  # The earlier rows of its image may be gone.
@@ -302,14 +313,16 @@ class Engine:
                 continue
             try:
                 self._cache.decode(single)
-            except (NoFreeCells, DecodeFailed) as error_alone:
+            except NoFreeCells:
+                self._preempt_newest()
+            except DecodeFailed as error_alone:
                 text = f"the model could not compute this request: {error_alone}"
                 self._fail(chunk.sequence, EngineError(text), keep=False)
             else:
                 self._sample_and_deliver(single)
 
     def _sample_and_deliver(self, batch: Batch) -> None:
-        """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
+        """Sample from a decoded batch and deliver the tokens. An error of sampling ends only its sequence."""
         chunks = list(batch.outputs())
         samples = self._token_sampler.sample(chunks)
         tokens = [sample.tokens() for sample in samples]
@@ -343,60 +356,60 @@ class Engine:
             self._fail(sequence, sample.error)
 
     def _finish(self, sequence: Sequence, end: End, **output: Any) -> None:
-        """Ends a sequence with a finish reason, unless it has ended. `output` has the rest of its last StepOutput."""
-        generation = self._open.get(sequence.id)
-        if generation is None:
+        """End a sequence with a finish reason, unless it has ended. `output` has the rest of its last StepOutput."""
+        group = self._groups.get(sequence.id)
+        if group is None:
             return
-        self._remove(generation, sequence, keep=True)
+        self._remove(group, sequence, keep=True)
         sequence.deliver(end=end, **output)
-        if not generation.open:
-            generation.end(None)
+        if not group.unfinished:
+            group.end(None)
 
     def _fail(self, sequence: Sequence, error: Exception, *, keep: bool = True) -> None:
-        """Ends a sequence and the others of its request with an error.
+        """End a sequence and the others of its request with an error.
 
         With `keep` their tokens stay cached for other requests. Without, the failed batch may have damaged their cells.
         """
-        generation = self._open.get(sequence.id)
-        if generation is None:
+        group = self._groups.get(sequence.id)
+        if group is None:
             return
-        self._remove(generation, sequence, keep=keep)
-        for index in list(generation.open):
-            self._remove(generation, generation.sequences[index], keep=keep)
-        generation.end(error)
+        self._remove(group, sequence, keep=keep)
+        for index in list(group.unfinished):
+            self._remove(group, group.sequences[index], keep=keep)
+        group.end(error)
 
-    def _add(self, generation: Generation, started: abc.Callable[[], None]) -> None:
-        started()
-        self._scheduler.add(*generation.sequences)
+    def _add(self, group: SequenceGroup, on_start: abc.Callable[[], None]) -> None:
+        on_start()
+        self._scheduler.add(*group.sequences)
 
-    def _drop(self, generation: Generation, index: int | None) -> None:
-        indexes = [i for i in generation.open if index in (i, None)]
+    def _drop(self, group: SequenceGroup, index: int | None) -> None:
+        indexes = [i for i in group.unfinished if index in (i, None)]
         for i in indexes:
-            self._remove(generation, generation.sequences[i], keep=True)
-        if indexes and not generation.open:
-            generation.end(None)
+            self._remove(group, group.sequences[i], keep=True)
+        if indexes and not group.unfinished:
+            group.end(None)
 
-    def _remove(self, generation: Generation, sequence: Sequence, *, keep: bool) -> None:
+    def _remove(self, group: SequenceGroup, sequence: Sequence, *, keep: bool) -> None:
         self._scheduler.remove(sequence, keep=keep)
-        generation.open.remove(sequence.index)
+        group.unfinished.remove(sequence.index)
         with self._lock:
-            del self._open[sequence.id]
+            del self._groups[sequence.id]
 
     def _needs(self, medium: PreparedMedia) -> bool:
         """Whether an open sequence has this image or sound. Any thread may call this."""
         with self._lock:
-            generations = set(self._open.values())
-        sequences = (generation.sequences[index] for generation in generations for index in list(generation.open))
+            groups = set(self._groups.values())
+        sequences = (group.sequences[index] for group in groups for index in list(group.unfinished))
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
     def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
-        """Ends the sequences that wait for an image or a sound that could not be encoded."""
+        """End the sequences that wait for an image or a sound that could not be encoded."""
         if error is not None:
             for sequence in self._scheduler.waiting_for(medium):
                 self._fail(sequence, error)
 
     def _stop(self, error: BaseException) -> None:
-        """Ends all requests, for good: after `close`, and after every error of the engine thread.
+        """End all requests, for good: after `close`, and after every error of the engine thread.
 
         After an error, the state of the scheduler and the KV cache may be wrong. So the engine process ends, and the
         next request starts another one.
@@ -407,12 +420,12 @@ class Engine:
             self.failure = error
         with self._lock:
             self._stopped = end
-            generations = set(self._open.values())
-            self._open.clear()
+            groups = set(self._groups.values())
+            self._groups.clear()
         try:
-            for generation in generations:
-                generation.end(end)
-            self._after_step(True)
+            for group in groups:
+                group.end(end)
+            self._send_due(True)
         except BaseException:
             log.exception("the engine was not cleaned up after its failure")
 

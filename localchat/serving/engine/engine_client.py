@@ -64,7 +64,7 @@ class EngineRequest:
         self.mailbox = mailbox
         self.is_accepted = False  # Set by the thread that receives messages.
         # The indexes of the sequences that have not ended. Both threads discard indexes, which is atomic.
-        self.open = set(range(n_sequences))
+        self.unfinished = set(range(n_sequences))
         self._client = client
         self._has_ended = False
         self._error: Exception | None = None
@@ -128,7 +128,7 @@ class EngineClient(abc.ABC):
     @property
     def n_open(self) -> int:
         """The sequences that run or wait."""
-        return sum(len(request.open) for request in list(self._requests.values()))
+        return sum(len(request.unfinished) for request in list(self._requests.values()))
 
     @property
     def n_requests(self) -> int:
@@ -185,7 +185,7 @@ class EngineClient(abc.ABC):
     def embed(
         self, inputs: Sequence[str | Sequence[int]], mailbox: Mailbox | None = None, **options: Any
     ) -> tuple[list[array[float]], int]:
-        """The vector of each input, and the number of their tokens; see `Inputs.embed`."""
+        """The vector of each input, and the number of their tokens; see `VectorInputs.embed`."""
         vectors: tuple[list[array[float]], int] = self._result("embed", mailbox or Mailbox(), inputs, options)
         return vectors
 
@@ -209,7 +209,7 @@ class EngineClient(abc.ABC):
         request = EngineRequest(self, next(self._ids), mailbox, n_sequences)
         with self._lock:
             if self.death is not None:
-                raise self.death if isinstance(self.death, EngineStopped) else EngineGone(str(self.death))
+                raise _refusal(self.death)
             if n_sequences:
                 check_queue(n_sequences, self.n_open, self.max_open)
             self._requests[request.id] = request
@@ -228,7 +228,7 @@ class EngineClient(abc.ABC):
             if not is_open:
                 return
         else:
-            request.open.discard(index)
+            request.unfinished.discard(index)
         self._send(("drop", request.id, index))
 
     # --- what the thread calls that receives the messages of the engine ---
@@ -241,7 +241,7 @@ class EngineClient(abc.ABC):
                     if request is not None:
                         output = StepOutput(*fields)
                         if output.end is not None:
-                            request.open.discard(output.sequence)
+                            request.unfinished.discard(output.sequence)
                         request.mailbox.put(request, output)
             elif kind == "log":
                 logging.getLogger(values[0].name).handle(values[0])
@@ -270,5 +270,9 @@ class EngineClient(abc.ABC):
             self.death = death
             requests = list(self._requests.values())
         for request in requests:
-            may_be_sent_again = isinstance(death, EngineDied) and not request.is_accepted
-            self._end(request, EngineGone(str(death)) if may_be_sent_again else death)
+            self._end(request, death if request.is_accepted else _refusal(death))
+
+
+def _refusal(death: EngineDied | EngineStopped) -> EngineDied | EngineStopped:
+    """The error of a request that an engine has not taken before its end: another engine may run it."""
+    return death if isinstance(death, EngineStopped) else EngineGone(str(death), death.killed_by)

@@ -95,10 +95,7 @@ class KVCache(ABC):
 
     @abstractmethod
     def find(self, sequence: Sequence) -> Match | None:
-        """The prefix that a sequence reuses; None if there is none.
-
-        The last token is always computed, since its logits are needed.
-        """
+        """The prefix that a sequence reuses; None if there is none."""
 
     @abstractmethod
     def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
@@ -108,14 +105,15 @@ class KVCache(ABC):
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
         """What the next step computes of the running sequences of one set of adapters, the oldest first.
 
-        `others_wait`: whether sequences of another set wait for the end of the step.
+        `others_wait`: whether sequences of another set wait for the end of the step (adapter_turns.py).
         """
 
     @abstractmethod
     def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
-        """A slot that is not active and has the tokens of `match` alone; None if an error costs the prefix.
+        """A slot for a sequence, with the tokens of `match` alone: not active yet, but in `_contents`.
 
-        If the slot was free, `_contents` has its content.
+        It is the slot of the match, if that is idle, or another one that gets its cells. None if an error costs the
+        prefix.
         """
 
     # What they have in common.
@@ -146,7 +144,7 @@ class KVCache(ABC):
         return n_active, min(n_idle, self._limits.n_cells - n_active)
 
     def acquire(self, sequence: Sequence, match: Match | None) -> None:
-        """Gives a sequence a slot that has the tokens of `match` and no others. Not all slots may be active."""
+        """Give a sequence a slot that has the tokens of `match` and no others. Not all slots may be active."""
         slot = None if match is None else self._slot_with(sequence, match)
         if match is None or slot is None:
             slot, sequence.n_computed, sequence.n_shared = self._free_slot(), 0, 0
@@ -158,7 +156,7 @@ class KVCache(ABC):
         sequence.slot, self._contents[slot] = slot, content
 
     def decode(self, batch: Batch) -> None:
-        """Computes a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
+        """Compute a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
 
         Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed.
         """
@@ -173,7 +171,7 @@ class KVCache(ABC):
         self._pace.add(batch, self._pace.clock() - started)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
-        """Counts the first `n_kept` tokens of a decoded chunk as computed.
+        """Count the first `n_kept` tokens of a decoded chunk as computed.
 
         The others are rejected draft tokens, whose cells are freed.
         """
@@ -183,7 +181,7 @@ class KVCache(ABC):
             sequence.n_computed = sequence.n_shared = 0  # All of its tokens are computed again.
 
     def release(self, sequence: Sequence, *, keep: bool) -> None:
-        """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
+        """End the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
         assert sequence.slot is not None
         slot, tokens = sequence.slot, sequence.tokens[: sequence.n_computed]
         content = self._content(slot)
@@ -199,7 +197,7 @@ class KVCache(ABC):
             self._clear(slot)
 
     def evict(self) -> bool:
-        """Drops the least recently used idle prefix. False if there is none."""
+        """Drop the least recently used idle prefix. False if there is none."""
         idle = self._idle()
         if not idle:
             return False
@@ -207,12 +205,12 @@ class KVCache(ABC):
         return True
 
     def forget(self) -> None:
-        """Drops all idle prefixes."""
+        """Drop all idle prefixes."""
         while self.evict():
             pass
 
     def _candidates(self, tokens: list[int], adapters: Adapters) -> list[Candidate]:
-        """The slots that have the first of these tokens, by the cells of a set of adapters."""
+        """The slots that have the first of these tokens, in cells that were computed with a set of adapters."""
         contents = [(slot, content) for slot, content in self._occupied() if content.adapters == adapters]
         numbers = (min(n_common_tokens(content.tokens, tokens), content.n_tokens) for _, content in contents)
         return [Candidate(slot, content, n) for (slot, content), n in zip(contents, numbers) if n]
@@ -223,11 +221,11 @@ class KVCache(ABC):
         return content
 
     def _use(self, content: SlotContent) -> None:
-        """Lets the other idle prefixes be evicted before this one."""
+        """Let the other idle prefixes be evicted before this one."""
         content.last_use = next(self._uses)
 
     def _truncate(self, slot: int, sequence: Sequence, n_tokens: int) -> bool:
-        """Frees the cells of a slot behind the first tokens of a sequence. If the backend cannot, frees all: False."""
+        """Free the cells of a slot behind the first tokens of a sequence. If the backend cannot, free all: False."""
         if self._backend.truncate(slot, sequence.position_of(n_tokens)):
             return True
         log.warning("the cells of slot %d cannot be truncated to %d tokens, which are computed again", slot, n_tokens)
@@ -236,7 +234,7 @@ class KVCache(ABC):
         return False
 
     def _free_slot(self) -> int:
-        """The free slot nearest to an active one. If none is free, evicts an idle prefix first.
+        """The free slot nearest to an active one. If none is free, evict an idle prefix first.
 
         llama.cpp computes sequences that have their own cells in one pass if their slots are consecutive.
         """

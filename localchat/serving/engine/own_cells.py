@@ -19,7 +19,7 @@ from typing import Any
 
 from .batch import TILE_ROWS, Batch, BatchChunk
 from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
-from .planning import Pending, batch_of, drafts_of, missed_last_step, pending_of, prompt_rows
+from .planning import Pending, batch_of, drafts_of, left_out_of_last_step, newest_tokens, pending_of, prompt_rows
 from .protocols import CacheBackend, CopyFailed
 from .sequence import Sequence
 
@@ -27,7 +27,8 @@ log = logging.getLogger("localchat.engine")
 
 # A prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
-# With a gap between the active slots, a step takes one pass more. To move as many tokens to another slot takes as long.
+# A gap between the active slots costs each step one more pass. Moving this many tokens to another slot takes as long as
+# that pass.
 _MOVED_PER_STEP = 1000
 
 
@@ -56,7 +57,7 @@ class OwnCells(KVCache):
             length = _n_reusable(sequence, candidate.n_common, candidate.content.n_exact)
             return length, candidate.is_whole and not candidate.is_active, -candidate.content.n_tokens
 
-        best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
+        best = max(self._candidates(sequence.reusable_tokens, sequence.adapters), key=rank, default=None)
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
@@ -66,7 +67,7 @@ class OwnCells(KVCache):
     def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
-        n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
+        n_common = n_common_tokens(running.tokens, sequence.reusable_tokens)
         n_exact = self._content(running.slot or 0).n_exact
         # If all of its cells are exact so far, those of the rest of its prompt will be.
         return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
@@ -100,7 +101,7 @@ class OwnCells(KVCache):
         while (prompt := self._order[0](pending)) is None:
             self._order.rotate(-1)
         n_least = prompt.n_missing_in_part if prompt.is_indivisible else TILE_ROWS
-        if n_rows < n_least and missed_last_step(pending):
+        if n_rows < n_least and left_out_of_last_step(pending):
             return None
         self._order.rotate(-1)
         return prompt
@@ -113,22 +114,16 @@ class OwnCells(KVCache):
     def _newest_tokens(self, decoding: list[Sequence]) -> dict[Sequence, int]:
         """A row for the newest token of each sequence, and rows for forced tokens.
 
-        Each sequence gets as many forced tokens as all of them have. The further ones take another pass, for which all
-        sequences wait, so they wait for the next step, unless they are more than the sequences.
+        Each sequence gets as many forced tokens as all of them have. Rows beyond these need a second pass, for which
+        all sequences wait, so it is made only if it computes more tokens than there are sequences. Otherwise these
+        tokens wait for the next step.
 
         Two sequences with 3 and 5 forced tokens get 3 each, and the other 2 wait; with 3 and 6 they get 3 and 6.
         """
         n_forced = [sequence.n_missing - 1 for sequence in decoding]
-        fewest, most = min(n_forced, default=0), max(n_forced, default=0)
-        n_further = sum(n_forced) - fewest * len(n_forced)
-        n_allowed = most if n_further > len(n_forced) else fewest
-        n_left = self._limits.n_batch - len(decoding)
-        n_tokens: dict[Sequence, int] = {}
-        for sequence in decoding:
-            n = min(sequence.n_missing - 1, n_allowed, n_left)
-            n_tokens[sequence] = 1 + n
-            n_left -= n
-        return n_tokens
+        fewest = min(n_forced, default=0)
+        has_second_pass = sum(n_forced) - fewest * len(n_forced) > len(n_forced)
+        return newest_tokens(decoding, self._limits.n_batch, None if has_second_pass else fewest)
 
     # Copies of cells. An error costs the copy alone: what it would have had is computed.
 
@@ -155,7 +150,7 @@ class OwnCells(KVCache):
         return slot
 
     def _close_gaps(self) -> None:
-        """Moves a running sequence into a gap between the others, once steps with gaps have cost as much as that."""
+        """Move a running sequence into a gap between the others, once steps with gaps have cost as much as that."""
         active = self.active
         n, slots = len(active), sorted(active)
         if not n or slots[-1] - slots[0] < n:
@@ -173,7 +168,7 @@ class OwnCells(KVCache):
             self._exchange(slot, gap)
 
     def _exchange(self, slot: int, gap: int) -> None:
-        """Moves a running sequence to a slot that is not active.
+        """Move a running sequence to a slot that is not active.
 
         The idle prefix there moves to the slot of the sequence.
         """
@@ -200,7 +195,7 @@ class OwnCells(KVCache):
             return None
 
     def _restore(self, slot: int, state: Any) -> bool:
-        """Gives a free slot the cells of a copy. False if that failed, and the slot is still free."""
+        """Give a free slot the cells of a copy. False if that failed, and the slot is still free."""
         try:
             self._backend.set_state(slot, state)
         except CopyFailed as error:
@@ -242,27 +237,34 @@ def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
     if sequence.request.sampling.seed is None:
         return sequence.n_reusable(n_common)
     # Fewer rows than a tile would be added up in another order.
-    return _exact_length(sequence, n_common, n_exact, n_left=TILE_ROWS)
+    return _exact_length(sequence, n_common, n_exact, n_recomputed=TILE_ROWS)
 
 
-def _exact_length(sequence: Sequence, n_common: int, n_exact: int, n_left: int = 0) -> int:
+def _exact_length(sequence: Sequence, n_common: int, n_exact: int, n_recomputed: int = 0) -> int:
     """How many cells of a slot are exact for a sequence that has `n_common` tokens in common with the slot.
 
     The first `n_exact` cells are exact for the tokens of the slot. Exact for the sequence are whole images, sounds and
-    texts between them, and then whole tiles of the next text, of which at least `n_left` tokens are left.
+    texts between them, and then whole tiles of the next text, of which at least `n_recomputed` tokens are left.
 
     A prompt has 40 tokens, an image of 30 cells, and 150 tokens; of 200 common tokens all are exact for the slot. Exact
     for the sequence are the first 70 cells, and 128 of the next 130, or 64 of them if 64 tokens must be left.
     """
     n_most = sequence.n_reusable(min(n_common, n_exact))
-    # A text whose end the slot does not have is no whole text there: of the prompts "ab<image>" and "abcd" the text
-    # "ab" is common, but the slot computed it together with "cd".
+    start = _end_of_whole_parts(sequence, n_common, n_most)
+    end = min(edge for edge in sequence.edges if edge > start)
+    n_in_text = max(min(n_most, end - n_recomputed) - start, 0)
+    return start + n_in_text - n_in_text % TILE_ROWS
+
+
+def _end_of_whole_parts(sequence: Sequence, n_common: int, n_most: int) -> int:
+    """Where the last text, image or sound ends that is whole, both here and in the slot, in the first `n_most` tokens.
+
+    A text that ends at the end of the common tokens, before an image of the sequence, is not whole in the slot: of the
+    prompts "ab<image>" and "abcd" the text "ab" is common, but the slot computed it together with "cd".
+    """
     starts = {span.start for span in sequence.spans}
     edges = (edge for edge in sequence.edges if edge <= n_most and (edge < n_common or edge not in starts))
-    start = max(edges, default=0)
-    end = min(edge for edge in sequence.edges if edge > start)
-    n_in_part = min(n_most, end - n_left) - start
-    return start + max(n_in_part - n_in_part % TILE_ROWS, 0)
+    return max(edges, default=0)
 
 
 def _is_exact(chunk: BatchChunk) -> bool:

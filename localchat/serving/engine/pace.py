@@ -43,7 +43,7 @@ class Pace:
         self._n_without_draft = 0
 
     def add(self, batch: Batch, seconds: float) -> None:
-        """Counts a step, and notes in its sequences that it has ended."""
+        """Count a step, and note in its sequences that it has ended."""
         now = self.clock()
         for chunk in batch.chunks:
             chunk.sequence.computed_at = now
@@ -55,8 +55,8 @@ class Pace:
             before = self._step_s.get((len(batch.chunks), n_drafted), seconds)
             self._step_s[len(batch.chunks), n_drafted] = _average(before, seconds, 2 * before)
 
-    def paying_length(self, predictions: abc.Sequence[Prediction]) -> int:
-        """The length of drafts that pays in a step of these sequences."""
+    def draft_length(self, predictions: abc.Sequence[Prediction]) -> int:
+        """The length of drafts with which a step of these sequences makes most tokens per second; 0: no drafts."""
         n_sequences = len(predictions)
         if (n_sequences, 0) not in self._step_s or not any(prediction.n_tokens for prediction in predictions):
             return 0
@@ -68,9 +68,10 @@ class Pace:
         return n_paying
 
     def _least_step_s(self, n_sequences: int, n_drafted: int) -> float:
-        """How long a step with so many draft tokens takes, at least: as long as those that were measured with fewer.
+        """A lower bound of the time of a step: that of the longest measured step with at most as many draft tokens.
 
-        So a number that promises much is tried once, but not one of more than _TRIED_TIMES as many as were measured.
+        So a number that promises much is tried once. The bound is infinite for more than _TRIED_TIMES as many as were
+        measured.
         The time does not grow evenly: a second row may take as long as the whole step without it, and seven further
         ones together no longer.
         """

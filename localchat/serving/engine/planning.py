@@ -50,13 +50,29 @@ def prompt_rows(pending: Pending, limits: CacheLimits, pace: Pace, *, others_wai
     return min(pace.n_rows_within(MAX_WAIT_S - pace.waited_s(pending.decoding)), n_most)
 
 
-def missed_last_step(pending: Pending) -> bool:
+def left_out_of_last_step(pending: Pending) -> bool:
     """Whether a sequence that decodes had no token in the last step of the running sequences.
 
     That step was one of a prompt, or no step has computed the sequence yet.
     """
     computed_at = [sequence.computed_at for sequences in pending for sequence in sequences]
     return bool(pending.decoding) and min(sequence.computed_at for sequence in pending.decoding) < max(computed_at)
+
+
+def newest_tokens(decoding: list[Sequence], n_batch: int, max_forced: int | None = None) -> dict[Sequence, int]:
+    """A row for the newest token of each sequence, and rows for its forced tokens, as far as the batch allows.
+
+    `max_forced` is the limit of forced tokens of each; None: no limit.
+    """
+    n_left = n_batch - len(decoding)
+    n_tokens: dict[Sequence, int] = {}
+    for sequence in decoding:
+        n_forced = min(sequence.n_missing - 1, n_left)
+        if max_forced is not None:
+            n_forced = min(n_forced, max_forced)
+        n_tokens[sequence] = 1 + n_forced
+        n_left -= n_forced
+    return n_tokens
 
 
 def drafts_of(
@@ -80,7 +96,7 @@ def drafts_of(
     if of_one_length:
         shortest = min(map(len, predicted.values()))
         predicted = {sequence: tokens[:shortest] for sequence, tokens in predicted.items()}
-    n_paying = pace.paying_length(
+    n_paying = pace.draft_length(
         [Prediction(len(tokens), sequence.drafter.acceptance) for sequence, tokens in predicted.items()]
     )
     return {sequence: tokens[:n_paying] for sequence, tokens in predicted.items()}

@@ -52,7 +52,7 @@ class EngineProcess(EngineClient):
     def __init__(
         self, path: str, options: LoadOptions, on_progress: Callable[[float], None] = lambda share: None
     ) -> None:
-        """Starts the process. `on_progress` is called with the loaded share of the model, 0 to 1. Raises OSError."""
+        """Start the process. `on_progress` is called with the loaded share of the model, 0 to 1. Raises OSError."""
         self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()  # None: the process has ended.
         super().__init__(lambda message: self._outgoing.put(pickle.dumps(message)))
         self._options = options
@@ -69,7 +69,7 @@ class EngineProcess(EngineClient):
         self._threads = self._output_thread, self._send_thread, _new_thread("receive", self._receive_all)
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
         with theirs:
-            self._process = _started(theirs)
+            self._process = _spawn(theirs)
         try:
             self._loading = self._start("load", (path, options, levels), Mailbox())
             for thread in self._threads:
@@ -202,7 +202,7 @@ def signal_name(status: int) -> str | None:
 COMMAND = [sys.executable, "-m", "localchat.serving.engine"]
 
 
-def _started(connection: Connection) -> subprocess.Popen[bytes]:
+def _spawn(connection: Connection) -> subprocess.Popen[bytes]:
     """A process that inherits a connection. It imports this copy of the package, wherever that is."""
     package_parent = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))

@@ -33,7 +33,7 @@ class CacheBackend(Protocol):
     def clear(self, slot: int) -> None: ...
 
     def share(self, source: int, target: int, position: int) -> None:
-        """Gives an empty slot the cells of another slot that are before a position; both have them then.
+        """Give an empty slot the cells of another slot that are before a position; both have them then.
 
         These are all of its cells unless `limits.can_truncate`. Without media, the position of a token is its index.
         Called only if all slots share the cells.
@@ -43,13 +43,13 @@ class CacheBackend(Protocol):
         """A copy of the cells of a slot. Called only if slots have their own cells. Raises CopyFailed."""
 
     def set_state(self, slot: int, state: Any) -> None:
-        """Gives an empty slot the cells of a copy. Called only if slots have their own cells. Raises CopyFailed."""
+        """Give an empty slot the cells of a copy. Called only if slots have their own cells. Raises CopyFailed."""
 
     def truncate(self, slot: int, position: int) -> bool:
-        """Frees the cells of a slot from a position on. False: it cannot. Called only if `limits.can_truncate`."""
+        """Free the cells of a slot from a position on. False: it cannot. Called only if `limits.can_truncate`."""
 
     def decode(self, batch: Batch) -> None:
-        """Computes a batch, and returns when it is computed. Raises NoFreeCells or DecodeFailed."""
+        """Compute a batch, and return when it is computed. Raises NoFreeCells or DecodeFailed."""
 
 
 class Backend(CacheBackend, Protocol):
@@ -64,7 +64,7 @@ class Backend(CacheBackend, Protocol):
         """Text to token ids; any thread. Raises ContextLengthExceeded for more than `limit` tokens."""
 
     def prepare_constraints(self) -> None:
-        """Reads the vocabulary for constraints before the first request needs it; any thread."""
+        """Read the vocabulary for constraints before the first request needs it; any thread."""
 
     def new_sampler(self, request: SequenceRequest) -> Any:
         """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed.
@@ -73,7 +73,7 @@ class Backend(CacheBackend, Protocol):
         """
 
     def sample(self, sampler: Any, row: int) -> int:
-        """Samples from a row with logits of the last batch. Several threads may call it for different samplers."""
+        """Sample from a row with logits of the last batch. Several threads may call it for different samplers."""
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
@@ -93,4 +93,4 @@ class Backend(CacheBackend, Protocol):
         """
 
     def close(self) -> None:
-        """Frees the context. Waits for a call of `embed`."""
+        """Free the context. Waits for a call of `embed`."""

@@ -21,11 +21,10 @@ class ReasoningTracker:
         self._reasoning = ReasoningReader(budget.markers, self._cursor)
         self._reader = self._read()
         self._n_left = budget.n_tokens
-        # All tokens that end the reasoning, and those that are still to come.
-        self._all_closing = closing
-        self._closing: Sequence[int] = ()
-        # Whether the budget has closed the open reasoning, so that it is not closed again.
-        self._is_closed = False
+        self._end_tokens = closing  # The tokens that end the reasoning.
+        self._still_forced: Sequence[int] = ()  # Those of them that must come next.
+        # Whether the budget has ended the reasoning that is open, so that it is not ended again.
+        self._was_ended = False
         self._force_end_if_due()
 
     @property
@@ -36,19 +35,19 @@ class ReasoningTracker:
     @property
     def forced_token(self) -> int | None:
         """The token that must come next; None: the next token is sampled."""
-        return self._closing[0] if self._closing else None
+        return self._still_forced[0] if self._still_forced else None
 
     def feed(self, piece: bytes) -> None:
         """Feed the bytes of the next token. If `forced_token` is set, this must be that token."""
         if not self._reasoning.may_open:
             return
-        is_forced, self._closing = bool(self._closing), self._closing[1:]
+        is_forced, self._still_forced = bool(self._still_forced), self._still_forced[1:]
         if self.is_open and not is_forced:
             self._n_left -= 1
         self._cursor.feed(self._decoder.decode(piece))
         next(self._reader, None)
         if not self.is_open:
-            self._closing, self._is_closed = (), False
+            self._still_forced, self._was_ended = (), False
         self._force_end_if_due()
 
     def _read(self) -> Reader[None]:
@@ -67,8 +66,8 @@ class ReasoningTracker:
     def _force_end_if_due(self) -> None:
         """Force the end of open reasoning if its budget is used up and the last character is complete."""
         is_within_character = bool(self._decoder.getstate()[0])
-        if self._n_left <= 0 and self.is_open and not (self._closing or self._is_closed or is_within_character):
-            self._closing, self._is_closed = self._all_closing, True
+        if self._n_left <= 0 and self.is_open and not (self._still_forced or self._was_ended or is_within_character):
+            self._still_forced, self._was_ended = self._end_tokens, True
 
 
 def _drop(text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from ..core.media import MediaFile
 from .delivery import Delivery
-from .engine import Engine, Generation
+from .engine import Engine, SequenceGroup
 from .values import EngineError, EngineStats, PromptPart, SequenceRequest, StepOutput
 
 log = logging.getLogger("localchat.engine")
@@ -32,7 +32,7 @@ class RunningRequest:
     def __init__(self, id: int) -> None:
         self.id = id
         self.is_dropped = False
-        self.generation: Generation | None = None  # Its sequences, once they are queued.
+        self.group: SequenceGroup | None = None  # Its sequences, once they are prepared.
 
     def check(self) -> None:
         if self.is_dropped:
@@ -76,8 +76,8 @@ class RequestRunner:
             return
         if index is None:
             request.is_dropped = True
-        if request.generation is not None:
-            self.engine.drop(request.generation, index)
+        if request.group is not None:
+            self.engine.drop(request.group, index)
 
     def _run(self, request: RunningRequest, method: str, arguments: Sequence[Any]) -> None:
         """Run a request to its end; one for sequences, until they are queued."""
@@ -94,10 +94,10 @@ class RequestRunner:
             if known is None:
                 log.error("the request %s failed", method, exc_info=True)
             # Errors of other classes may not exist in the server's process.
-            text = str(failure) or type(failure).__name__ if method == "load" else INTERNAL_ERROR
+            text = (str(failure) or type(failure).__name__) if method == "load" else INTERNAL_ERROR
             error = known or EngineError(text)
         # Without an error, queued sequences go on: the function `end` of `generate` ends their request.
-        if error is not None or request.generation is None:
+        if error is not None or request.group is None:
             self._end(request, error)
 
     def _end(self, request: RunningRequest, error: Exception | None) -> None:
@@ -117,27 +117,27 @@ class RequestRunner:
             self._requests.pop(request.id, None)
             self.delivery.end(request.id, error)
 
-        generation = self.engine.prepare(sequences, deliver, end, request.check)
-        request.generation = generation
+        group = self.engine.prepare(sequences, deliver, end, request.check)
+        request.group = group
         # The first output comes with the start. An engine that has failed before can pass the request to another one.
-        self.engine.start(generation, partial(self.delivery.start, request.id, generation.prompts))
-        if request.is_dropped:  # Perhaps before `start`, when it had no sequences that could be dropped.
-            self.engine.drop(generation)
+        self.engine.submit(group, partial(self.delivery.start, request.id, group.prompts))
+        if request.is_dropped:  # Perhaps before `submit`, when it had no sequences that could be dropped.
+            self.engine.drop(group)
 
     def tokenize(self, request: RunningRequest, text: str, options: Mapping[str, bool]) -> None:
         self._output(request, self.engine.backend.tokenize(text, **options))
 
     def tokenize_prompt(self, request: RunningRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
-        self._output(request, self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos))
+        self._output(request, self.engine.prompts.tokenize_prompt(parts, add_bos=add_bos))
 
     def count_tokens(self, request: RunningRequest, parts: Sequence[PromptPart], add_bos: bool) -> None:
-        self._output(request, len(self.engine.inputs.tokenize_prompt(parts, add_bos=add_bos)))
+        self._output(request, len(self.engine.prompts.tokenize_prompt(parts, add_bos=add_bos)))
 
     def media_errors(self, request: RunningRequest, media: Sequence[MediaFile]) -> None:
-        self._output(request, self.engine.inputs.media_errors(media, request.check))
+        self._output(request, self.engine.prompts.media_errors(media, request.check))
 
     def embed(self, request: RunningRequest, inputs: Sequence[str | Sequence[int]], options: Mapping[str, Any]) -> None:
-        vectors: tuple[list[array[float]], int] = self.engine.inputs.embed(inputs, check=request.check, **options)
+        vectors: tuple[list[array[float]], int] = self.engine.vectors.embed(inputs, check=request.check, **options)
         self._output(request, vectors)
 
     def stats(self, request: RunningRequest) -> None:

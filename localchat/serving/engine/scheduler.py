@@ -1,4 +1,4 @@
-"""The scheduler: which sequences run, and in which order sets of adapters have steps.
+"""The scheduler: which sequences run, and which of them have the next step.
 
 There are no prefill and decode phases: each step computes some of the known tokens of a sequence that are not computed
 yet. What a step computes of the running sequences is planned by the KV cache, whose layout decides what llama.cpp
@@ -7,8 +7,6 @@ computes well together.
 For each step the engine calls `schedule()`, decodes the batch, and calls `update()`, or `preempt_newest()` if there
 were no cells for it. Draft tokens are computed after the newest token as if they were known; rejected ones are then
 removed from the KV cache.
-
-A step has one set of adapters. While several sets run, they take turns, in the order in which they wait.
 """
 
 from __future__ import annotations
@@ -16,19 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .adapter_turns import AdapterTurns
 from .batch import Batch, CacheLimits
 from .kv_cache import KVCache, Match
 from .sequence import Sequence
-from .values import Adapters
 
 # A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
 # template, all prompts have a short prefix in common.
 _MIN_AWAITED = 16
-# A set of adapters keeps its turn for so many steps while others wait, since a change takes a tenth of a step of 0.4B
-# parameters, half a step of 5M.
-_TURN_STEPS = 8
-# So many rows of prompts count as a further step, as which they take as long on a CPU.
-_ROWS_PER_STEP = 8
 
 
 class Scheduler:
@@ -49,18 +42,14 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
         self._is_full = False
-        # The set of adapters whose turn it is, the other sets of running sequences, the one first that has waited for
-        # longest, and how many steps are left of the turn.
-        self._set: Adapters | None = None
-        self._waiting_sets: list[Adapters] = []
-        self._n_turn_left = 0
+        self._turns = AdapterTurns()
 
     def add(self, *sequences: Sequence) -> None:
-        """Queues sequences, each with a prompt and at most as many tokens as there are cells."""
+        """Queue sequences, each with a prompt and at most as many tokens as there are cells."""
         self.waiting.extend(sequences)
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
-        """Ends a sequence, running or waiting. With `keep` its tokens stay as an idle prefix."""
+        """End a sequence, running or waiting. With `keep` its tokens stay as an idle prefix."""
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
@@ -73,16 +62,16 @@ class Scheduler:
         return [s for s in self.waiting if medium in _missing_media(s, self._cache.find(s))]
 
     def schedule(self) -> Batch:
-        """Plans the next step; its batch has no chunks if nothing can run."""
+        """Plan the next step; its batch has no chunks if nothing can run."""
         self._admit()
         self._wait_for_media()
-        running = self._in_turn()
-        batch = self._cache.plan(running, others_wait=bool(self._waiting_sets))
-        self._n_turn_left -= 1 + (batch.n_tokens - len(batch.chunks)) // _ROWS_PER_STEP
+        sequences = self._turns.next_sequences(self.running)
+        batch = self._cache.plan(sequences, others_wait=self._turns.others_wait)
+        self._turns.count(batch)
         return batch
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Updates the sequences and the KV cache after a decoded batch.
+        """Update the sequences and the KV cache after a decoded batch.
 
         `sampled` has the tokens for each of `batch.outputs()`.
         """
@@ -94,7 +83,7 @@ class Scheduler:
             chunk.sequence.tokens.extend(tokens)
 
     def preempt_newest(self) -> Sequence | None:
-        """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left.
+        """Preempt the newest sequence, for a batch that lacks cells although no idle prefix is left.
 
         If only one sequence runs, no cells can be freed for it: returns that sequence, which must be ended.
         """
@@ -106,14 +95,14 @@ class Scheduler:
         return None
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Lets a running sequence wait again. Its tokens stay as an idle prefix."""
+        """Let a running sequence wait again. Its tokens stay as an idle prefix."""
         self._is_full = False
         self.running.remove(sequence)
         self._cache.release(sequence, keep=True)
         self.waiting = sorted([*self.waiting, sequence], key=lambda sequence: sequence.id)
 
     def _wait_for_media(self) -> None:
-        """Preempts the sequences that have lost the cells of an image or a sound that is not encoded any more.
+        """Preempt the sequences that have lost the cells of an image or a sound that is not encoded any more.
 
         They lose them if cells cannot be copied or truncated.
         """
@@ -124,7 +113,7 @@ class Scheduler:
                 self._encode(missing)
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit.
+        """Start waiting sequences in order while they fit.
 
         Those whose prefix is being computed, or whose media are encoded, are left waiting.
         """
@@ -170,19 +159,6 @@ class Scheduler:
             and self._cache.n_reusable_from(other, sequence) > max(n_known, _MIN_AWAITED)
             for other in self.running
         )
-
-    def _in_turn(self) -> list[Sequence]:
-        """The running sequences of the set of adapters whose turn it is."""
-        present = dict.fromkeys(sequence.adapters for sequence in self.running)
-        waiting = self._waiting_sets
-        waiting += (adapters for adapters in present if adapters != self._set and adapters not in waiting)
-        if self._set not in present or self._n_turn_left <= 0:
-            if self._set is not None:
-                waiting.append(self._set)
-            self._set = next((adapters for adapters in waiting if adapters in present), None)
-            self._n_turn_left = _TURN_STEPS
-        self._waiting_sets = [adapters for adapters in waiting if adapters in present and adapters != self._set]
-        return [sequence for sequence in self.running if sequence.adapters == self._set]
 
 
 def _missing_media(sequence: Sequence, match: Match | None) -> list[Any]:

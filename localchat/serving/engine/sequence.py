@@ -19,6 +19,17 @@ from .values import SequenceRequest, SequenceStats, StepOutput, TokenTexts
 MAX_FORCED = 32
 
 
+class SectionPositions(NamedTuple):
+    """The positions of the cells of an image with M-RoPE.
+
+    Each cell has four, for four sections of its vector: time, row, column, and a reserved one. Both arrays have those
+    of all cells, section after section.
+    """
+
+    at_start: array[int]  # If the image begins at position 0.
+    growth: array[int]  # How much each grows with the position at which the image begins: 1 or 0 times.
+
+
 @dataclass(eq=False)
 class MediaChunk:
     """The cells of an image or a sound, or of a part of one: what is encoded at a time."""
@@ -26,13 +37,12 @@ class MediaChunk:
     n_cells: int
     n_positions: int  # How many positions they take: fewer for images of models with M-RoPE.
     is_causal: bool = True  # Whether its cells attend only to earlier ones. If not, one pass computes all of them.
-    # With M-RoPE a cell has four positions, for four sections of its vector: time, row, column, and a reserved one.
-    # Those of all cells if the chunk begins at position 0, section after section, and how much each grows with a
-    # position before the chunk, by 1 or 0. None: each cell has one position, and these are consecutive.
-    sections: tuple[array[int], array[int]] | None = None
+    positions: SectionPositions | None = None  # None: each cell has one position, and these are consecutive.
     placeholder: int = 0  # Stands for each of its cells in lists of tokens. It is negative, and made of the content.
     medium: Any = None  # The image or sound (media/encoder.py).
-    rows: Any = None  # What the text model computes in place of the vectors of tokens; None: it is not encoded.
+    # What the text model computes in place of the vectors of tokens; None: it is not encoded yet. The thread that
+    # encodes sets it once, and the engine thread reads it.
+    rows: Any = None
 
 
 class Span(NamedTuple):
@@ -99,6 +109,11 @@ class Sequence:
     def reuses_prefixes(self) -> bool:
         """Whether the request allows that cached prefixes are reused."""
         return self.request.params.cache_prompt
+
+    @property
+    def reusable_tokens(self) -> list[int]:
+        """All tokens but the last one, which is always computed, since its logits are needed."""
+        return self.tokens[:-1]
 
     @property
     def n_missing(self) -> int:
@@ -174,11 +189,11 @@ class Sequence:
         return PromptProgress(self.n_computed, self.n_prompt, self.n_cached or 0, seconds)
 
     def deliver(self, **fields: Any) -> None:
-        """Delivers a StepOutput with these fields."""
+        """Deliver a StepOutput with these fields."""
         self._deliver(StepOutput(self.index, time.perf_counter(), **fields))
 
-    def end_at(self, token: int, n_new: int, texts: TokenTexts) -> str | None:
-        """The finish reason if a token ends the sequence, else None. Called once for each token.
+    def finish_reason_after(self, token: int, n_new: int, texts: TokenTexts) -> str | None:
+        """The finish reason if a token ends the sequence, else None. Called once for each token, in order.
 
         `token` is the last of `n_new` tokens that were sampled in this step. Stop texts are found elsewhere, in
         `chat/runs/generation.py`.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from .batch import Batch, BatchChunk
 from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
-from .planning import Pending, batch_of, drafts_of, pending_of, prompt_rows
+from .planning import batch_of, drafts_of, newest_tokens, pending_of, prompt_rows
 from .protocols import CacheBackend
 from .sequence import Sequence
 from .values import Adapters
@@ -41,7 +41,7 @@ class SharedCells(KVCache):
             is_idle_alone = candidate.is_whole and not candidate.is_active
             return sequence.n_reusable(candidate.n_common), is_idle_alone, candidate.is_active
 
-        best = max(self._candidates(sequence.tokens[:-1], sequence.adapters), key=rank, default=None)
+        best = max(self._candidates(sequence.reusable_tokens, sequence.adapters), key=rank, default=None)
         length = 0 if best is None else sequence.n_reusable(best.n_common)
         if best is None or not length:
             return None
@@ -50,7 +50,7 @@ class SharedCells(KVCache):
     def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
-        n_common = n_common_tokens(running.tokens, sequence.tokens[:-1])
+        n_common = n_common_tokens(running.tokens, sequence.reusable_tokens)
         if self._limits.can_truncate:
             return sequence.n_reusable(n_common)
         n_saved = running.n_prompt - 1
@@ -79,7 +79,7 @@ class SharedCells(KVCache):
             oldest = pending.media[0]
             n_missing = oldest.n_missing_in_part
             return batch_of({oldest: n_missing if oldest.is_indivisible else min(n_missing, n_rows)}, {})
-        n_tokens = self._newest_tokens(pending)
+        n_tokens = newest_tokens(pending.decoding, self._limits.n_batch)
         n_left = self._limits.n_batch - sum(n_tokens.values())
         n_tokens.update(self._prompt_tokens(pending.prefilling, min(n_rows, n_left)))
         return batch_of(n_tokens, {} if others_wait else drafts_of(pending, self._limits, self._pace))
@@ -111,7 +111,7 @@ class SharedCells(KVCache):
         return slot
 
     def _keep_copy(self, sequence: Sequence) -> None:
-        """Keeps the computed tokens of a running sequence as an idle prefix, as slots cannot be truncated later."""
+        """Keep the computed tokens of a running sequence as an idle prefix, as slots cannot be truncated later."""
         assert sequence.slot is not None
         tokens = sequence.tokens[: sequence.n_computed]
         candidates = self._candidates(tokens, sequence.adapters)
@@ -121,18 +121,8 @@ class SharedCells(KVCache):
             self._contents[slot] = content = SlotContent(sequence.adapters, idle_tokens=tokens)
             self._use(content)
 
-    def _newest_tokens(self, pending: Pending) -> dict[Sequence, int]:
-        """A row for the newest token of each sequence, and rows for its forced tokens as far as the batch allows."""
-        n_left = self._limits.n_batch - len(pending.decoding)
-        n_tokens: dict[Sequence, int] = {}
-        for sequence in pending.decoding:
-            n_forced = min(sequence.n_missing - 1, n_left)
-            n_tokens[sequence] = 1 + n_forced
-            n_left -= n_forced
-        return n_tokens
-
     def _prompt_tokens(self, sequences: list[Sequence], n_rows: int) -> dict[Sequence, int]:
-        """Divides the prompt rows of a step: half for the shortest prompts, the others in order of arrival.
+        """Divide the prompt rows of a step: half for the shortest prompts, the others in order of arrival.
 
         So a short prompt behind long ones takes at most about twice its own time, and many short ones do not stop a
         long one.

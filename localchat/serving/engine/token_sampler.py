@@ -77,7 +77,7 @@ class TokenSampler:
             # In a loop, since the tokens before an error are kept.
             for item in self._sampled_and_forced(chunk):
                 items.append(item)
-                reason = chunk.sequence.end_at(_token_of(item), len(items), self._texts)
+                reason = chunk.sequence.finish_reason_after(_token_of(item), len(items), self._texts)
                 if reason is not None:
                     return SequenceSample(items, reason)
         except ApiError as error:
@@ -88,7 +88,7 @@ class TokenSampler:
         return SequenceSample(items)
 
     def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:
-        """Samples the next token, further ones while they are equal to the draft, and then forced tokens.
+        """Sample the next token, further ones while they are equal to the draft, and then forced tokens.
 
         Each token is sampled from the logits after exactly the tokens before it, so the tokens are those that would be
         sampled without a draft. Forced tokens need no logits. With log probabilities, which need them, none are forced.

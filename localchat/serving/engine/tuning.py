@@ -42,7 +42,7 @@ GPU = Tuning(n_prompt_beside=512, n_prompt_alone=2048, max_drafted=24)
 
 
 def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets the variables that llama.cpp and OpenMP read when they are loaded, unless the user has set them."""
+    """Set the variables that llama.cpp and OpenMP read when they are loaded, unless the user has set them."""
     # Without this, an abort inside llama.cpp starts a debugger if one is installed, which takes seconds.
     environment.setdefault("GGML_NO_BACKTRACE", "1")
     if "OMP_WAIT_POLICY" not in environment:

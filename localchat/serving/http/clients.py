@@ -46,8 +46,13 @@ def state_of(sock: socket.socket) -> ClientState:
             if events & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                 return ClientState.GONE
             return ClientState.SHUT_DOWN if events else ClientState.OPEN
+        if hasattr(select, "poll"):  # `select` takes no descriptor from 1024 on.
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            is_readable = bool(poll.poll(0))
+        else:
+            is_readable = bool(select.select([sock], [], [], 0)[0])
         # The method of the base class, since SSLSocket's `recv` takes no flags.
-        is_readable = bool(select.select([sock], [], [], 0)[0])
         has_ended = is_readable and not socket.socket.recv(sock, 1, socket.MSG_PEEK)
         return ClientState.SHUT_DOWN if has_ended else ClientState.OPEN
     except (OSError, ValueError):

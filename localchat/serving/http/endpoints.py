@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from ..api import chat, completions, embeddings, messages, ollama, responses
+from ..api import chat, completions, embeddings, messages, ollama, responses, tokens
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
 from ..chat.model import Model, check_listed
@@ -103,8 +103,8 @@ class Endpoints:
             "/embeddings": {"POST": vectors(embeddings.parse_embeddings, embed_inputs, embeddings.embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
-            "/tokenize": {"POST": value(embeddings.parse_tokenize, _tokenized)},
-            "/detokenize": {"POST": value(embeddings.parse_detokenize, _detokenized)},
+            "/tokenize": {"POST": value(tokens.parse_tokenize, _tokenized)},
+            "/detokenize": {"POST": value(tokens.parse_detokenize, _detokenized)},
             "/apply-template": {
                 "POST": value(parse_chat, lambda model, chat, mailbox: {"prompt": prompt_text(model, chat, mailbox)})
             },
@@ -334,7 +334,7 @@ def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
     options = {"add_bos": request.add_special, "parse_special": request.parse_special}
     with naming_field("content"):
         ids = model.engine.tokenize(request.content, mailbox, **options)
-    return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
+    return tokens.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
 
 
 def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from ..core import errors
 from ..core.server_options import Options
 from ..core.text import json_bytes, printable
-from .incoming import Incoming, has_body, list_of, read_body
+from .incoming import Incoming, decompressed, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
 
@@ -99,13 +99,14 @@ class Exchange:
             self._client_request_id = id
 
     def read(self) -> bytes:
-        """The body of the request; see `read_body`."""
+        """The body of the request; see `read_body` and `decompressed`."""
+        max_bytes = self._options.max_body_bytes
         try:
-            body = read_body(self._stream, self.version, self.headers, self._options.max_body_bytes)
+            body = read_body(self._stream, self.version, self.headers, max_bytes)
         except OSError as error:
             raise ClientGoneError from error
         self._has_body = False
-        return body
+        return decompressed(body, self.headers, max_bytes)
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         self.send("application/json", json_bytes(value), headers, status)
@@ -127,6 +128,8 @@ class Exchange:
         if self._is_chunked:
             payload = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload += b"0\r\n\r\n" if is_last else b""
+        if is_last:
+            self.fail_stream = None  # Nothing may follow the last part.
         self._send(payload)
 
     def send_continue(self) -> None:

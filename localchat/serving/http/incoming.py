@@ -25,6 +25,7 @@ MAX_TRAILERS = 100  # Limit of the number of trailers. Their content is ignored.
 _COMPRESSIONS = ("gzip", "x-gzip", "deflate")
 # The window sizes (zlib's `wbits`) to try: gzip or zlib by the header, then none, as some clients send "deflate".
 _WINDOWS = (47, -15)
+_MAX_MEMBERS = 16  # Limit of the members of a compressed body. Each copies what follows it.
 
 # Only CRLF ends a line of a chunked body. A proxy and a server that disagree on this would see different requests.
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
@@ -110,7 +111,7 @@ def has_body(headers: Message) -> bool:
 
 
 def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) -> bytes:
-    """The whole body, decompressed. Raises ApiError if it is wrong, too large or too slow, or OSError."""
+    """The whole body, which may be compressed. Raises ApiError if it is wrong, too large or too slow, or OSError."""
     lengths, codings = list_of(headers, "Content-Length"), list_of(headers, "Transfer-Encoding")
     if not lengths and not codings:
         raise errors.HttpError(411, "length_required", "a body is needed: send JSON with a Content-Length")
@@ -119,10 +120,7 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
         raise errors.HttpError(400, None, "Content-Length and Transfer-Encoding cannot both be right")
     if codings not in ([], ["chunked"]):
         raise errors.HttpError(501, None, f"Transfer-Encoding {', '.join(codings)!r} is not 'chunked'")
-    compression = [coding for coding in list_of(headers, "Content-Encoding") if coding not in ("", "identity")]
-    if len(compression) > 1 or not set(compression) <= {*_COMPRESSIONS}:
-        message = f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'"
-        raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
+    _compression(headers)  # A body that cannot be decompressed is not read.
     n_bytes = _length(lengths) if lengths else 0
     _check_size(n_bytes, max_bytes)
     # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
@@ -134,7 +132,16 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
     except socket.timeout as error:
         message = f"the body took too long to arrive: send {MIN_BODY_RATE} bytes per second or more"
         raise errors.HttpError(408, None, message) from error
-    return _decompressed(body, compression[0], max_bytes) if compression else bytes(body)
+    return bytes(body)
+
+
+def _compression(headers: Message) -> str:
+    """How the body is compressed; "" if it is not."""
+    codings = [coding for coding in list_of(headers, "Content-Encoding") if coding not in ("", "identity")]
+    if len(codings) > 1 or not set(codings) <= {*_COMPRESSIONS}:
+        message = f"Content-Encoding {', '.join(codings)!r} is not 'gzip' or 'deflate'"
+        raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
+    return codings[0] if codings else ""
 
 
 def _read(stream: Incoming, n_bytes: int) -> bytes:
@@ -183,12 +190,27 @@ def _length(values: list[str]) -> int:
     return int(first)
 
 
-def _decompressed(body: bytes | bytearray, coding: str, max_bytes: int) -> bytes:
+def decompressed(body: bytes, headers: Message, max_bytes: int) -> bytes:
+    """A body without its compression. Raises ApiError if it is damaged, or larger than the limit."""
+    coding = _compression(headers)
+    if not coding:
+        return body
     for window in _WINDOWS:
-        inflater = zlib.decompressobj(window)
-        with contextlib.suppress(zlib.error):
-            plain = inflater.decompress(body, max_bytes + 1)
-            _check_size(len(plain), max_bytes)
-            if inflater.eof and not inflater.unused_data:
-                return plain
+        with contextlib.suppress(zlib.error, EOFError):
+            return _inflated(body, window, max_bytes)
     raise errors.BadRequest(f"the body is damaged: it is not what Content-Encoding {coding!r} says", "body")
+
+
+def _inflated(body: bytes, window: int, max_bytes: int) -> bytes:
+    """The content of one or several compressed members (RFC 1952, 2.2). Raises zlib.error, or EOFError if it is cut."""
+    plain, compressed = bytearray(), body
+    for _ in range(_MAX_MEMBERS):
+        inflater = zlib.decompressobj(window)
+        plain += inflater.decompress(compressed, max_bytes + 1 - len(plain))
+        _check_size(len(plain), max_bytes)
+        compressed = inflater.unused_data
+        if not inflater.eof:
+            raise EOFError
+        if not compressed:
+            return bytes(plain)
+    raise EOFError

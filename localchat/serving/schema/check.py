@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from ..core.fields import show
-from .walk import LISTS, MAPS, subschemas, target_of, used_schemas
+from .walk import LISTS, MAPS, is_pointer, subschemas, target_of, used_schemas
 
 
 class Malformed(ValueError):
@@ -41,7 +41,7 @@ def checked(schema: Any) -> Any:
                 raise Malformed(f"{place.pointer}/{keyword}", f"must be {check.expected}, got {show(value)}")
     for node in () if has_ids else used_schemas(schema):
         reference = node.schema.get("$ref", "")
-        if f"{reference}/".startswith("#/") and not isinstance(target_of(reference, schema), (dict, bool)):
+        if is_pointer(reference) and not isinstance(target_of(reference, schema), (dict, bool)):
             raise Malformed(f"{node.place.pointer}/$ref", f"leads to no part of the schema: {show(reference)}")
     return schema
 
@@ -106,7 +106,7 @@ def _is_type(value: Any) -> bool:
 
 
 _TYPE = _Check(_is_type, f"one of {', '.join(sorted(_TYPES))}, or a list of these: leave it out to allow all")
-_NAMES = _Check(_is_list_of_names, "a list of names, beside the 'properties' that have these names")
+_NAMES = _Check(_is_list_of_names, "a list of names (write it beside 'properties', not inside them)")
 _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 _CHECKS: Mapping[str, _Check] = {
     "type": _TYPE,

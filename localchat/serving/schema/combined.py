@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .walk import ANNOTATIONS, Node
+from .types import restrictions
+from .walk import Node
 
 # The limit of patterns that apply to one text. llguidance gives up at about as many, if they are simple.
 MAX_COMBINED = 10
@@ -26,8 +27,9 @@ class _Visit(NamedTuple):
     """A schema at one of the places to which the walk comes."""
 
     node: Node
-    value: int  # Stands for the path of the value to which the schema applies.
-    branch: int  # Stands for the branches of `allOf` on the way; 0: there are none.
+    # Hashes of the steps on the way, which take less memory than the steps.
+    value_id: int  # Of those to the value to which the schema applies.
+    combination_id: int  # Of those into branches of `allOf`, or through references beside other keywords; 0: none.
     parent: _Visit | None
 
     def is_repeated(self) -> bool:
@@ -40,8 +42,12 @@ class _Visit(NamedTuple):
         return False
 
 
-def crowded_node(nodes: Sequence[Node]) -> Node | None:
-    """The first schema whose pattern is one too many for its text, of the nodes of a schema; None if there is none."""
+def crowded_node(nodes: Sequence[Node]) -> tuple[Node, str] | None:
+    """The first schema whose pattern is one too many for its text, of the nodes of a schema, and why.
+
+    The patterns of a text that apply together are those that different combinations lead to. Returns None if no text
+    has too many.
+    """
     with_patterns = _with_patterns(nodes)
     # If there are patterns for properties of any name, all properties of an object count as one.
     all_names = any(
@@ -49,14 +55,14 @@ def crowded_node(nodes: Sequence[Node]) -> Node | None:
         for node in nodes
         for step, child in node.inner.items()
     )
-    branches_of_value: defaultdict[int, set[int]] = defaultdict(set)
+    combinations_of_value: defaultdict[int, set[int]] = defaultdict(set)
     seen: set[int] = set()  # The schemas that were visited outside of all `allOf`.
     stack = [_Visit(nodes[0], 0, 0, None)]
     n_visits = 0
     while stack:
         visit = stack.pop()
         node = visit.node
-        if visit.branch == 0:
+        if visit.combination_id == 0:
             if id(node) in seen:
                 continue
             seen.add(id(node))
@@ -64,15 +70,17 @@ def crowded_node(nodes: Sequence[Node]) -> Node | None:
             continue
         else:
             n_visits += 1
+        if n_visits > _MAX_VISITS:
+            return node, "so many schemas are combined that the patterns of a text cannot be counted"
         if "pattern" in node.schema:
-            branches = branches_of_value[visit.value]
-            branches.add(visit.branch)
-            if len(branches) > MAX_COMBINED or n_visits > _MAX_VISITS:
-                return node
+            combinations = combinations_of_value[visit.value_id]
+            combinations.add(visit.combination_id)
+            if len(combinations) > MAX_COMBINED:
+                return node, f"more than {MAX_COMBINED} patterns apply to one text, which is the limit"
         for step, child in node.inner.items():
             if id(child) in with_patterns:
-                value = _value(visit, step, all_names=all_names)
-                stack.append(_Visit(child, value, _branch(visit, step), visit))
+                value_id = _value_id(visit, step, all_names=all_names)
+                stack.append(_Visit(child, value_id, _combination_id(visit, step), visit))
     return None
 
 
@@ -96,17 +104,17 @@ def _keyword(step: str) -> str:
     return step.strip("/").partition("/")[0]
 
 
-def _value(visit: _Visit, step: str, *, all_names: bool) -> int:
+def _value_id(visit: _Visit, step: str, *, all_names: bool) -> int:
     keyword = _keyword(step)
     if keyword in _SAME_VALUE:
-        return visit.value
+        return visit.value_id
     if keyword in _ITEMS:
         step = "items"
     elif all_names and (keyword in _ANY_NAME or keyword == "properties"):
         step = "properties"
-    return hash((visit.value, step))
+    return hash((visit.value_id, step))
 
 
-def _branch(visit: _Visit, step: str) -> int:
-    is_combined = step.startswith("/allOf/") or (step == "$ref" and len(visit.node.schema.keys() - ANNOTATIONS) > 1)
-    return hash((visit.branch, step)) if is_combined else visit.branch
+def _combination_id(visit: _Visit, step: str) -> int:
+    is_combined = step.startswith("/allOf/") or (step == "$ref" and len(restrictions(visit.node.schema)) > 1)
+    return hash((visit.combination_id, step)) if is_combined else visit.combination_id

@@ -76,7 +76,10 @@ def _tokenizer() -> Any:
 
 
 def is_empty(grammar: str, start: str = "") -> bool:
-    """Whether no text with this start matches a grammar, which is accepted or is refused for another reason."""
+    """Whether a grammar matches no text that begins with `start`.
+
+    False for a grammar that llguidance refuses: `error_in` has the reason.
+    """
     from llguidance import LLMatcher
 
     matcher = LLMatcher(_tokenizer(), grammar, log_level=0)

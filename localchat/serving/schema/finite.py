@@ -6,109 +6,127 @@ An output that has to match such a schema never ends.
 
 Whether a schema has a finite value depends on the schemas inside it. The schema
 
-    {"type": "object", "properties": {"a": A}, "required": ["a"], "anyOf": [B, C]}
+    {"type": ["object", "array"], "anyOf": [A, B], "properties": {"a": C}, "required": ["a"], "items": D, "minItems": 1}
 
-has one if A has one, and if B or C has one. These are its two requirements: one of [A], and one of [B, C]. A schema
-without requirements, such as {"type": "string"}, has a finite value.
+has one if A or B has one, and if its objects or its lists have one: objects if C has one, lists if D has one. So there
+are three goals, each with its requirements: the schema, [A, B] and [objects, lists]; its objects, [C]; its lists, [D].
+A goal without requirements, such as {"type": "string"}, has a finite value.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Union
 
 from .prepare import Schema
+from .types import declared_types
 from .walk import Node, at_pointer, escaped
+
+Goal = Union[Node, "tuple[Node, str]"]
+"""What needs a finite value: a schema, or its values of one type, "object" or "array"."""
 
 
 @dataclass
 class _Requirement:
-    """At least `n_needed` of the options must have a finite value."""
+    """Finite values that a goal needs."""
 
     n_needed: int
-    # Inner schemas by their steps, which are the keys of `Node.inner`, each with the number of values for which it
-    # counts: `n_needed` for a schema of properties whose number is not limited, else 1.
-    options: dict[str, int]
+    # The goals that supply them, and how many each supplies: all of them if it is the schema of any number of
+    # properties, else one.
+    options: Mapping[Goal, int]
 
 
 def has_finite_value(nodes: Sequence[Node], empty: Collection[Node] = ()) -> bool:
     """Whether the first of the nodes, which are those of `used_schemas`, has a finite value.
 
-    Begins with the nodes without requirements, and goes on with those whose requirements are met. Each node is handled
+    Begins with the goals without requirements, and goes on with those whose requirements are met. Each goal is handled
     once, so the time is linear. `empty` are nodes that no value matches.
     """
-    n_unmet: dict[Node, int] = {}
-    # For each node the requirements of which it is an option: the node that has the requirement, and the count.
-    uses: dict[Node, list[tuple[Node, _Requirement, int]]] = defaultdict(list)
+    n_unmet: dict[Goal, int] = {}
+    # For each goal the requirements of which it is an option, and the goal that has the requirement.
+    uses: dict[Goal, list[tuple[Goal, _Requirement]]] = defaultdict(list)
     for node in nodes:
-        requirements = list(_requirements(node))
-        n_unmet[node] = len(requirements) + (node in empty)
-        for requirement in requirements:
-            for step, count in requirement.options.items():
-                uses[node.inner[step]].append((node, requirement, count))
-    finite = [node for node in nodes if n_unmet[node] == 0]
-    for node in finite:  # The list grows meanwhile.
-        for parent, requirement, count in uses[node]:
+        for goal, all_requirements in _goals(node):
+            requirements = [requirement for requirement in all_requirements if requirement.n_needed > 0]
+            n_unmet[goal] = len(requirements) + (node in empty)
+            for requirement in requirements:
+                for option in requirement.options:
+                    uses[option].append((goal, requirement))
+    finite = [goal for goal, n in n_unmet.items() if n == 0]
+    for goal in finite:  # The list grows meanwhile.
+        for user, requirement in uses[goal]:
             if requirement.n_needed <= 0:
                 continue
-            requirement.n_needed -= count
+            requirement.n_needed -= requirement.options[goal]
             if requirement.n_needed <= 0:
-                n_unmet[parent] -= 1
-                if n_unmet[parent] == 0:
-                    finite.append(parent)
+                n_unmet[user] -= 1
+                if n_unmet[user] == 0:
+                    finite.append(user)
     return n_unmet[nodes[0]] == 0
 
 
-def _requirements(node: Node) -> Iterator[_Requirement]:
-    """The requirements of a schema that are not met by inner schemas which are true or absent.
+def _goals(node: Node) -> Iterator[tuple[Goal, list[_Requirement]]]:
+    """The goals of a schema, each with the requirements that are not met by schemas which are true or absent."""
+    schema = node.schema
+    types = declared_types(schema)
+    requirements = [_requirement(node, 1, options) for options in _alternatives(schema)]
+    # A schema without `type` also allows values that are neither objects nor lists, which are finite.
+    if types is not None and types <= {"object", "array"}:
+        requirements.append(_Requirement(1, {(node, type_name): 1 for type_name in types}))
+        if "object" in types:
+            yield (node, "object"), [_requirement(node, *needed) for needed in _needed_by_objects(schema)]
+        if "array" in types:
+            yield (node, "array"), [_requirement(node, 1, {step: 1}) for step in _needed_by_lists(schema)]
+    yield node, requirements
 
-    An inner schema that is false meets none. Neither has a node.
-    """
-    for requirement in _all_requirements(node.schema):
-        for step, count in list(requirement.options.items()):
-            if step not in node.inner:
-                del requirement.options[step]
-                if at_pointer(step, node.schema) is not False:
-                    requirement.n_needed -= count
-        if requirement.n_needed > 0:
-            yield requirement
+
+def _requirement(node: Node, n_needed: int, steps: Mapping[str, int]) -> _Requirement:
+    """A requirement whose options are the schemas at these steps, which are the keys of `Node.inner`."""
+    options: Counter[Goal] = Counter()
+    for step, count in steps.items():
+        if step in node.inner:
+            options[node.inner[step]] += count
+        elif at_pointer(step, node.schema) is not False:  # A schema that is true, or absent.
+            n_needed -= count
+    return _Requirement(n_needed, options)
 
 
-def _all_requirements(schema: Schema) -> Iterator[_Requirement]:
+def _alternatives(schema: Schema) -> Iterator[dict[str, int]]:
+    """The steps to inner schemas that apply to the same value; of each group, one needs a finite value."""
     if "$ref" in schema:
-        yield _Requirement(1, {"$ref": 1})
+        yield {"$ref": 1}
     for i in range(len(schema.get("allOf", ()))):
-        yield _Requirement(1, {f"/allOf/{i}": 1})
+        yield {f"/allOf/{i}": 1}
     for keyword in ("anyOf", "oneOf"):
         if schema.get(keyword):
-            yield _Requirement(1, {f"/{keyword}/{i}": 1 for i in range(len(schema[keyword]))})
-    # A schema without `type` also allows values that are neither objects nor lists, which are finite.
-    if schema.get("type") == "object":
-        yield from _requirements_of_object(schema)
-    if schema.get("type") == "array":
-        yield from _requirements_of_list(schema)
+            yield {f"/{keyword}/{i}": 1 for i in range(len(schema[keyword]))}
 
 
-def _requirements_of_list(schema: Schema) -> Iterator[_Requirement]:
-    n_items, n_listed = int(schema.get("minItems", 0)), len(schema.get("prefixItems", ()))
-    for i in range(min(n_items, n_listed)):
-        yield _Requirement(1, {f"/prefixItems/{i}": 1})
-    if n_items > n_listed:
-        yield _Requirement(1, {"/items": 1})
+def _needed_by_lists(schema: Schema) -> Iterator[str]:
+    """The steps to the schemas of the items that each list has."""
+    n_items, first = int(schema.get("minItems", 0)), "/prefixItems"
+    listed, rest = schema.get("prefixItems", ()), "/items"
+    if isinstance(schema.get("items"), list):  # Before draft 2020-12.
+        listed, first, rest = schema["items"], "/items", "/additionalItems"
+    yield from (f"{first}/{i}" for i in range(min(n_items, len(listed))))
+    if n_items > len(listed):
+        yield rest
 
 
-def _requirements_of_object(schema: Schema) -> Iterator[_Requirement]:
+def _needed_by_objects(schema: Schema) -> Iterator[tuple[int, dict[str, int]]]:
+    """How many values of properties each object has, and the steps to their schemas, with the number of each."""
     declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     required = dict.fromkeys(schema.get("required", ()))
     for name in required:
         if name in declared:
-            yield _Requirement(1, {f"/properties/{escaped(name)}": 1})
+            yield 1, {f"/properties/{escaped(name)}": 1}
         elif not patterns:
-            yield _Requirement(1, {"/additionalProperties": 1})
+            yield 1, {"/additionalProperties": 1}
     n_others = int(schema.get("minProperties", 0)) - len(required)
     if n_others > 0:
         options = {f"/properties/{escaped(name)}": 1 for name in declared if name not in required}
         for step in ("/additionalProperties", *(f"/patternProperties/{escaped(pattern)}" for pattern in patterns)):
             options[step] = n_others
-        yield _Requirement(n_others, options)
+        yield n_others, options

@@ -44,6 +44,11 @@ def in_grammar(pattern: str) -> str:
     return _with_classes(without_anchors(pattern), _ASCII, "^")
 
 
+def in_gbnf(pattern: str) -> str:
+    """A class of GBNF, for the terminals of a grammar of llguidance."""
+    return _with_classes(pattern, {}, "^")
+
+
 def _with_classes(pattern: str, escapes: Mapping[str, str], negation: str) -> str:
     """A pattern whose classes are those of Rust. `escapes` replace escapes, `negation` is the start of negated ones."""
 

@@ -21,7 +21,6 @@ from .exclusion import exclude_each_other
 from .patterns import in_json_schema, whole_names
 from .types import is_nullable, is_of_objects, restrictions
 from .walk import (
-    ANNOTATIONS,
     DEFINITIONS,
     IN_PLACE,
     at_pointer,
@@ -32,8 +31,6 @@ from .walk import (
     target_of,
     with_children,
 )
-
-_SOURCE = "$comment"  # An annotation: it has no effect on the preparation. See `SourcePlaces`.
 
 # The formats that llguidance enforces. By the standard, all others are annotations.
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
@@ -113,6 +110,10 @@ def _with_pointers(schema: Any) -> Any:
     return schema
 
 
+# The keyword in which `SourcePlaces` keeps the place of a schema. An annotation has no effect on the preparation.
+_SOURCE = "$comment"
+
+
 class SourcePlaces:
     """The places in a schema of the parts of its prepared one.
 
@@ -151,35 +152,36 @@ class Preparation:
         self._n_read = self._n_pairs = 0
 
     def rewrite(self, schema: Any, context: Context) -> Any:
-        """The schema for llguidance that stands in the place of a schema."""
+        """The schema for llguidance that stands in the place of a schema.
+
+        The order of the steps matters, since each reads what the steps before it write:
+
+        1. leave out defaults, and take {"allOf": [A]} for A;
+        2. complete the type and the names of properties;
+        3. find the parts: the schemas that apply to the same value, some of which may be closed together;
+        4. replace `oneOf` by `anyOf` if its branches exclude each other, which depends on whether they will be closed;
+        5. rewrite the values of the keywords, with the inner schemas, which depends on whether `oneOf` is still there;
+        6. close the schema: allow the names that its parts declare, and no others.
+        """
         if not isinstance(schema, dict):
             return schema
         self.count(1)
-        schema = _without_defaults(schema)
-        # {"allOf": [A]} is A.
-        if _is_only_all_of(schema):
-            (only,) = schema.pop("allOf")
-            source = {_SOURCE: only[_SOURCE]} if isinstance(only, dict) and _SOURCE in only else {}
-            return self.rewrite({**only, **schema, **source} if isinstance(only, dict) else only, context)
-        # The next steps read `type` and `properties`, so these are completed first.
+        schema = _unwrapped(schema)
+        if not isinstance(schema, dict):
+            return schema
         schema = _with_listed_names(_with_null(_with_type(schema, context)), context)
-        # The schemas that apply to the same value: in the first example of `ClosedBy`, the schema and its two branches.
-        # A schema that is only a choice or a reference declares no names. Its branches are closed by themselves.
-        keywords = _keywords(schema)
-        is_only_choice = len(keywords) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
-        parts = [] if is_only_choice else list(schemas_of_value(schema, self.root))
+        # In the first example of `ClosedBy`, the parts are the schema and its two branches. A schema that is only a
+        # choice or a reference declares no names: it has no parts, and its branches are closed by themselves.
+        parts = [] if _is_only_choice(schema) else list(schemas_of_value(schema, self.root))
         self.count(len(parts))
-        part_context = context
+        context_of_parts = context
         if context.is_closed_by_itself and len(parts) > 1:
-            part_context = replace(context, closed_by=ClosedBy.COMBINATION)
-        # Whether two branches of `oneOf` exclude each other may depend on whether they will be closed. So this comes
-        # before they are rewritten, which also depends on whether they are still in `oneOf`.
-        schema = _with_any_of(schema, part_context)
+            context_of_parts = replace(context, closed_by=ClosedBy.COMBINATION)
+        schema = _with_any_of(schema, context_of_parts)
         result: Schema = {}
         for keyword, value in schema.items():
-            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, part_context))
-        # Close the schema: the names of all parts are allowed ("a", "b" and "c" in the example), and no others.
-        if context.is_closed_by_itself and not is_only_choice:
+            result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, context_of_parts))
+        if context.is_closed_by_itself and parts:
             _close(result, parts)
         return result
 
@@ -208,7 +210,7 @@ class Preparation:
         return "#/$defs/" + quote(escaped(name))
 
 
-def _inner_context(keyword: str, context: Context, part_context: Context) -> Context:
+def _inner_context(keyword: str, context: Context, context_of_parts: Context) -> Context:
     """The context of the schemas in a keyword.
 
     Those that apply to the same value have that of the parts. All that is inside `oneOf` stays open. The value of a
@@ -217,12 +219,13 @@ def _inner_context(keyword: str, context: Context, part_context: Context) -> Con
     if context.closed_by is ClosedBy.NOTHING or keyword == "oneOf":
         return replace(context, closed_by=ClosedBy.NOTHING)
     if keyword in IN_PLACE or keyword == "$ref":
-        return part_context
+        return context_of_parts
     return replace(context, closed_by=ClosedBy.ITSELF)
 
 
 def _keywords(schema: Schema) -> frozenset[str]:
-    return frozenset(schema.keys() - ANNOTATIONS - {"type"})
+    """The keywords of a schema that may restrict values, without its type."""
+    return restrictions(schema) - {"type"}
 
 
 # --- the functions that rewrite a schema as a whole ---
@@ -233,8 +236,8 @@ def _without_defaults(schema: Schema) -> Schema:
 
     def is_default(keyword: str, value: Any) -> bool:
         if keyword == "propertyNames":
-            is_free = isinstance(value, dict) and not _keywords(value) and "string" in value.get("type", "string")
-            return value is True or is_free
+            allows_all = isinstance(value, dict) and not _keywords(value) and "string" in value.get("type", "string")
+            return value is True or allows_all
         if keyword == "format":
             return str(value) not in _FORMATS
         return keyword == "x-guidance" or (keyword == "uniqueItems" and value is False)
@@ -242,9 +245,22 @@ def _without_defaults(schema: Schema) -> Schema:
     return {keyword: value for keyword, value in schema.items() if not is_default(keyword, value)}
 
 
-def _is_only_all_of(schema: Schema) -> bool:
-    """Whether a schema is that of its `allOf`, which has one schema."""
-    return _keywords(schema) == {"allOf"} and len(schema["allOf"]) == 1 and "type" not in schema
+def _unwrapped(schema: Schema) -> Any:
+    """A schema without defaults. {"allOf": [A]} becomes A, with the annotations of both."""
+    schema = _without_defaults(schema)
+    while _keywords(schema) == {"allOf"} and len(schema["allOf"]) == 1 and "type" not in schema:
+        (only,) = schema.pop("allOf")
+        if not isinstance(only, dict):
+            return only
+        source = {_SOURCE: only[_SOURCE]} if _SOURCE in only else {}
+        schema = _without_defaults({**only, **schema, **source})
+    return schema
+
+
+def _is_only_choice(schema: Schema) -> bool:
+    """Whether a schema is one of its branches, or the target of its reference, and nothing else."""
+    keywords = _keywords(schema)
+    return len(keywords) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
 
 
 def _with_type(schema: Schema, context: Context) -> Schema:
@@ -391,10 +407,13 @@ def _whole_number(value: Any, context: Context) -> Any:
     return int(value) if is_whole else value
 
 
-_BOUNDS = ("Length", "Items", "Properties", "Contains", "imum")
+_NUMBERS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains",
+    "minimum", "maximum",
+)  # fmt: skip
 _KEYWORDS: Mapping[str, Callable[[Any, Context], Any]] = {
     "$ref": _reference,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
-    **{f"{word}{of}": _whole_number for word in ("min", "max") for of in _BOUNDS},
+    **dict.fromkeys(_NUMBERS, _whole_number),
 }

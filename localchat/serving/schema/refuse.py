@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from .combined import MAX_COMBINED, crowded_node
+from .combined import crowded_node
 from .compiler import (
     NO_VALUE,
     OVERLAP,
@@ -26,8 +26,19 @@ from .compiler import (
 )
 from .finite import has_finite_value
 from .prepare import MAX_INTEGER, Schema
-from .types import is_free, possible_types
-from .walk import ANNOTATIONS, ROOT, Node, Place, at_pointer, children, unescaped, used_schemas, with_children
+from .types import allows_all_of_its_types, possible_types
+from .walk import (
+    ANNOTATIONS,
+    ROOT,
+    Node,
+    Place,
+    at_pointer,
+    children,
+    is_pointer,
+    unescaped,
+    used_schemas,
+    with_children,
+)
 
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00[01]|\x7f")  # A character in JSON that a string can only have as \uXXXX.
 # What a pattern has that matches only texts with control characters: such a character, or an escape.
@@ -112,6 +123,7 @@ def refusal(schema: Any) -> Refusal | None:
     refused = refused or next(_keyword_refusals(nodes, is_lenient="lenient" in schema.get("x-guidance", {})), None)
     if refused is None and forbids_escapes(schema):
         refused = next((Refusal(node.place, "", _NO_CONTROL) for node in nodes if _needs_escapes(node.schema)), None)
+    # This comes before llguidance compiles the schema, and again after it, with the nodes that need llguidance to find.
     if refused is None and not has_finite_value(nodes):
         refused = Refusal(ROOT, "", "no value of it is finite")
     if refused is not None:
@@ -123,18 +135,20 @@ def refusal(schema: Any) -> Refusal | None:
 
 
 def _empty_nodes(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes that no value matches, such as {"enum": []}. Only references make them count for a finite value.
+    """Nodes that no value matches, such as {"enum": []}.
+
+    llguidance refuses a schema without values itself, unless a reference hides that it has none:
 
         {"anyOf": [{"enum": []}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]}
 
-    llguidance accepts this schema for its second branch. Without references, it refuses a schema without values itself.
+    The second branch seems to have values, which have further ones inside them without end.
     """
     if not any("$ref" in node.schema for node in nodes):
         return set()
     nodes_by_rule: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         shallow = _without_deep_schemas(node.schema)
-        if not is_free(shallow):
+        if not allows_all_of_its_types(shallow):
             nodes_by_rule[json_rule(shallow)].append(node)
     rules = itertools.islice(nodes_by_rule, _MAX_PARTS)
     return {node for rule in rules if error_in(f"start: {rule}") == NO_VALUE for node in nodes_by_rule[rule]}
@@ -192,8 +206,8 @@ def _size_refusal(nodes: Sequence[Node]) -> Refusal | None:
             return Refusal(place, "patternProperties", f"it has {n_patterns} patterns; {limit}")
     crowded = crowded_node(nodes)
     if crowded is not None:
-        reason = f"more than {MAX_COMBINED} patterns apply to one text, which is the limit"
-        return Refusal(crowded.place, "pattern", reason)
+        node, reason = crowded
+        return Refusal(node.place, "pattern" if "pattern" in node.schema else "", reason)
     return None
 
 
@@ -236,8 +250,7 @@ def _unsupported(keyword: str, schema: Schema, is_lenient: bool) -> str:
 
 def _reference(keyword: str, schema: Schema, is_lenient: bool) -> str:
     """Refuse a reference that is no JSON pointer: the checks do not follow it, and llguidance may."""
-    is_pointer = f"{schema[keyword]}/".startswith("#/")
-    return "" if is_pointer else "only a JSON pointer or an '$anchor' of the same schema is supported"
+    return "" if is_pointer(schema[keyword]) else "only a JSON pointer or an '$anchor' of the same schema is supported"
 
 
 def _min_properties(keyword: str, schema: Schema, is_lenient: bool) -> str:

@@ -16,10 +16,15 @@ _NO_TYPES: frozenset[str] = frozenset()
 
 # Keywords that only objects have.
 _OF_OBJECTS = frozenset(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"))
-# Keywords that do not change which values of its types a schema allows. `nullable` adds a type.
-_FREE = ANNOTATIONS | {"nullable", "x-guidance"}
+# Keywords that restrict no values. `nullable` adds null, `x-guidance` has options of llguidance.
+_NO_RESTRICTIONS = ANNOTATIONS | {"nullable", "x-guidance"}
 # The limit of combinations within each other.
 _MAX_DEPTH = 8
+
+
+def with_integers(types: frozenset[str]) -> frozenset[str]:
+    """Types, with that of integers if they include numbers."""
+    return types | {"integer"} if "number" in types else types
 
 
 def types_of(value: Any) -> frozenset[str]:
@@ -82,20 +87,20 @@ def possible_types(schema: Mapping[str, Any]) -> frozenset[str]:
     types = frozenset({"object"}) if is_of_objects(schema) else declared_types(schema)
     if types is None:
         return ALL_TYPES
-    return types | ({"integer"} if "number" in types else set()) | ({"null"} if is_nullable(schema) else set())
+    return with_integers(types) | ({"null"} if is_nullable(schema) else set())
 
 
 def restrictions(schema: Mapping[str, Any]) -> frozenset[str]:
     """The keywords of a schema that may restrict values."""
-    return frozenset(schema.keys() - _FREE)
+    return frozenset(schema.keys() - _NO_RESTRICTIONS)
 
 
-def is_free(schema: Any) -> bool:
+def allows_all_of_its_types(schema: Any) -> bool:
     """Whether every value of the types of a schema matches it."""
     if not isinstance(schema, dict):
         return schema is True
     keywords = restrictions(schema)
-    return keywords <= {"type"} or (keywords == {"anyOf"} and all(map(is_free, schema["anyOf"])))
+    return keywords <= {"type"} or (keywords == {"anyOf"} and all(map(allows_all_of_its_types, schema["anyOf"])))
 
 
 def listed_texts(schema: Any) -> frozenset[str]:

@@ -15,15 +15,15 @@ ONE = frozenset(
      "unevaluatedItems", "unevaluatedProperties")
 )  # fmt: skip
 LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
 DEFINITIONS = frozenset(("$defs", "definitions"))
+MAPS = DEFINITIONS | {"dependencies", "dependentSchemas", "patternProperties", "properties"}
 # Keywords whose schemas apply to the same value as the schema that has them. A name in `not` is also one of the value.
 IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 # Keywords that restrict no value.
-ANNOTATIONS = frozenset(
-    ("title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
-     "$defs", "definitions", "$schema", "$id", "format_description")
-)  # fmt: skip
+ANNOTATIONS = DEFINITIONS | {
+    "title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
+    "$schema", "$id", "format_description",
+}  # fmt: skip
 
 # The index of a list in a JSON pointer. No schema has a list of more than nine digits.
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -34,11 +34,11 @@ _MAX_REFERENCES = 8
 class Place(NamedTuple):
     """The place of a schema inside another one.
 
-    A place has its last step alone: the pointers of all places together could be much longer than the schema.
+    A place has the end of its pointer alone: the pointers of all places together could be much longer than the schema.
     """
 
-    parent: Place | None = None  # None: the step leads there from the root.
-    step: str = ""  # A JSON pointer from the parent, "" for the parent itself.
+    parent: Place | None = None
+    step: str = ""  # The JSON pointer from the parent, or from the root if there is no parent.
 
     @property
     def pointer(self) -> str:
@@ -127,8 +127,8 @@ def used_schemas(schema: Any) -> list[Node]:
             node = node_of[id(part)] = Node(part, place, n_levels)
             nodes.append(node)
             edges = [(child, Place(place, at), at) for name, at, child in children(part) if name not in DEFINITIONS]
-            reference = part.get("$ref")
-            if isinstance(reference, str) and reference.startswith("#"):
+            reference = part.get("$ref", "")
+            if is_pointer(reference):
                 edges.append((target_of(reference, schema), _place_of(reference), "$ref"))
             stack += [(child, place, n_levels + 1, node, at) for child, place, at in reversed(edges)]
         if parent is not None:
@@ -145,11 +145,14 @@ def unescaped(step: str) -> str:
     return step.replace("~1", "/").replace("~0", "~")
 
 
+def is_pointer(reference: Any) -> bool:
+    """Whether a reference is a JSON pointer inside the schema: "#", or "#/$defs/a", and not "#a" or "https://a"."""
+    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+
+
 def target_of(reference: Any, root: Any) -> Any:
-    """The schema to which a reference leads, a JSON pointer inside the root; None if there is none."""
-    if not isinstance(reference, str) or not f"{reference}/".startswith("#/"):
-        return None
-    return at_pointer(unquote(reference[1:]), root)
+    """The schema to which a reference leads; None if there is none, or if it is no pointer."""
+    return at_pointer(unquote(reference[1:]), root) if is_pointer(reference) else None
 
 
 def _place_of(reference: str) -> Place:

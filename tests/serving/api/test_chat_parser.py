@@ -81,6 +81,11 @@ FIELDS = [
     ({"thinking_token_budget": 5}, {"reasoning_budget": 5}),
     ({"thinking_budget": 5, "reasoning_budget": 6}, {"reasoning_budget": 6}),
     ({"chat_template_kwargs": {"thinking_budget": 7}}, {"reasoning_budget": 7}),
+    ({"template_vars": {"thinking_budget": 7}}, {"reasoning_budget": 7}),
+    (
+        {"template_vars": {"thinking_budget": 8}, "chat_template_kwargs": {"thinking_budget": 7}},
+        {"reasoning_budget": 7},
+    ),
     ({"reasoning_budget_message": "Well."}, {"reasoning_budget_message": "Well."}),
 ]
 
@@ -166,7 +171,7 @@ def test_default_on_the_command_line_is_read_as_a_request_is():
     [
         ({"top_p": 1.5}, "a number from 0 to 1, got 1.5"),
         # OpenAI's API refuses malformed schemas, too. JSON Schema of 2010 had `required: true` and `"type": "any"`.
-        ({"json_schema": {"required": True}}, "names, beside the 'properties' that have these names, got true"),
+        ({"json_schema": {"required": True}}, "names (write it beside 'properties', not inside them), got true"),
         ({"json_schema": {"type": "any"}}, 'or a list of these: leave it out to allow all, got "any"'),
         ({"json_schema": {"multipleOf": 0}}, "a number above 0, got 0"),
     ],

@@ -219,6 +219,12 @@ def test_several_outputs_are_a_list_with_tokens_and_probabilities(running: Servi
     assert [entry["token"] for entry in first["completion_probabilities"]] == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", ["n", "n_cmpl"])
+def test_native_prompt_may_have_several_outputs(running: Serving, name: str):
+    outputs = ask(running.port, "/completion", {"prompt": "ab", name: 2})[1]
+    assert [(output["index"], output["content"]) for output in outputs] == [(0, "ab"), (1, "ab")]
+
+
 FILES = [{"filename": "a.py", "text": "A"}, {"text": "B"}]
 GAP = {"input_prefix": "x", "input_suffix": "y"}
 ONE_FILE = {**GAP, "input_extra": FILES[:1]}

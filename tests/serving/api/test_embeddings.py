@@ -31,7 +31,7 @@ def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPat
     class Leaving(Mailbox):
         """The mailbox of a client that leaves after the first group."""
 
-        def take(self, timeout_s: float | None = None) -> list[Any]:
+        def take(self, sender: object, timeout_s: float | None = None) -> list[Any]:
             wait_for(lambda: calls)
             raise ShuttingDown("")
 

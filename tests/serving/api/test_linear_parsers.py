@@ -10,8 +10,9 @@ import pytest
 from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.completions import parse_completion, parse_infill, parse_native
-from localchat.serving.api.embeddings import parse_detokenize, parse_embeddings, parse_rerank, parse_tokenize
+from localchat.serving.api.embeddings import parse_embeddings, parse_rerank
 from localchat.serving.api.messages import parse_count_tokens, parse_messages
+from localchat.serving.api.tokens import parse_detokenize, parse_tokenize
 from localchat.serving.core.fields import Fields, parse_body
 from tests.support.chat_requests import parse_responses
 from tests.support.growth import assert_linear

@@ -341,6 +341,13 @@ def test_image_of_an_earlier_turn_is_left_out_with_a_note_and_a_new_one_is_refus
     assert (status, repeated in str(found)) == (400, True), found
 
 
+def test_note_says_what_the_model_supports():
+    with serving(endless, projector=FakeProjector(), chat_template=CONTENTS, **BIG, modalities=("image",)) as running:
+        messages = [user(sound("wav"), image(URL)), ASSISTANT, LATER]
+        assert ask(running.port, CHAT, {**LIMIT, "messages": messages})[0] == 200
+        assert running.last_prompt == f"[audio, left out: this model supports text and image]{SEEN}kb"
+
+
 def test_image_of_a_turn_with_calls_is_an_earlier_one(reading: Serving):
     asked = {"input": [user(INPUT), *responses_result(INPUT_TEXT)["input"]]}
     assert ask(reading.port, RESPONSES, {**LIMIT, **asked})[0] == 200

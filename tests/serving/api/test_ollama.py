@@ -126,8 +126,8 @@ RESULTS: dict[str, tuple[list[dict[str, str]], list[int]]] = {
     "names in order": ([{"tool_name": name} for name in CALLS], [0, 1, 2, 3]),
     "names in another order": ([{"tool_name": name} for name in reversed(CALLS)], [3, 2, 0, 1]),
     "the older field": ([{"name": "read"}, {"name": "look"}, {"name": "find"}, {"name": "look"}], [3, 0, 2, 1]),
-    "some names": ([{"tool_name": "find"}, {}, {"tool_name": "look"}, {}], [2, 0, 1, 3]),
-    "names of no call": ([{"tool_name": "other"}, {}, {"tool_name": "look"}, {}], [0, 1, 2, 3]),
+    "some names": ([{"tool_name": "find"}, {}, {"tool_name": "look"}, {}], [2, 1, 0, 3]),
+    "names of no call": ([{"tool_name": "other"}, {}, {"tool_name": "look"}, {}], [1, 2, 0, 3]),
     "ids in another order": ([{"tool_call_id": f"id_{i}"} for i in (2, 0, 3, 1)], [2, 0, 3, 1]),
     "none before ids": ([{}, {"tool_call_id": "id_0"}, {"tool_name": "look"}, {"tool_call_id": "id_1"}], [2, 0, 3, 1]),
     "an id and a name": ([{"tool_call_id": "id_1", "tool_name": "read"}, {"tool_name": "look"}, {}, {}], [1, 0, 2, 3]),
@@ -149,6 +149,35 @@ def test_results_are_assigned_to_their_calls(results: list[dict[str, str]], plac
     ids = [call["id"] for call in assistant["tool_calls"]]
     assert len(set(ids)) == len(ids)
     assert [ids.index(result["tool_call_id"]) for result in converted] == places
+
+
+@pytest.mark.parametrize(
+    ("call_ids", "expected"),
+    [
+        (["", None], ["call_0", "call_1"]),
+        (["call_1", None, None], ["call_1", "call_0", "call_2"]),
+        (["x", "x", None], ["x", "x", "call_0"]),
+    ],
+)
+def test_calls_without_an_id_get_new_ones(call_ids: list[str | None], expected: list[str]):
+    """Some clients send the same id with several calls."""
+    calls = [{"function": {"name": f"f{i}"}, "id": id} for i, id in enumerate(call_ids)]
+    results = [{"role": "tool", "content": "", "tool_name": f"f{i}"} for i in range(len(calls))]
+    _, assistant, *converted = parse(
+        messages=[USER, {"role": "assistant", "tool_calls": calls}, *results, *results]
+    ).messages
+    assert [call["id"] for call in assistant["tool_calls"]] == expected
+    assert [result.get("tool_call_id") for result in converted] == [*expected, *[None] * len(calls)]
+
+
+def test_result_belongs_to_a_call_before_it():
+    """A program may leave out the beginning of a conversation, and send calls in messages of their own."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}
+    result = {"role": "tool", "content": "", "tool_name": "f"}
+    messages = parse(messages=[result, call, result, USER, call, call, result, result]).messages
+    ids = [message["tool_call_id"] for message in messages if message["role"] == "tool" and "tool_call_id" in message]
+    assert ids == ["call_0", "call_1", "call_2"]
+    assert "tool_call_id" not in messages[0]
 
 
 # --- The built-in model ---

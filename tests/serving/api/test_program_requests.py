@@ -70,6 +70,7 @@ REQUESTS |= {
     "parts in Ollama's format": request("/api/chat", messages=[{"role": "user", "content": [TEXT]}]),
     "arguments as text in Ollama's format": request("/api/chat", messages=[USER, called("1", "{}"), result("1", "x")]),
     "no summary of the reasoning": request("/v1/responses", input="hi", reasoning={"summary": "none"}),
+    "a plain prompt without reasoning": request("/completion", prompt="a", n_predict=5, include_reasoning=False),
     "an image in an earlier message": chat({"role": "user", "content": [TEXT, PICTURE]}, SAID, USER),
     "a tool result without content": request("/v1/messages", max_tokens=5, messages=[USER, USED, RETURNED]),
 }
@@ -141,6 +142,7 @@ OTHERS: dict[str, tuple[str, Any]] = {
     "/v1/responses/input_tokens": ("POST", {"model": "m", "input": "Hi"}),
     "/v1/chat/completions/input_tokens": ("POST", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
     "/completion": ("POST", {"prompt": "Hi", "n_predict": 3, "n_probs": 2, "return_tokens": True}),
+    "/completion?choices": ("POST", {"prompt": "Hi", "n_predict": 3, "n": 2}),
     "/completion?several": ("POST", {"prompt": ["Hi", [1]], "n_predict": 3, "post_sampling_probs": True, "n_probs": 1}),
     "/tokenize": ("POST", {"content": "Hi <think>"}),
     "/tokenize?pieces": ("POST", {"content": "Hi \U0001f600", "with_pieces": True}),

@@ -13,6 +13,7 @@ from localchat.serving.api import ollama
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.chat.constraints import constraint as constraint_module
+from localchat.serving.chat.constraints import enforced
 from localchat.serving.chat.constraints.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.prompt.template import ChatTemplate
@@ -297,7 +298,7 @@ def auto_with(tools: dict[str, Any], name: str) -> Any:
 def not_enforced(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """The places that no grammar enforces, with their tools."""
     found: set[tuple[str, str]] = set()
-    monkeypatch.setattr(constraint_module, "_report", lambda name, place, reason: found.add((name, place)))
+    monkeypatch.setattr(enforced, "_report", lambda name, place, reason: found.add((name, place)))
     constraint_module._constraint.cache_clear()
     return found
 

@@ -11,8 +11,8 @@ import pytest
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.missing_text import missing_text
-from localchat.serving.chat.prompt.results import results_of_calls
 from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.tool_results import results_of_calls
 from tests.support.exchanges import ask
 from tests.support.serving import BIG, serving
 

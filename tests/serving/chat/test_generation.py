@@ -306,7 +306,7 @@ def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
         submitting = [threads.submit(engines.submit, engine, request("ab"))]
         assert gate.is_reached.wait(DEADLINE_S)
         submitting.append(threads.submit(engines.submit, engine, request("cd")))
-        wait_for(lambda: len(engine._open) == 2)
+        wait_for(lambda: len(engine._groups) == 2)
         held_at = time.perf_counter()
         threading.Event().wait(0.05)
         opened_at = time.perf_counter()

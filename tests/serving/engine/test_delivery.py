@@ -31,7 +31,7 @@ class Process:
         self.now += seconds
         for output in outputs:
             self.delivery.add(7, output)
-        self.delivery.after_step(is_due)
+        self.delivery.send_due(is_due)
         return len(self.sent)
 
     def outputs(self) -> Any:
@@ -61,6 +61,11 @@ def test_output_of_fast_steps_is_joined_and_not_held_longer_than_the_interval(pr
     counts = [process.step(0.006, token(i), token(i, 1)) for i in range(1, 5)]
     assert counts == [1, 2, 2, 3]  # A third step would end 18 ms after the last message.
     assert [(*output[:2], output[3]) for output in process.outputs()] == [(7, 0, [1, 2]), (7, 1, [1, 2])]
+
+
+def test_output_with_progress_is_neither_joined_nor_overtaken(process: Process):
+    process.step(0.006, token(1), token(2, progress=PROGRESS), token(3), token(4))
+    assert [output[3] for output in process.outputs()] == [[1], [2], [3, 4]]
 
 
 def test_joined_output_has_what_its_parts_have(process: Process):

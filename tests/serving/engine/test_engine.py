@@ -135,12 +135,27 @@ def test_poisoned_request_fails_alone(max_drafted: int):
             read(bad)
 
 
+@pytest.mark.parametrize("n_sampled", [1, 2, 3])
+def test_request_that_lacks_cells_beside_a_poisoned_one_waits_for_them(n_sampled: int):
+    """The failed batch has the last free cells, of which each of its two sequences needs one."""
+
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return ord("!") if tokens[0] == ord("P") and len(tokens) == n_prompt + n_sampled else ord("a")
+
+    with stepped(FakeBackend(model, poison=ord("!"), n_real_cells=2 * (10 + n_sampled))) as engine:
+        good, bad = (submit(engine, request(name * 10, max_tokens=9)) for name in "AP")
+        step_until_idle(engine)
+        assert read(good)[0] == "a" * 9
+        with pytest.raises(EngineError, match="could not compute this request: the batch is poisoned"):
+            read(bad)
+
+
 def test_poisoned_sequence_fails_with_its_request_alone():
     """The other sequences of the request have ended when their turn to be decoded alone comes."""
     with stepped(FakeBackend(poison=ord("!"))) as engine:
         ends: list[Exception | None] = []
         requests = [request(text) for text in ("good!", "good", "good")]
-        engine.start(engine.prepare(requests, lambda output: None, ends.append))
+        engine.submit(engine.prepare(requests, lambda output: None, ends.append))
         other = submit(engine, request("other"))
         step_until_idle(engine)
         assert read(other)[0] == "other"
@@ -155,7 +170,7 @@ def test_cells_of_all_sequences_of_a_failed_batch_are_dropped_with_their_request
 
     with stepped(FakeBackend(model, poison=ord("!"))) as engine:
         ends: list[Exception | None] = []
-        engine.start(engine.prepare([request("bad"), request("good")], lambda output: None, ends.append))
+        engine.submit(engine.prepare([request("bad"), request("good")], lambda output: None, ends.append))
         step_until_idle(engine)
         assert [type(end) for end in ends] == [EngineError]
         again = submit(engine, request("good", max_tokens=2))
@@ -169,7 +184,7 @@ def test_request_that_is_dropped_before_its_start_harms_no_other():
         ends: list[Exception | None] = []
         generation = engine.prepare([request("dropped")], lambda output: None, ends.append)
         engine.drop(generation)
-        engine.start(generation)
+        engine.submit(generation)
         other = submit(engine, request("other"))
         engine.step()
         engine.drop(generation)
@@ -267,7 +282,7 @@ def test_sequences_with_one_prompt_share_its_tokens(returns_ids: bool):
     prompts = [(("hello", True),), (("other", True),)]
     requests = [request_for(prompt, returns_ids=returns_ids) for prompt in prompts for _ in range(3)]
     with stepped(FakeBackend()) as engine:
-        sequences, tokenized = engine.inputs.sequences_of(requests, lambda output: None)
+        sequences, tokenized = engine.prompts.sequences_of(requests, lambda output: None)
     assert [bytes(sequence.request.prompt) for sequence in sequences] == [b"hello"] * 3 + [b"other"] * 3
     assert len({id(sequence.request.prompt) for sequence in sequences}) == 2
     assert len({id(sequence.tokens) for sequence in sequences}) == 6

@@ -25,7 +25,7 @@ TEXTS = ("one one one", "two two", "three")
 # request alone; all others stop the engine.
 SAMPLING = ("backend.sample", "backend.logprobs", "texts.is_end")
 SCHEDULING = [f"_scheduler.{name}" for name in ("add", "schedule", "update", "remove")]
-PLACES = (*SAMPLING, "backend.decode", "backend.clear", *SCHEDULING, "_cache.release", "_after_step")
+PLACES = (*SAMPLING, "backend.decode", "backend.clear", *SCHEDULING, "_cache.release", "_send_due")
 
 
 def break_once(engine: Engine, place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -63,7 +63,7 @@ def test_error_in_the_thread_leaves_no_request_open(place: str, error: BaseExcep
         engine.post(lambda: all_are_submitted.wait(DEADLINE_S))
         engine.forget()
         asked = [threads.submit(ask, engine, text) for text in TEXTS]
-        wait_for(lambda: len(engine._open) == len(TEXTS))
+        wait_for(lambda: len(engine._groups) == len(TEXTS))
         all_are_submitted.set()
         ends = [end.result(DEADLINE_S) for end in asked]
         for end, text in zip(ends, TEXTS):
@@ -88,7 +88,7 @@ def test_close_of_an_engine_that_is_stepped_by_hand_ends_all_sequences(n_steps: 
     ends: list[Exception | None] = []
     with Engine(FakeBackend(endless, n_parallel=1)) as engine:
         for _ in range(2):
-            engine.start(engine.prepare([request_for(tuple(b"text"))], lambda output: None, ends.append))
+            engine.submit(engine.prepare([request_for(tuple(b"text"))], lambda output: None, ends.append))
         for _ in range(n_steps):
             engine.step()
     assert [type(end) for end in ends] == [EngineStopped] * 2
@@ -96,7 +96,7 @@ def test_close_of_an_engine_that_is_stepped_by_hand_ends_all_sequences(n_steps: 
 
 def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
     backend, seen = FakeBackend(n_batch=8), []
-    with Engine(backend, after_step=lambda at_once: seen.append(len(backend.batches))) as engine:
+    with Engine(backend, send_due=lambda at_once: seen.append(len(backend.batches))) as engine:
         submit(engine, request_for(tuple(b"a prompt of several steps")))
         step_until_idle(engine)
     assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))
@@ -113,7 +113,7 @@ def test_warm_up_that_fails_is_an_error_of_the_load():
 def test_output_is_due_at_once_only_when_nothing_runs():
     """While steps follow one another, the delivery decides when to send."""
     due: list[bool] = []
-    with Engine(FakeBackend(), after_step=due.append) as engine:
+    with Engine(FakeBackend(), send_due=due.append) as engine:
         submit(engine, request_for(tuple(b"text")))
         while engine.step():
             assert due.pop() is False

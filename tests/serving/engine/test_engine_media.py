@@ -72,9 +72,9 @@ def test_texts_depend_on_the_images_and_their_order(is_unified: bool):
 def test_media_count_as_tokens_of_the_prompt():
     with seeing() as engine:
         assert completion(engine, "look: ", A, GRID, " what?")[1] == 6 + 42 + 38 + 6
-        begin, cell, *_ = alone = engine.inputs.tokenize_prompt([A])
+        begin, cell, *_ = alone = engine.prompts.tokenize_prompt([A])
         assert (begin, alone[-1], alone.count(cell)) == (BEGIN, END, 40)
-        assert engine.inputs.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
+        assert engine.prompts.tokenize_prompt([("a", True), A, ("!", True)]) == [97, *alone, 33]
         generation = ask(engine, "a", image(3), "b")
         assert list(generation.run.head.prompts[0]) == [97, BEGIN, -1, -1, -1, END, 98]
 
@@ -335,7 +335,7 @@ def test_encoding_for_which_no_thread_starts_ends_its_requests_alone(monkeypatch
 def test_media_are_not_counted_after_the_end_of_the_engine():
     """A thread may have waited for that. The projector is freed."""
     with seeing() as engine:
-        encoder = engine.inputs._encoder
+        encoder = engine.prompts._encoder
         assert encoder is not None
         assert len(encoder.prepared(A).chunks) == 1
     for media in (A, B):
@@ -354,7 +354,7 @@ def test_dropped_request_decodes_no_further_medium(n_prepared: int):
             return super().count(file)
 
     with seeing(Projector()) as engine:
-        encoder = engine.inputs._encoder
+        encoder = engine.prompts._encoder
         assert encoder is not None
 
         def check() -> None:
@@ -363,9 +363,9 @@ def test_dropped_request_decodes_no_further_medium(n_prepared: int):
                 raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            engine.inputs.media_errors([A, B, WHOLE], check)
+            engine.prompts.media_errors([A, B, WHOLE], check)
         assert counted == [A, B, WHOLE][:n_prepared]
-        assert engine.inputs.media_errors([A, B, WHOLE]) == [None] * 3
+        assert engine.prompts.media_errors([A, B, WHOLE]) == [None] * 3
 
 
 def test_thread_ends_when_all_is_encoded(monkeypatch: pytest.MonkeyPatch):

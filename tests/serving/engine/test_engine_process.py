@@ -22,7 +22,7 @@ from unittest import mock
 
 import pytest
 
-from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.errors import ContextLengthExceeded, HttpError, ModelLoading
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.core.server_options import Options
@@ -283,8 +283,8 @@ def test_only_a_crash_is_taken_for_a_faulty_instruction(program: str, n_starts: 
 
 def test_process_whose_threads_cannot_start_is_killed(monkeypatch: pytest.MonkeyPatch):
     started: list[subprocess.Popen[bytes]] = []
-    start = process._started
-    monkeypatch.setattr(process, "_started", lambda connection: started.append(start(connection)) or started[0])
+    spawn = process._spawn
+    monkeypatch.setattr(process, "_spawn", lambda connection: started.append(spawn(connection)) or started[0])
     refusing = mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread"))
     with refusing, pytest.raises(RuntimeError) as error:
         EngineProcess(str(DEMO_PATH), LoadOptions())
@@ -479,7 +479,8 @@ def test_stopped_engine_delays_neither_metrics_nor_the_end():
 
 def test_errors_cross_between_processes_with_their_attributes():
     died, too_long = values.EngineDied("m", "SIGSEGV"), ContextLengthExceeded("m", n_tokens=5, n_ctx=4)
-    for error in (died, too_long, values.EngineStopped(), values.invalid_grammar("r", "tools")):
+    others = values.EngineSilent(3.0), ModelLoading("m", 5.0), HttpError(411, "c", "m", {"Allow": "GET"})
+    for error in (died, too_long, values.EngineStopped(), values.invalid_grammar("r", "tools"), *others):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
@@ -516,6 +517,6 @@ def test_engine_process_finds_the_modules_of_the_user_and_this_package(tmp_path:
     monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        started_process = process._started(theirs)
+        started_process = process._spawn(theirs)
         output, _ = started_process.communicate(timeout=DEADLINE_S)
     assert output.decode().split() == ["found", str(Path(process.__file__).parents[2] / "__init__.py")]

@@ -146,9 +146,9 @@ def test_dropped_request_for_vectors_computes_no_further_step(engine: Engine, n_
 
     monkeypatch.setattr(LlamaEmbedding, "_compute", count)
     with pytest.raises(Dropped):
-        engine.inputs.embed([[300] * 200] * 3, field="input", check=check)
+        engine.vectors.embed([[300] * 200] * 3, field="input", check=check)
     assert len(computed) == n_steps
-    assert engine.inputs.embed([[300] * 200], field="input")[1] == 200
+    assert engine.vectors.embed([[300] * 200], field="input")[1] == 200
 
 
 # --- drafts by prompt lookup ---

@@ -101,8 +101,8 @@ def test_what_comes_for_a_dropped_request_is_ignored_and_it_is_dropped_once():
 @pytest.mark.parametrize(
     ("death", "is_accepted", "error"),
     [
-        (EngineDied("killed"), True, EngineDied),
-        (EngineDied("killed"), False, EngineGone),
+        (EngineDied("killed", "SIGILL"), True, EngineDied),
+        (EngineDied("killed", "SIGILL"), False, EngineGone),
         (EngineStopped(), True, EngineStopped),
         (EngineStopped(), False, EngineStopped),
     ],
@@ -117,6 +117,7 @@ def test_death_ends_all_requests_and_only_those_not_accepted_may_be_sent_again(d
         with pytest.raises(type(death)) as raised:
             started_request.take()
         assert type(raised.value) is error
+        assert getattr(raised.value, "killed_by", None) == getattr(death, "killed_by", None)
     with pytest.raises(type(death)) as raised:
         engine.generate([request()], Mailbox())
     assert type(raised.value) is (EngineStopped if error is EngineStopped else EngineGone)
@@ -190,20 +191,20 @@ def test_request_that_is_dropped_at_any_moment_leaves_nothing(moment: str, monke
             if moment == now:
                 recorded.receive("drop", 5, None)
 
-        prompt_of = engine.inputs.prompt_of
+        prompt_of = engine.prompts.prompt_of
 
         def tokenize(generation_request: Any) -> Any:
             drop_at("while its prompt is tokenized")
             return prompt_of(generation_request)
 
-        monkeypatch.setattr(engine.inputs, "prompt_of", tokenize)
+        monkeypatch.setattr(engine.prompts, "prompt_of", tokenize)
         drop_at("before its work begins")
         recorded.work.pop()()
         drop_at("after its sequences are queued")
         while engine.step():
             pass
         assert recorded.server._requests == {}
-        assert engine._open == {}
+        assert engine._groups == {}
         n_sampled = engine.stats().n_sampled
     assert n_sampled == (6 if moment == "never" else 0)
     assert recorded.kinds()[0] == "accepted"
@@ -286,13 +287,13 @@ def test_drops_do_not_wait_for_an_engine_that_is_busy():
     """The thread that receives drops never waits, also while the prompt of the request is tokenized."""
     may_go_on = threading.Event()
     with started(FakeBackend()) as engine:
-        tokenize = engine.inputs.tokenize_prompt
+        tokenize = engine.prompts.tokenize_prompt
 
         def waiting(*arguments: Any, **options: Any) -> Any:
             assert may_go_on.wait(DEADLINE_S)
             return tokenize(*arguments, **options)
 
-        engine.inputs.tokenize_prompt = waiting  # type: ignore[method-assign]
+        engine.prompts.tokenize_prompt = waiting  # type: ignore[method-assign]
         client = client_of(engine)
         counting = client._start("count_tokens", ([("a", True)], False), Mailbox())
         counting.drop()

@@ -356,6 +356,23 @@ def test_state_of_a_client(change, state):
 
 
 @linux
+@pytest.mark.parametrize("number", [0, 1500], ids=["low", "high"])
+def test_state_of_a_client_without_epoll_has_no_limit_of_descriptors(number: int, monkeypatch: pytest.MonkeyPatch):
+    """As on macOS, whose `select` takes descriptors below 1024."""
+    import fcntl
+
+    monkeypatch.delattr(select, "POLLRDHUP")
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, number)) as copy:
+        assert clients.state_of(copy) is clients.ClientState.OPEN
+        theirs.sendall(b"x")
+        assert clients.state_of(copy) is clients.ClientState.OPEN
+        copy.recv(1)
+        half_close(theirs)
+        assert clients.state_of(copy) is clients.ClientState.SHUT_DOWN
+
+
+@linux
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_watch_ends_beside_a_forked_process():
     """The child has a copy of each socket, so closing one of the parent's does not end the connection."""

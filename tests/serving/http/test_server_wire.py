@@ -154,6 +154,8 @@ def deflated(body: bytes) -> bytes:
 ZIPPED = gzip.compress(GOOD, mtime=0)
 COMPRESSED = {
     "gzip": ("gzip", ZIPPED, 200, ""),
+    "gzip of two members": ("gzip", gzip.compress(GOOD[:9]) + gzip.compress(GOOD[9:]), 200, ""),
+    "gzip of too many members": ("gzip", gzip.compress(b"") * 16 + ZIPPED, 400, "not what Content-Encoding"),
     "x-gzip in capitals": ("X-GZIP", ZIPPED, 200, ""),
     "deflate": ("deflate", zlib.compress(GOOD), 200, ""),
     "raw deflate": ("deflate", deflated(GOOD), 200, ""),
@@ -227,6 +229,13 @@ def test_close_is_recognised_among_other_connection_options(running, headers):
     head, body = exchange(running, raw_request(b"", *headers, path="/health", method="GET"))
     assert b"Connection: close" in head
     assert body == {"status": "ok"}
+
+
+def test_connection_goes_on_after_a_whole_body_that_is_damaged(running):
+    with running.connect(raw_request(ZIPPED[:-5], "Content-Encoding: gzip") + HEALTH) as sock:
+        raw = read_all(sock)
+    assert raw.startswith(b"HTTP/1.1 400 ")
+    assert raw.endswith(b'{"status":"ok"}')
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,9 @@ def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(server, keep
     ("value", "seconds"),
     [
         (None, None), (0, 0), (1.5, 1.5), (-1, math.inf), ("-1", math.inf), ("-5m", math.inf), ("0", 0), ("5m", 300),
-        ("1h30m", 5400), ("300ms", 0.3), ("1.5h", 5400), ("soon", BadRequest), ("", BadRequest), (True, BadRequest),
+        ("1h30m", 5400), ("300ms", 0.3), ("1.5h", 5400), ("5us", 5e-6),
+        ("5\u00b5s", 5e-6), ("5\u03bcs", 5e-6), ("1s5ns", 1.000000005), ("5 s", BadRequest),
+        ("soon", BadRequest), ("", BadRequest), (True, BadRequest),
     ],
 )  # fmt: skip
 def test_keep_alive_is_a_number_of_seconds_or_a_duration(value, seconds):

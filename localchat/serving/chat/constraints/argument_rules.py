@@ -28,7 +28,7 @@ from typing import Any
 
 from ...schema.compiler import json_rule
 from ...schema.patterns import whole_text
-from ...schema.types import STRING, is_free, restrictions, types_at, types_of
+from ...schema.types import STRING, allows_all_of_its_types, restrictions, types_at, types_of, with_integers
 from ...schema.walk import DEFINITIONS, subschemas, target_of
 from ..dialects.bare_text import value_json
 from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
@@ -37,7 +37,8 @@ from .lark import ANY, Rules, regex_literal, seq, text_regex
 
 # The arguments of Gemma 4, which are in braces. Lists and objects in them are JSON, which the parser accepts too.
 _GEMMA = ArgumentFormat(after_key=":", separator=",", line_breaks=False, quotes=(GEMMA_QUOTE, GEMMA_QUOTE))
-_OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
+# The keywords of a schema whose arguments can be written one by one.
+_ONE_BY_ONE = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 # The limit of arguments one by one: the rule of each refers to that of the next one, and llguidance, which follows them
 # on the stack, ends the process with 1,200 rules and 8 MB of stack.
 _MAX_ARGUMENTS = 200
@@ -65,6 +66,7 @@ def argument_rule(rules: Rules, parameters: dict[str, Any], format: CallFormat) 
             properties = sorted(parameters.get("properties", {}).items(), key=lambda item: item[0].lower())
             root = {**parameters, "properties": dict(properties)}
             return rules.rule(seq(r"/\{/", _Arguments(rules, root, _GEMMA, format.ends[:1]).one_by_one(), r"/\}/"))
+    # The format has no other notation, or cannot enforce the schema.
     return rules.rule(json_rule(parameters))
 
 
@@ -80,7 +82,7 @@ class _Arguments:
         """The arguments in the order of the schema. Raises NotExact if its properties do not describe all of them."""
         properties, others = self.root.get("properties", {}), self.root.get("additionalProperties", True)
         required = self.root.get("required", ())
-        is_plain = restrictions(self.root) <= _OF_OBJECT and isinstance(others, bool)
+        is_plain = restrictions(self.root) <= _ONE_BY_ONE and isinstance(others, bool)
         if not is_plain or not set(required) <= properties.keys() or (others and not properties):
             raise NotExact
         if len(properties) > _MAX_ARGUMENTS:
@@ -111,11 +113,11 @@ class _Arguments:
         options: list[str] = []
         covered: frozenset[str] = frozenset()
         for value in self.format.values:
-            value_types = types & (value.types | ({"integer"} if "number" in value.types else set()))
+            value_types = types & with_integers(value.types)
             if value_types:
                 value_schema = schema
                 if value_types != types:
-                    value_schema = {**({} if is_free(schema) else schema), "type": sorted(value_types)}
+                    value_schema = {**({} if allows_all_of_its_types(schema) else schema), "type": sorted(value_types)}
                 with contextlib.suppress(NotExact):
                     options.append(self._value(value, value_schema, value_types, name))
                     covered |= value_types
@@ -135,7 +137,7 @@ class _Arguments:
         """A value between the two texts of its format. A line break may be on each side of it."""
         line_break = r"\n?" if self.format.value_on_lines else ""
         start, end = text_regex(format.start, name) + line_break, line_break + text_regex(format.end, name)
-        if not (types & STRING and format.marker):
+        if not (types & STRING and format.has_bare_text):
             return seq(f"/{start}/", self._json_value(schema, types), f"/{end}/" if end else "")
         values = _listed_values(schema)
         if values is not None:
@@ -147,9 +149,9 @@ class _Arguments:
         """A value that is bare text: any value, or the strings that match a schema."""
         bodies = [f"~/{regex_literal(format.not_start)}{ANY}/"] if format.not_start else []
         # A text without restrictions includes the line breaks.
-        line_break = r"\n" if self.format.value_on_lines and not is_free(schema) else ""
+        line_break = r"\n" if self.format.value_on_lines and not allows_all_of_its_types(schema) else ""
         start, end = text_regex(format.start, name) + line_break, line_break + text_regex(format.end, name)
-        if not is_free(schema):
+        if not allows_all_of_its_types(schema):
             if types != STRING:
                 raise NotExact
             bodies += _string_restrictions(schema)
@@ -159,7 +161,11 @@ class _Arguments:
 
     def _json_value(self, schema: dict[str, Any], types: frozenset[str]) -> str:
         """A value as JSON; if its schema allows any value of its types, also as Python prints it."""
-        python = [body for type_name, body in _PYTHON_VALUES.items() if type_name in types] if is_free(schema) else []
+        python = (
+            [body for type_name, body in _PYTHON_VALUES.items() if type_name in types]
+            if allows_all_of_its_types(schema)
+            else []
+        )
         return f"({' | '.join([self._json(schema), *python])})"
 
     def _json(self, schema: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-r"""Grammars in the notation of llguidance: rules and terminals, and grammars in GBNF.
+r"""The notation of llguidance, which is that of the Lark parser: rules and terminals.
 
 regex_literal("a.b")              the regular expression of one text: a\.b
 text_regex(text, "now")           that of a text of a call format, with the name of a tool in its holes
@@ -10,10 +10,9 @@ rules.rule("T_0 T_1")             a rule of terminals and rules: rule_2
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable
-from typing import Any, NewType
+from typing import NewType
 
 from ..dialects.call_format import Hole, Text
 
@@ -27,8 +26,6 @@ ANY = "(?s:.*)"
 
 Terminal = NewType("Terminal", str)
 """The name of a terminal: of a lexeme of the grammar."""
-
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
 
 def regex_literal(text: str) -> str:
@@ -79,67 +76,3 @@ class Rules:
         if re.fullmatch(r"(rule|T)_\d+", body):
             return body
         return self._names.setdefault(body, f"{prefix}_{len(self._names)}")
-
-
-def gbnf_rule(grammar: str) -> str:
-    """The body of a rule: the text of a grammar in GBNF, the notation of llama.cpp. Raises ValueError."""
-    from llguidance import gbnf_to_lark as gbnf
-
-    try:
-        rules = gbnf.GrammarParser().parse(_ESCAPE.sub(_gbnf_escape, grammar))
-    except Exception as error:  # the parser raises Exception, and IndexError at the end of the text
-        position = getattr(error, "pos", None)
-        line = position.text.count("\n", 0, position.pos) + 1 if position else grammar.count("\n") + 1
-        raise ValueError(f"it is not a grammar in GBNF: see line {line}") from error
-    names: dict[str, str] = {}
-
-    def use(name: str) -> Any:
-        """Give a rule a new name, link it to the rules to which it refers, and return it."""
-        if name not in rules:
-            raise ValueError(f"the rule {name!r} is not defined")
-        rule = rules[name]
-        if name not in names:
-            rule.name = names[name] = f"gbnf_{len(names)}"
-            rule.alternatives = rule.alternatives.simplify()
-            link(rule.alternatives)
-            if rule.alternatives.is_terminal():
-                rule.rule_is_terminal, rule.name = True, rule.name.upper()
-        return rule
-
-    def link(node: Any) -> None:
-        if isinstance(node, gbnf.RuleRefNode):
-            node.target = use(node.name)
-        elif isinstance(node, gbnf.RegexNode):
-            # Any character includes a line break. In a class, && and ~~ would be operators.
-            node.rx = "(?s:.)" if node.rx == "." else re.sub(r"([&~])\1+", r"\1", node.rx)
-        for child in node.children():
-            link(child)
-
-    lines = [f"start: {use('root').name}"]
-
-    def join_terminals(node: Any) -> None:
-        """Make one terminal of adjacent ones: llguidance takes the longest text of each, even if another follows."""
-        for child in node.children():
-            join_terminals(child)
-        if not isinstance(node, gbnf.SequenceNode):
-            return
-        nodes: list[Any] = []
-        for is_terminal, group in itertools.groupby(node.nodes, key=lambda child: child.is_terminal()):
-            parts = list(group)
-            if is_terminal and len(parts) > 1:
-                lines.append(f"JOINED_{len(lines)}: {gbnf.SequenceNode(parts)}")
-                parts = [gbnf.RuleRefNode(lines[-1].partition(":")[0])]
-            nodes += parts
-        node.nodes = nodes
-
-    for rule in map(rules.__getitem__, names):
-        if not rule.rule_is_terminal:
-            join_terminals(rule)
-        lines.append(str(rule))
-    return "%lark {\n" + "\n".join(lines) + "\n}"
-
-
-def _gbnf_escape(match: re.Match[str]) -> str:
-    """An escape as the parser of llguidance knows it: a character outside ASCII is itself."""
-    code = int(match[1] or match[2] or match[3] or "0", 16)
-    return chr(min(code, 0x10FFFF)) if code >= 0x80 else f"\\x{code:02x}" if match.lastindex else match[0]

@@ -127,10 +127,15 @@ class ValueFormat(NamedTuple):
     types: frozenset[str]
     start: Text
     end: Text
-    # Strings are bare text that may not contain this marker. "": strings are not bare text.
+    # The marker that bare text may not contain. "": no value is bare text.
     marker: str
     # Bare text may not begin with this text, with which another format of values starts.
     not_start: str = ""
+
+    @property
+    def has_bare_text(self) -> bool:
+        """Whether strings are bare text, without quotes and escapes."""
+        return bool(self.marker)
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ class ArgumentFormat:
 
     def written(self, name: str, value: Any, notation: str) -> str:
         format = next(format for format in reversed(self.values) if types_of(value) & format.types)
-        text = value if format.marker and isinstance(value, str) else _WRITERS[notation](value)
+        text = value if format.has_bare_text and isinstance(value, str) else _WRITERS[notation](value)
         start, end = filled(format.start, name), filled(format.end, name)
         return f"{start}\n{text}\n{end}" if self.value_on_lines else start + text + end
 
@@ -267,6 +272,11 @@ class CallFormat:
         """The markers after the arguments: of the call, if there is one, then those after all calls."""
         texts = text_of(self.after_arguments, " ", self.call_end, " ", self.end)
         return (*(word for word in words_of(texts) if isinstance(word, str)), *self.other_ends)
+
+    @property
+    def begins_with_header(self) -> bool:
+        """Whether the first call begins with a header. `without_section` matches the same call after its header."""
+        return bool(self.header[0]) and self.has_first_header
 
     @cached_property
     def next_opener(self) -> str:

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.tool_results import results_of_calls
 from .capabilities import REASONING_KEYS, Capabilities, Messages
 from .missing_text import SYSTEM_ROLES
-from .results import results_of_calls
 
 
 def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Messages, Capabilities]]:

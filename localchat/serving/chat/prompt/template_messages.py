@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
+from ...core.tool_results import results_of_calls
 from .capabilities import NO_PARAMETERS, Capabilities, Message, Messages
 from .conversation import can_join, joined_message
-from .results import results_of_calls
 
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 """Writes tool calls, each with `name` and `arguments`, in the format of a model family."""

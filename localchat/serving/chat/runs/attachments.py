@@ -8,7 +8,17 @@ from typing import Any
 
 from ...core import errors
 from ...core.mailbox import Mailbox
-from ...core.media import IMAGE, MARKER, MAX_MEDIA, Attachment, MediaFile, note_of, read_attachment, refuse_media
+from ...core.media import (
+    IMAGE,
+    MARKER,
+    MAX_MEDIA,
+    Attachment,
+    MediaFile,
+    note_of,
+    read_attachment,
+    refuse_media,
+    supported,
+)
 from ...core.request import ChatRequest
 from ..model import Model
 
@@ -51,7 +61,7 @@ class _Attachments:
             elif ("image" if attachment.kind == IMAGE else "audio") in self._modalities:
                 self._read_file(i)
             elif attachment.is_replayed:
-                self.notes[i] = note_of(attachment.kind)
+                self.notes[i] = note_of(attachment.kind, supported(self._modalities))
             else:
                 refuse_media(attachment.path, attachment.kind, self._modalities)
 

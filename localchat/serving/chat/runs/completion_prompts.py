@@ -14,7 +14,7 @@ from ...engine.values import ModelFacts, Prompt, TextPart
 _OUTPUT_SHARE = 1 / 4
 
 
-def prompt_of(engine: EngineClient, request: CompletionRequest, prompt: Input, mailbox: Mailbox) -> Prompt:
+def completion_prompt(engine: EngineClient, request: CompletionRequest, prompt: Input, mailbox: Mailbox) -> Prompt:
     """The prompt of a completion as the engine takes it. With a suffix, it has the FIM tokens of the model."""
     if not isinstance(prompt, str):
         return prompt

@@ -23,7 +23,7 @@ from ..model import Model
 from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
 from .attachments import read_media
-from .completion_prompts import prompt_of
+from .completion_prompts import completion_prompt
 from .generation import GenerationRun, Output, PlainText, naming_field
 
 
@@ -163,7 +163,7 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox
         "reports_progress": request.stream and request.return_progress,
     }
     with naming_field("prompt"):
-        prompts = [prompt_of(model.engine, request, prompt, mailbox) for prompt in request.prompt]
+        prompts = [completion_prompt(model.engine, request, prompt, mailbox) for prompt in request.prompt]
         echoes = [_echo(model, request, *pair, mailbox) for pair in zip(request.prompt, prompts)]
         sequences = [
             model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompt, i), **options)

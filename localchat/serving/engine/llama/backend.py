@@ -200,9 +200,9 @@ class LlamaBackend:
         batch = L.llama_batch.from_buffer_copy(self._rows.batch)
         batch.token = None
         batch.embd = ctypes.cast(ctypes.byref(span.chunk.rows[offset]), ctypes.POINTER(ctypes.c_float))
-        if span.chunk.sections is not None:  # One after another, for all rows.
-            first, growth = (np.reshape(values, (4, -1)) for values in span.chunk.sections)
-            positions = (first + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
+        if span.chunk.positions is not None:  # One section after another, for all rows.
+            at_start, growth = (np.reshape(values, (4, -1)) for values in span.chunk.positions)
+            positions = (at_start + growth * span.position)[:, offset : offset + n_rows].ravel().tolist()
             batch.pos = (L.llama_pos * len(positions))(*positions)
         if not span.chunk.is_causal:
             L.llama_set_causal_attn(self._context, False)

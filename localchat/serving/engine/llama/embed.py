@@ -51,7 +51,7 @@ class LlamaEmbedding:
         watchdog: Watchdog,
         memories: Callable[[Any], Sequence[ContextMemory]] = lambda params: (),
     ):
-        """Creates the context. What computes on workers runs within `watchdog()`.
+        """Create the context. What computes on workers runs within `watchdog()`.
 
         `memories` returns what a context with these parameters takes, and what is free now. Raises OutOfResources if
         not even a context of `_MIN_INPUT` tokens fits.
@@ -107,7 +107,7 @@ class LlamaEmbedding:
         return [array("f", vectors[i].tolist()) for i in range(len(inputs))]
 
     def _compute(self, inputs: Sequence[Sequence[int]], step: list[Piece], vectors: dict[int, Any]) -> None:
-        """Computes a step, and adds its rows to the vectors of its inputs."""
+        """Compute a step, and add its rows to the vectors of its inputs."""
         self._rows.clear()
         for index, start, stop in step:
             # The inputs of a step have consecutive indexes, so each has its own slot.
@@ -172,7 +172,7 @@ def _params(model: LlamaModel, facts: ModelFacts, n_ctx: int, is_whole: bool, n_
 
 
 def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
-    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order.
+    """Divide inputs of these lengths into steps of at most so many tokens and inputs, in order.
 
     Only an input that is longer than a step is split.
     """

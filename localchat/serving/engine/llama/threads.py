@@ -68,7 +68,7 @@ class ThreadCount:
 
     @contextlib.contextmanager
     def leaving_out(self) -> Iterator[None]:
-        """Counts no processor time of the `with` block, which computes a step that `add` does not count."""
+        """Count no processor time of the `with` block, which computes a step that `add` does not count."""
         started_s = time.process_time()
         try:
             yield
@@ -76,7 +76,7 @@ class ThreadCount:
             self._cpu_s += time.process_time() - started_s
 
     def add(self, wall_s: float) -> None:
-        """Counts a step with `n` threads and its duration."""
+        """Count a step with `n` threads and its duration."""
         self._wall_s += wall_s
         if self._wall_s < _MIN_S:
             return

@@ -79,7 +79,7 @@ class MediaEncoder:
         self._max_bytes = max_bytes
         self._counting = threading.Lock()  # Each content is decoded and counted once. Guards `_is_closed`.
         self._is_closed = False
-        # What is queued or encoded, and what has ended since the last step of the engine. Only the engine thread uses it.
+        # The media from `encode` to `on_end`. Only the engine thread uses it.
         self._requested: set[PreparedMedia] = set()
         self._lock = threading.Lock()  # Guards `_cache`, `_queue` and `_thread`.
         self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
@@ -143,7 +143,7 @@ class MediaEncoder:
                     self._report(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
 
     def _report(self, medium: PreparedMedia, error: Exception | None) -> None:
-        """Has the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
+        """Have the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
 
         def end() -> None:
             self._requested.remove(medium)

@@ -21,7 +21,7 @@ from typing import Any
 from ...core.errors import BadRequest
 from ...core.media import MediaFile
 from ..llama.library import L, LlamaModel, last_errors, mtmd
-from ..sequence import MediaChunk
+from ..sequence import MediaChunk, SectionPositions
 from ..values import EngineError
 from .decoding import Decoded, Pixels, decode
 
@@ -146,21 +146,21 @@ class LlamaProjector:
         n_cells = library.mtmd_input_chunk_get_n_tokens(mtmd_chunk)
         n_positions = library.mtmd_input_chunk_get_n_pos(mtmd_chunk)
         is_causal = not library.mtmd_decode_use_non_causal(self._context, mtmd_chunk)
-        return [MediaChunk(n_cells, n_positions, is_causal, self._sections(mtmd_chunk, n_cells))]
+        return [MediaChunk(n_cells, n_positions, is_causal, self._section_positions(mtmd_chunk, n_cells))]
 
-    def _sections(self, mtmd_chunk: Any, n_cells: int) -> tuple[array[int], array[int]] | None:
-        """See `MediaChunk.sections`."""
+    def _section_positions(self, mtmd_chunk: Any, n_cells: int) -> SectionPositions | None:
+        """See `MediaChunk.positions`."""
         if not self._is_mrope:
             return None
         image = self._library.mtmd_input_chunk_get_tokens_image(mtmd_chunk)
         if image is None:  # Sound has one position for all sections.
-            return array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells)
+            return SectionPositions(array("i", range(n_cells)) * 4, array("i", [1]) * (4 * n_cells))
         at_starts = []
         for start in (0, 1):
             positions = (self._library.mtmd_decoder_pos * n_cells)()
             self._library.mtmd_helper_image_get_decoder_pos(image, start, positions)
             at_starts.append(array("i", (getattr(at, name) for name in "tyxz" for at in positions)))
-        return at_starts[0], array("i", map(operator.sub, at_starts[1], at_starts[0]))
+        return SectionPositions(at_starts[0], array("i", map(operator.sub, at_starts[1], at_starts[0])))
 
     def _rows(self, chunk: MediaChunk, mtmd_chunk: Any) -> Any:
         """Encode a chunk: its rows, in a buffer."""

@@ -6,11 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .capabilities import Messages
 
-
-def results_of_calls(calls: Sequence[Mapping[str, Any]], results: Messages) -> list[int | None]:
-    """For each call of a message, the index of its result among the messages with results; None: it has none.
+def results_of_calls(calls: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> list[int | None]:
+    """For each tool call, the index of its result among the messages with results; None: it has none.
 
     Four rules apply one after the other, each to the calls and results that are left:
 

@@ -1,17 +1,16 @@
-"""Prompts and inputs: from token ids, texts, images and sounds to tokens, and from inputs to vectors.
+"""Prompts: from token ids, texts, images and sounds to the sequences of a request.
 
 The methods run on any thread: tokenizing a long text would delay the engine thread.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import abc
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, field_error, item_path
+from ..core.errors import ApiError, BadRequest, ContextLengthExceeded, NotSupported, field_error
 from ..core.media import MediaFile
 from ..core.params import MAX_LISTED_TOKENS, Bias
 from .protocols import Backend
@@ -22,12 +21,10 @@ if TYPE_CHECKING:
     from .media.encoder import MediaEncoder, PreparedMedia
 
 # The tokens of a text that does not fit are counted up to this number, which takes less than a second.
-_COUNTED_TOKENS = 100_000
-# Vectors are computed in groups of inputs with so many tokens. Between two groups other requests run.
-_GROUP_TOKENS = 4096
+COUNTED_TOKENS = 100_000
 
 
-class _TokenizedPrompt:
+class _PreparedPrompt:
     """A prompt that several sequences of a request may have."""
 
     def __init__(self, tokens: list[int], chunks: list[MediaChunk]) -> None:
@@ -40,8 +37,8 @@ class _TokenizedPrompt:
         return [max(token, -1) for token in self.tokens]
 
 
-class Inputs:
-    """Tokenizes for a backend, and computes vectors on it."""
+class Prompts:
+    """Makes sequences for a backend: tokenizes prompts, and prepares their images and sounds."""
 
     def __init__(self, backend: Backend, encoder: MediaEncoder | None) -> None:
         """`encoder` prepares images and sounds; None: the model takes text alone."""
@@ -109,13 +106,13 @@ class Inputs:
         """The sequences of one request, and their tokenized prompts; see `Engine.prepare`."""
         # The sequences of a request have few prompts, and one object for each: thousands of token ids. So the tokenized
         # prompts, by the ids of these objects, are shared by their sequences, too; and so are the biases.
-        prompts: dict[int, _TokenizedPrompt] = {}
+        prompts: dict[int, _PreparedPrompt] = {}
         biases: dict[int, tuple[tuple[int, float], ...]] = {}
         sequences: list[Sequence] = []
         for index, request in enumerate(requests):
             check()
             if id(request.prompt) not in prompts:
-                prompts[id(request.prompt)] = _TokenizedPrompt(*self.prompt_of(request))
+                prompts[id(request.prompt)] = _PreparedPrompt(*self.prompt_of(request))
             logit_bias = request.sampling.logit_bias
             if id(logit_bias) not in biases:
                 biases[id(logit_bias)] = self.biases_of(logit_bias, request.params.at("logit_bias"))
@@ -157,7 +154,7 @@ class Inputs:
             raise NotSupported(message, "model")
         try:
             # There is no limit if only the end of the prompt is kept.
-            limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
+            limit = None if n_kept else max(facts.n_ctx, COUNTED_TOKENS)
             tokens, chunks = self._tokenized(request.prompt, request.add_bos, limit)
             check_tokens([id for id in tokens if id >= 0] if chunks else tokens, facts.n_vocab)  # Also those to echo.
             if n_kept:
@@ -192,107 +189,6 @@ class Inputs:
             for token in tokens:
                 biases[token] = biases.get(token, 0.0) + bias
         return tuple(biases.items())
-
-    def embed(
-        self,
-        inputs: abc.Sequence[str | abc.Sequence[int]],
-        *,
-        field: str,
-        query: str | None = None,
-        truncates: bool = False,
-        check: abc.Callable[[], None] = lambda: None,
-    ) -> tuple[list[array[float]], int]:
-        """The vector of each input, not normalised, and the number of their tokens.
-
-        The inputs are texts or token ids; with `query`, the documents that are compared with it. `field` is the field
-        of the request that has them, for errors. With `truncates`, an input that is longer than the context is cut.
-        `check` is called before each step of the computation, also when the call has waited for another one, and may
-        raise an error to end the call. Raises BadRequest for an input that is empty, too long, or has a token that the
-        vocabulary does not have.
-        """
-        if query is None:
-            # All inputs are checked before the first one is computed.
-            tokenized: abc.Iterable[abc.Sequence[int]] = [
-                self._input(inputs, i, field, truncates=truncates) for i in range(len(inputs))
-            ]
-        else:
-            # Pairs are made when they are computed: together they may be as large as the query times the documents.
-            tokenized = self._pairs(query, inputs, field)
-        vectors: list[array[float]] = []
-        n_tokens = 0
-        limit: int | None = None  # The context for embeddings, once an input did not fit into it.
-        for group in _groups(tokenized):
-            cut = group if limit is None else [self._cut(tokens, limit) for tokens in group]
-            try:
-                vectors += self._backend.embed(cut, check)
-            except ContextLengthExceeded as error:
-                if not (truncates and error.n_ctx) or limit is not None:
-                    i = len(vectors) + next(i for i, tokens in enumerate(cut) if len(tokens) > error.n_ctx)
-                    error.param = error.param or item_path(field, inputs, i)
-                    raise
-                limit = error.n_ctx
-                cut = [self._cut(tokens, limit) for tokens in group]
-                vectors += self._backend.embed(cut, check)
-            n_tokens += sum(map(len, cut))
-        return vectors, n_tokens
-
-    def _input(
-        self, inputs: abc.Sequence[str | abc.Sequence[int]], i: int, field: str, *, truncates: bool
-    ) -> abc.Sequence[int]:
-        """The tokens of one input."""
-        text = inputs[i]
-        try:
-            if isinstance(text, str):
-                limit = None if truncates else self._max_input
-                return self._backend.tokenize(text, add_bos=True, parse_special=False, limit=limit)
-            check_tokens(text, self._backend.facts.n_vocab)
-            return text
-        except BadRequest as error:
-            error.param = error.param or item_path(field, inputs, i)
-            raise
-
-    def _pairs(
-        self, query: str, documents: abc.Sequence[str | abc.Sequence[int]], field: str
-    ) -> abc.Iterator[abc.Sequence[int]]:
-        """The tokens of the query with each document."""
-        try:
-            pair = self._backend.pair_tokenizer(query, self._max_input)
-        except BadRequest as error:
-            error.param = error.param or "query"
-            raise
-        for i, document in enumerate(documents):
-            assert isinstance(document, str), "documents are texts"
-            try:
-                yield pair(document)
-            except BadRequest as error:
-                error.param = error.param or item_path(field, documents, i)
-                raise
-
-    @property
-    def _max_input(self) -> int:
-        """The limit of tokens of an input. The context for embeddings, which the first request makes, is not larger."""
-        return max(self._backend.facts.n_ctx, self._backend.facts.n_ctx_train, _COUNTED_TOKENS)
-
-    def _cut(self, tokens: abc.Sequence[int], n: int) -> abc.Sequence[int]:
-        """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
-        ends = self._backend.tokenize("", add_bos=True)
-        if len(tokens) <= n or tokens[-1] not in ends[-1:]:
-            return tokens[:n]
-        return [*tokens[: n - 1], tokens[-1]]
-
-
-def _groups(inputs: abc.Iterable[abc.Sequence[int]]) -> abc.Iterator[list[abc.Sequence[int]]]:
-    """The inputs in groups of about `_GROUP_TOKENS` tokens, in their order."""
-    group: list[abc.Sequence[int]] = []
-    n_tokens = 0
-    for tokens in inputs:
-        group.append(tokens)
-        n_tokens += len(tokens)
-        if n_tokens >= _GROUP_TOKENS:
-            yield group
-            group, n_tokens = [], 0
-    if group:
-        yield group
 
 
 def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
