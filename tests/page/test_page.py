@@ -239,7 +239,9 @@ def test_reload_keeps_the_text_so_far_and_what_is_being_written(browser):
         page.reload()
         page.do((".assistant", 1))
         assert page.text(RESPONSE).strip().startswith(shown.strip())  # More may have come before the reload.
-        assert page.eval("$$('.assistant :is(.note, .error)').map((e) => e.textContent)") == ["The response was interrupted."]
+        assert page.eval("$$('.assistant :is(.note, .error)').map((e) => e.textContent)") == [
+            "The response was interrupted."
+        ]
         assert page.eval("$('#input').value") == "and then"
         page.do("#new")
         assert page.eval("$('#input').value") == ""
