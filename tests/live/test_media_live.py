@@ -70,15 +70,15 @@ def media_of(engine: Engine) -> list[MediaFile]:
 
 def test_image_is_refused_from_one_cell_more_than_a_pass_on(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     projector = engine.backend.projector  # type: ignore[attr-defined]
-    [chunk] = [item for item in projector.count(A) if not isinstance(item, int)]
+    [chunk] = [item for item in projector.prompt_items(A) if not isinstance(item, int)]
     monkeypatch.setattr(projector, "_max_pass", chunk.n_cells)
-    assert len(projector.count(A)) >= 1
+    assert len(projector.prompt_items(A)) >= 1
     monkeypatch.setattr(projector, "_max_pass", chunk.n_cells - 1)
     if chunk.is_causal:
-        assert len(projector.count(A)) >= 1
+        assert len(projector.prompt_items(A)) >= 1
     else:
         with pytest.raises(BadRequest, match=f"takes {chunk.n_cells} tokens, the limit .* is {chunk.n_cells - 1}"):
-            projector.count(A)
+            projector.prompt_items(A)
 
 
 def ask(engine: Engine, *parts: Any, **options: Any) -> Generation:

@@ -215,7 +215,7 @@ class FakeProjector:
         self.broken: set[str] = set()  # The names of what cannot be encoded.
         self.is_closed = False
 
-    def count(self, file: MediaFile) -> list[int | MediaChunk]:
+    def prompt_items(self, file: MediaFile) -> list[int | MediaChunk]:
         name, n_cells, n_positions, is_causal, n_chunks = self._read(file)
         if name == "bad":
             raise BadRequest("it cannot be decoded")

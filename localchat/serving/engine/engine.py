@@ -39,12 +39,12 @@ from .values import (
 from .vector_inputs import VectorInputs
 
 if TYPE_CHECKING:
-    from .media.encoder import MediaEncoder, PreparedMedia
+    from .media.encoder import MediaEncoder, PreparedMedium
 
     NewEncoder = abc.Callable[
         [
-            abc.Callable[[PreparedMedia], bool],
-            abc.Callable[[PreparedMedia, Exception | None], None],
+            abc.Callable[[PreparedMedium], bool],
+            abc.Callable[[PreparedMedium, Exception | None], None],
             abc.Callable[[abc.Callable[[], None]], None],
         ],
         MediaEncoder,
@@ -395,14 +395,14 @@ class Engine:
         with self._lock:
             del self._groups[sequence.id]
 
-    def _needs(self, medium: PreparedMedia) -> bool:
+    def _needs(self, medium: PreparedMedium) -> bool:
         """Whether an open sequence has this image or sound. Any thread may call this."""
         with self._lock:
             groups = set(self._groups.values())
         sequences = (group.sequences[index] for group in groups for index in list(group.unfinished))
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
-    def _after_encoding(self, medium: PreparedMedia, error: Exception | None) -> None:
+    def _after_encoding(self, medium: PreparedMedium, error: Exception | None) -> None:
         """End the sequences that wait for an image or a sound that could not be encoded."""
         if error is not None:
             for sequence in self._scheduler.waiting_for(medium):

@@ -18,7 +18,7 @@ from .sequence import MediaChunk, Sequence
 from .values import PromptPart, SequenceRequest, StepOutput, TokenizedPrompts, check_tokens
 
 if TYPE_CHECKING:
-    from .media.encoder import MediaEncoder, PreparedMedia
+    from .media.encoder import MediaEncoder, PreparedMedium
 
 # The tokens of a text that does not fit are counted up to this number, which takes less than a second.
 COUNTED_TOKENS = 100_000
@@ -92,7 +92,7 @@ class Prompts:
                 errors.append(error)
         return errors
 
-    def _prepared(self, file: MediaFile, check: abc.Callable[[], None] = lambda: None) -> PreparedMedia:
+    def _prepared(self, file: MediaFile, check: abc.Callable[[], None] = lambda: None) -> PreparedMedium:
         if self._encoder is None:
             raise NotSupported("this model supports only text: it has no projector", file.path)
         return self._encoder.prepared(file, check)

@@ -84,7 +84,7 @@ def test_media_count_as_tokens_of_the_prompt():
 @pytest.mark.parametrize("media", [A, WHOLE, GRID, image(130), image(10, n_chunks=3)], ids=lambda m: m.data.decode())
 def test_same_image_is_neither_encoded_nor_computed_again(media: MediaFile, is_unified: bool, sampling: SamplingParams):
     projector = FakeProjector()
-    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.count(media))
+    n_image = sum(1 if isinstance(item, int) else item.n_cells for item in projector.prompt_items(media))
     with seeing(projector, is_unified=is_unified) as engine:
         first = completion(engine, "look: ", media, " what?", sampling=sampling)
         again = completion(engine, "look: ", media, " what?", sampling=sampling)
@@ -255,8 +255,8 @@ def test_media_that_cannot_be_used_are_refused(parts: Any, options: Any, expecte
 def test_prompt_that_ends_with_an_image_is_refused():
     """Some models have no token after an image."""
     projector = FakeProjector()
-    count = projector.count
-    projector.count = lambda media: count(media)[:-1]  # type: ignore[method-assign]
+    prompt_items = projector.prompt_items
+    projector.prompt_items = lambda media: prompt_items(media)[:-1]  # type: ignore[method-assign]
     with seeing(projector) as engine:
         with pytest.raises(BadRequest, match="ends with an image"):
             ask(engine, "?", A)
@@ -349,16 +349,16 @@ def test_dropped_request_decodes_no_further_medium(n_prepared: int):
     counted: list[MediaFile] = []
 
     class Projector(FakeProjector):
-        def count(self, file: MediaFile) -> Any:
+        def prompt_items(self, file: MediaFile) -> Any:
             counted.append(file)
-            return super().count(file)
+            return super().prompt_items(file)
 
     with seeing(Projector()) as engine:
         encoder = engine.prompts._encoder
         assert encoder is not None
 
         def check() -> None:
-            assert encoder._counting.locked()
+            assert encoder._count_lock.locked()
             if len(counted) == n_prepared:
                 raise InterruptedError
 

@@ -14,10 +14,10 @@ from localchat.serving.core.errors import OutOfResources
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.llama import context_size, embed, load_backend
 from localchat.serving.engine.llama import load as loading
+from localchat.serving.engine.llama.context_factory import ContextFactory
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.embed import LlamaEmbedding, steps
 from localchat.serving.engine.llama.library import L
-from localchat.serving.engine.llama.loaded_model import LoadedModel
 from localchat.serving.engine.llama.placement import set_placement, with_gpu_layers
 from localchat.serving.engine.llama.sampler import chain_steps
 from localchat.serving.engine.llama.threads import ThreadCount
@@ -96,10 +96,10 @@ def test_every_sampling_value_is_in_the_table_above():
 
 
 @pytest.fixture(scope="module")
-def model() -> LoadedModel:
+def model() -> ContextFactory:
     options = LoadOptions(n_parallel=3)
     owner = loading._load_model(DEMO, replace(options, n_gpu_layers=0), None)
-    loaded: Any = LoadedModel(owner.pointer, options, [])
+    loaded: Any = ContextFactory(owner.pointer, options, [])
     loaded.owner = owner  # The weights are freed with it.
     return loaded  # type: ignore[no-any-return]
 
@@ -113,25 +113,27 @@ CONTEXTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("options", "expected"), CONTEXTS.values(), ids=CONTEXTS)
-def test_options_of_the_context(model: LoadedModel, options: dict[str, Any], expected: dict[str, Any], monkeypatch):
+def test_options_of_the_context(model: ContextFactory, options: dict[str, Any], expected: dict[str, Any], monkeypatch):
     usual = model._context_params(1024, 5)
     monkeypatch.setattr(model, "options", replace(model.options, **options))
     assert changes(model._context_params(1024, 5), usual) == expected
 
 
 @pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
-def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(model: LoadedModel, kv_type: str, monkeypatch):
+def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(
+    model: ContextFactory, kv_type: str, monkeypatch
+):
     """The context for vectors has the default type."""
     params, per_token = model._context_params(1024, 5), []
     for value in ("f16", kv_type):
         monkeypatch.setattr(model, "options", replace(model.options, kv_type=value))
-        model.cache_memories(1 << 40)
-        per_token.append(model.vector_memories(params)[0].per_token)
+        model.cache_pools(1 << 40)
+        per_token.append(model.vector_pools(params)[0].per_token)
     assert per_token[1] == pytest.approx(per_token[0], rel=0.02)
 
 
 @pytest.mark.parametrize(("n_streams", "n_sequences"), [(0, 27), (5, 5)])
-def test_context_of_each_layout(model: LoadedModel, n_streams: int, n_sequences: int):
+def test_context_of_each_layout(model: ContextFactory, n_streams: int, n_sequences: int):
     params = model._context_params(4096, n_streams)
     assert (params.n_ctx, params.n_seq_max, params.kv_unified) == (4096, n_sequences, not n_streams)
     assert (params.n_batch, params.n_ubatch, params.n_outputs_max) == (2048, 512, 27)
@@ -318,7 +320,7 @@ def test_context_for_embeddings_is_made_smaller_down_to_the_least_and_then_is_an
     sizes: list[int] = []
 
     def refuse(model: Any, params: Any) -> None:
-        sizes.append(params.n_ctx - embed._STEP)
+        sizes.append(params.n_ctx - embed._N_ROWS)
         if len(sizes) > 20:
             raise NoContext
 
@@ -342,28 +344,28 @@ def test_recurrent_and_hybrid_models_have_few_states(engine, name: str | None, m
     assert whole.pooling_type == L.LLAMA_POOLING_TYPE_MEAN
 
 
-def test_hybrid_model_is_one_that_cannot_be_truncated(model: LoadedModel, monkeypatch):
+def test_hybrid_model_is_one_that_cannot_be_truncated(model: ContextFactory, monkeypatch):
     assert model.can_truncate
     for name in ("llama_model_is_recurrent", "llama_model_is_hybrid"):
         with monkeypatch.context() as patch:
             patch.setattr(L, name, lambda pointer: True)
-            hybrid = LoadedModel(model.pointer, model.options, [])
+            hybrid = ContextFactory(model.pointer, model.options, [])
             assert (hybrid.can_truncate, hybrid.n_ids) == (False, 1)
-            pointer, _, limits = hybrid.new_context(hybrid.cache_memories(4 * GB))
+            pointer, _, limits = hybrid.new_context(hybrid.cache_pools(4 * GB))
             assert (limits.can_truncate, limits.is_unified, limits.max_drafted) == (False, True, 0)
             L.llama_free(pointer)
 
 
-def test_output_layer_is_the_first_on_the_gpus(model: LoadedModel):
+def test_output_layer_is_the_first_on_the_gpus(model: ContextFactory):
     """Of --gpu-layers N, llama.cpp has the output layer and the last N - 1 others on the GPUs."""
     n = model.n_layers
     for n_gpu_layers, n_on_gpus in ((0, 0), (1, 0), (2, 1), (n, n - 1), (n + 1, n), (-1, n)):
-        loaded = LoadedModel(model.pointer, LoadOptions(n_gpu_layers=n_gpu_layers), [gpu("CUDA0", GB)])
+        loaded = ContextFactory(model.pointer, LoadOptions(n_gpu_layers=n_gpu_layers), [gpu("CUDA0", GB)])
         assert (loaded.n_on_gpus, loaded.is_on_gpus) == (n_on_gpus, n_on_gpus == n)
         assert loaded.uses_gpus is (n_gpu_layers != 0)
 
 
-def test_limits_of_a_context_are_those_of_its_options(model: LoadedModel, monkeypatch):
+def test_limits_of_a_context_are_those_of_its_options(model: ContextFactory, monkeypatch):
     usual = model.options
     for options, is_unified, n_drafted in (
         ({}, False, 8),
@@ -371,7 +373,7 @@ def test_limits_of_a_context_are_those_of_its_options(model: LoadedModel, monkey
         ({"n_ctx": 300}, False, 8),
     ):
         monkeypatch.setattr(model, "options", replace(usual, **options))
-        pointer, n_ctx, limits = model.new_context(model.cache_memories(4 * GB))
+        pointer, n_ctx, limits = model.new_context(model.cache_pools(4 * GB))
         n_each = -(-n_ctx // context_size.STEP) * context_size.STEP
         assert (limits.is_unified, limits.max_drafted, limits.n_parallel) == (is_unified, n_drafted, 3)
         assert (limits.n_slots, limits.n_cells) == (11, 11 * n_each)

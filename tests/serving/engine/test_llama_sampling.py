@@ -246,7 +246,7 @@ def test_grammar_that_cannot_be_used_is_refused_before_the_prompt_is_computed(en
 )
 def test_error_of_a_grammar_has_its_reason_whatever_words_are_in_it(engine, grammar: str, text: str, reason: str):
     def follow() -> None:
-        matcher = engine.backend.vocabulary.masks.matcher(Constraint(grammar, "regex"), ())
+        matcher = engine.backend.vocabulary.grammars.matcher(Constraint(grammar, "regex"), ())
         for token in engine.backend.tokenize(text):
             matcher.mask()
             matcher.accept(token)

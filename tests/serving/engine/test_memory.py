@@ -11,12 +11,12 @@ import pytest
 from gguf import PoolingType
 
 from localchat.serving.core.errors import OutOfResources
-from localchat.serving.engine.llama import embed, library, load_backend, loaded_model
+from localchat.serving.engine.llama import context_factory, embed, library, load_backend
 from localchat.serving.engine.llama.context_size import (
     LARGEST_SHARE,
     STEP,
-    ContextMemory,
     ContextSize,
+    MemoryPool,
     context_size,
     warn_of_context,
 )
@@ -112,16 +112,16 @@ def test_vm_stat_of_macos():
 KV = 100_000
 
 
-def on_machine(n_free: int | None, gpus: str = "") -> list[ContextMemory]:
-    return [ContextMemory(n_free, KV, gpus=gpus)]
+def on_machine(n_free: int | None, gpus: str = "") -> list[MemoryPool]:
+    return [MemoryPool(n_free, KV, gpus=gpus)]
 
 
 on_gpu = functools.partial(on_machine, gpus="CUDA0")
-ON_BOTH = [ContextMemory(80 * GB, KV / 2, gpus="CUDA0"), ContextMemory(80 * GB, KV / 2)]
+ON_BOTH = [MemoryPool(80 * GB, KV / 2, gpus="CUDA0"), MemoryPool(80 * GB, KV / 2)]
 
 
 @pytest.mark.parametrize(
-    ("options", "n_ctx_train", "n_weight_bytes", "memories", "expected"),
+    ("options", "n_ctx_train", "n_weight_bytes", "pools", "expected"),
     [
         # The KV cache takes at most the size of the weights, or 1 GiB.
         ({}, 4096, GB, on_machine(100 * GB), ContextSize(4096, 10_496)),
@@ -150,8 +150,8 @@ ON_BOTH = [ContextMemory(80 * GB, KV / 2, gpus="CUDA0"), ContextMemory(80 * GB, 
         ({"n_parallel": 64}, 32_768, GB, ON_BOTH, ContextSize(10_496, 10_496)),
     ],
 )
-def test_size_of_the_context_is_requested_or_chosen(options, n_ctx_train, n_weight_bytes, memories, expected):
-    assert context_size(LoadOptions(**options), memories, n_ctx_train, n_weight_bytes) == expected
+def test_size_of_the_context_is_requested_or_chosen(options, n_ctx_train, n_weight_bytes, pools, expected):
+    assert context_size(LoadOptions(**options), pools, n_ctx_train, n_weight_bytes) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,44 +169,44 @@ def test_size_of_the_context_is_requested_or_chosen(options, n_ctx_train, n_weig
 def test_context_unlike_that_of_training_warns(
     n_ctx: int, n_ctx_train: int, size: int, words: str, caplog: pytest.LogCaptureFixture
 ):
-    warn_of_context(size, LoadOptions(n_ctx=n_ctx), n_ctx_train, [ContextMemory(None, KV)])
+    warn_of_context(size, LoadOptions(n_ctx=n_ctx), n_ctx_train, [MemoryPool(None, KV)])
     assert [record.getMessage()[: len(words)] for record in caplog.records] == ([words] if words else [])
 
 
 def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
-    memories = [ContextMemory(4 * GB, KV, 10**6), ContextMemory(GB, KV / 2, 0, "CUDA0")]
+    pools = [MemoryPool(4 * GB, KV, 10**6), MemoryPool(GB, KV / 2, 0, "CUDA0")]
     sizes = {"n_ctx_train": 4096, "n_weight_bytes": GB}
     with pytest.raises(NotEnoughMemory) as refused:
-        context_size(LoadOptions(n_ctx=1_000_000), memories=memories, **sizes)
+        context_size(LoadOptions(n_ctx=1_000_000), pools=pools, **sizes)
     assert refused.value.n_missing > 48 * GB
     n_largest = int(re.findall(r"--ctx (\d+)", str(refused.value))[0])
     assert str(refused.value) == (
         "a context of 1000000 tokens takes 50.0 GB, and 1.0 GB are free on CUDA0 beside the weights: "
         f"the largest that fits is --ctx {n_largest}"
     )
-    assert context_size(LoadOptions(n_ctx=n_largest), memories=memories, **sizes).n_ctx == n_largest
+    assert context_size(LoadOptions(n_ctx=n_largest), pools=pools, **sizes).n_ctx == n_largest
     with pytest.raises(NotEnoughMemory):
-        context_size(LoadOptions(n_ctx=n_largest + STEP), memories=memories, **sizes)
+        context_size(LoadOptions(n_ctx=n_largest + STEP), pools=pools, **sizes)
     with pytest.raises(NotEnoughMemory, match="not even the smallest one fits"):
-        context_size(LoadOptions(n_ctx=512), memories=[ContextMemory(10, KV)], **sizes)
+        context_size(LoadOptions(n_ctx=512), pools=[MemoryPool(10, KV)], **sizes)
     with pytest.raises(NotEnoughMemory) as refused:  # by less than the step of the sizes
-        context_size(LoadOptions(n_ctx=300), memories=[ContextMemory(400 * KV, KV)], **sizes)
+        context_size(LoadOptions(n_ctx=300), pools=[MemoryPool(400 * KV, KV)], **sizes)
     assert refused.value.n_missing > 0
 
 
-@pytest.mark.parametrize("memories", [on_machine, on_gpu])
-def test_default_context_that_would_be_larger_without_idle_models_is_refused(memories):
+@pytest.mark.parametrize("pools", [on_machine, on_gpu])
+def test_default_context_that_would_be_larger_without_idle_models_is_refused(pools):
     sizes = {"n_ctx_train": 8192, "n_weight_bytes": GB}
-    small = context_size(LoadOptions(), memories=memories(GB), **sizes)
+    small = context_size(LoadOptions(), pools=pools(GB), **sizes)
     assert small.n_ctx < 8192
     idle = LoadOptions(others=OtherModels(n_idle=GB))
     with pytest.raises(NotEnoughMemory) as refused:
-        context_size(idle, memories=memories(GB), **sizes)
+        context_size(idle, pools=pools(GB), **sizes)
     assert refused.value.n_missing == 0
     # It has its whole context, the user has chosen it, or the free memory is not known.
-    assert context_size(idle, memories=memories(8 * GB), **sizes).n_ctx == 8192
-    assert context_size(replace(idle, n_ctx=1024), memories=memories(GB), **sizes).n_ctx == 1024
-    assert context_size(idle, memories=memories(None), **sizes).n_ctx == 8192
+    assert context_size(idle, pools=pools(8 * GB), **sizes).n_ctx == 8192
+    assert context_size(replace(idle, n_ctx=1024), pools=pools(GB), **sizes).n_ctx == 1024
+    assert context_size(idle, pools=pools(None), **sizes).n_ctx == 8192
 
 
 # --- a real model ---
@@ -255,7 +255,7 @@ def test_estimated_memory_of_vectors_is_near_that_of_llama_cpp(paths, caplog, na
     try:
         backend.embed([[1, 2, 3]])
         params = embed._params(backend._model, backend.facts, backend._embedding._n_ctx, name == "encoder", 1)
-        [memory] = backend._vector_memories(params)
+        [memory] = backend._vector_pools(params)
     finally:
         backend.close()
     buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", caplog.text)
@@ -269,15 +269,15 @@ def test_vectors_take_only_memory_that_is_free(paths, monkeypatch):
     """The system would otherwise end the process, and with it the requests of all others."""
     backend = load_backend(paths["full"], LoadOptions(n_ctx=8192, n_parallel=1))
     try:
-        monkeypatch.setattr(loaded_model, "mapped_memory", lambda: 1 << 20)
-        monkeypatch.setattr(loaded_model, "free_memory", lambda: (1 << 20) + 10**6)
+        monkeypatch.setattr(context_factory, "mapped_memory", lambda: 1 << 20)
+        monkeypatch.setattr(context_factory, "free_memory", lambda: (1 << 20) + 10**6)
         reason = r"no memory for a context for embeddings: one of 512 tokens takes \d+ MB, and 1 MB are free"
         with pytest.raises(OutOfResources, match=reason):
             backend.embed([[1, 2, 3]])
-        monkeypatch.setattr(loaded_model, "free_memory", lambda: 40 * 10**6)
+        monkeypatch.setattr(context_factory, "free_memory", lambda: 40 * 10**6)
         [vector] = backend.embed([[1, 2, 3]])  # The failure is not kept.
         assert backend._embedding._n_ctx == 2048
-        monkeypatch.setattr(loaded_model, "free_memory", lambda: 0)
+        monkeypatch.setattr(context_factory, "free_memory", lambda: 0)
         assert backend.embed([[1, 2, 3]])[0] == vector  # It is there.
     finally:
         backend.close()

@@ -7,5 +7,5 @@
     lark.py            the notation of llguidance
     gbnf.py            grammars of requests in the notation of llama.cpp
 
-llguidance masks tokens by the grammar while the output is generated (engine/llama/masks.py).
+llguidance masks tokens by the grammar while the output is generated (engine/llama/grammars.py).
 """

@@ -16,10 +16,10 @@ from ..batch import Batch, BatchChunk, CacheLimits
 from ..protocols import CopyFailed, DecodeFailed, NoFreeCells
 from ..sequence import Span
 from ..values import Adapters, EngineError, EngineStopped, ModelFacts, SequenceRequest
-from .context_size import ContextMemory
+from .context_size import MemoryPool
 from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, LlamaModel, last_errors, pointer_to
-from .rpc import Watchdog
+from .rpc import NewWatchdog
 from .sampler import Sampler
 from .threads import ThreadCount, max_short_rows
 from .vocabulary import Vocabulary
@@ -42,20 +42,20 @@ class LlamaBackend:
         adapters: Sequence[Any] = (),
         *,
         adapts_threads: bool,
-        watchdog: Watchdog = contextlib.nullcontext,
-        vector_memories: Callable[[Any], Sequence[ContextMemory]] = lambda params: (),
+        new_watchdog: NewWatchdog = contextlib.nullcontext,
+        vector_pools: Callable[[Any], Sequence[MemoryPool]] = lambda params: (),
     ):
         """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model.
 
-        What computes on workers runs within `watchdog()`. With `adapts_threads`, short steps have fewer threads while
-        other processes use the cores. For `vector_memories` see `LlamaEmbedding`.
+        What computes on workers runs within `new_watchdog()`. With `adapts_threads`, short steps have fewer threads
+        while other processes use the cores. For `vector_pools` see `LlamaEmbedding`.
         """
         self.facts = facts
         # Encodes images and sounds; None: the model takes only text. It is closed by its user.
         self.projector = projector
         self._adapters = adapters
-        self._watchdog = watchdog
-        self._vector_memories = vector_memories
+        self._new_watchdog = new_watchdog
+        self._vector_pools = vector_pools
         self.limits = limits
         self.vocabulary = vocabulary
         self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
@@ -82,7 +82,7 @@ class LlamaBackend:
 
     def prepare_constraints(self) -> None:
         with contextlib.suppress(EngineError):  # The request that needs it gets the error.
-            self.vocabulary.masks.prepare()
+            self.vocabulary.grammars.prepare()
 
     def clear(self, slot: int) -> None:
         for id in self._ids[slot]:
@@ -121,7 +121,7 @@ class LlamaBackend:
         n_most = self.limits.n_parallel + self.limits.max_drafted
         assert len(self._outputs) <= n_most, "llama.cpp would abort the process"
         span = batch.chunks[0].sequence.span
-        with self._watchdog():
+        with self._new_watchdog():
             self._set_adapters(batch.adapters)
             if span is None:
                 code = self._compute(self._llama_batch(batch))
@@ -153,10 +153,12 @@ class LlamaBackend:
             return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes
         is_short = rows.n_tokens <= max_short_rows(self.facts.n_params)
         is_encoding = self.projector is not None and self.projector.is_encoding
-        n_threads = count.n if is_short else count.most
-        if is_encoding:
-            # An image or a sound is encoded on the other half of the cores, and on all while nothing is computed here.
+        if is_encoding:  # An image or a sound is encoded on the other half of the cores.
             n_threads = (count.most + 1) // 2
+        elif is_short:
+            n_threads = count.n
+        else:
+            n_threads = count.most
         if n_threads != self._n_threads:
             L.llama_set_n_threads(self._context, n_threads, n_threads)
             self._n_threads = n_threads
@@ -219,7 +221,7 @@ class LlamaBackend:
                 raise EngineStopped
             if self._embedding is None:
                 self._embedding = LlamaEmbedding(
-                    self._model, self.facts, self.facts.n_threads, self._watchdog, self._vector_memories
+                    self._model, self.facts, self.facts.n_threads, self._new_watchdog, self._vector_pools
                 )
             return self._embedding.embed(inputs, check)
 

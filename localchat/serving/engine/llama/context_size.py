@@ -17,20 +17,23 @@ log = logging.getLogger("localchat.engine")
 
 # On the machine, the default KV cache takes at most as much memory as the weights, or this if they take less.
 SMALL_CACHE_BYTES = 1 << 30
-# The share of the free memory that the KV cache may take: by default on the machine, which other programs use too; by
-# default on a GPU, whose kernels need at least the reserve; and if the user sets the size.
-DEFAULT_SHARE, GPU_SHARE, LARGEST_SHARE = 0.5, 0.9, 0.95
+# The share of the free memory that the KV cache takes at most by default on the machine, which other programs use too.
+DEFAULT_SHARE = 0.5
+# The same on a GPU, of which at least the reserve is left for its kernels.
+GPU_SHARE = 0.9
 GPU_RESERVE_BYTES = 1 << 30
-# The smallest default size, and the number of tokens if the free memory is not known.
-MIN_TOKENS, _UNLIMITED = 512, 1 << 30
+# The same if the user sets the size.
+LARGEST_SHARE = 0.95
+MIN_TOKENS = 512  # The smallest default size.
+_UNLIMITED = 1 << 30  # The number of tokens that fit if the free memory is not known.
 # The streams of idle prefixes, if memory allows.
 IDLE_STREAMS = 8
 # llama.cpp rounds the size of a KV cache up to a multiple of this.
 STEP = 256
 
 
-class ContextMemory(NamedTuple):
-    """What a context takes of one memory, that of the machine or of the GPUs, and what is free there."""
+class MemoryPool(NamedTuple):
+    """The memory of the machine, or that of the GPUs: what is free there, and what a context takes of it."""
 
     n_free: int | None  # Bytes that are free beside the weights; None if not known.
     per_token: float  # Bytes for each token of the KV cache.
@@ -38,7 +41,7 @@ class ContextMemory(NamedTuple):
     gpus: str = ""  # The names of the GPUs whose memory it is; "" for the memory of the machine.
 
     def n_default_tokens(self) -> int:
-        """How many tokens the KV cache has by default, as far as this memory allows."""
+        """How many tokens the KV cache has by default, as far as this pool allows."""
         if not self.gpus or not self.n_free:
             return self.n_tokens(DEFAULT_SHARE)
         return self.n_tokens(max(min(GPU_SHARE, 1 - GPU_RESERVE_BYTES / self.n_free), DEFAULT_SHARE))
@@ -50,8 +53,8 @@ class ContextMemory(NamedTuple):
         n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
         return min(n // STEP * STEP, _UNLIMITED)
 
-    def with_freed(self, n_bytes: int) -> ContextMemory:
-        """This memory, once so many bytes of it have been freed."""
+    def with_freed(self, n_bytes: int) -> MemoryPool:
+        """This pool, once so many bytes of it have been freed."""
         return self if self.n_free is None else self._replace(n_free=self.n_free + n_bytes)
 
     def n_bytes(self, n_tokens: int) -> int:
@@ -69,7 +72,7 @@ class ContextSize(NamedTuple):
 
 def context_size(
     options: LoadOptions,
-    memories: Sequence[ContextMemory],
+    pools: Sequence[MemoryPool],
     n_ctx_train: int,
     n_weight_bytes: int,
     may_have_streams: bool = False,
@@ -80,18 +83,18 @@ def context_size(
     running one and one for an idle prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the
     default limit of a request would be larger without the idle models.
     """
-    tightest = min(memories, key=ContextMemory.n_tokens)
+    tightest = min(pools, key=MemoryPool.n_tokens)
     if options.n_ctx > (n_largest := tightest.n_tokens()):
         n_bytes, n_free = tightest.n_bytes(options.n_ctx), tightest.n_free or 0
         least = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
         free = f"{gigabytes(n_free)} are free {f'on {tightest.gpus} ' if tightest.gpus else ''}beside the weights"
         text = f"a context of {options.n_ctx} tokens takes {gigabytes(n_bytes)}, and {free}: {least}"
         raise NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))
-    size = _size_within(options, memories, n_ctx_train, n_weight_bytes, may_have_streams)
+    size = _size_within(options, pools, n_ctx_train, n_weight_bytes, may_have_streams)
     if options.others.n_idle:
         # Streams do not change the size of one request.
         n_alone = _size_within(
-            options, [memory.with_freed(options.others.n_idle) for memory in memories], n_ctx_train, n_weight_bytes
+            options, [pool.with_freed(options.others.n_idle) for pool in pools], n_ctx_train, n_weight_bytes
         ).n_ctx
         if size.n_ctx < n_alone:
             raise NotEnoughMemory(f"the context has {size.n_ctx} tokens, and {n_alone} without the idle models")
@@ -100,22 +103,22 @@ def context_size(
 
 def _size_within(
     options: LoadOptions,
-    memories: Sequence[ContextMemory],
+    pools: Sequence[MemoryPool],
     n_ctx_train: int,
     n_weight_bytes: int,
     may_have_streams: bool = False,
 ) -> ContextSize:
     """The size of the context by default, or that of the options, as far as there is memory for more."""
-    n_default = min(memory.n_default_tokens() for memory in memories)
-    per_token = sum(memory.per_token for memory in memories)
-    is_on_gpus = all(memory.gpus for memory in memories)
+    n_default = min(pool.n_default_tokens() for pool in pools)
+    per_token = sum(pool.per_token for pool in pools)
+    is_on_gpus = all(pool.gpus for pool in pools)
     if per_token and not is_on_gpus:
         n_default = min(n_default, int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token))
     n_ctx = options.limit_of_request(n_ctx_train)
-    n_stream = math.ceil(n_ctx / STEP) * STEP
-    n_streams = min(options.n_parallel + IDLE_STREAMS, n_default // n_stream)
+    cells_per_stream = math.ceil(n_ctx / STEP) * STEP
+    n_streams = min(options.n_parallel + IDLE_STREAMS, n_default // cells_per_stream)
     if may_have_streams and n_streams > options.n_parallel:
-        return ContextSize(n_ctx, n_streams * n_stream, n_streams)
+        return ContextSize(n_ctx, n_streams * cells_per_stream, n_streams)
     # Nothing else uses the memory of a GPU, so it may hold a whole context for each running sequence.
     n_each = n_ctx if is_on_gpus else min(n_ctx, LIKELY_TOKENS)
     n_likely = min(max(n_ctx, options.n_parallel * n_each), n_default // STEP * STEP)
@@ -123,12 +126,12 @@ def _size_within(
     return ContextSize(min(n_ctx, n_cells), n_cells)
 
 
-def warn_of_context(n_ctx: int, options: LoadOptions, n_ctx_train: int, memories: Sequence[ContextMemory]) -> None:
+def warn_of_context(n_ctx: int, options: LoadOptions, n_ctx_train: int, pools: Sequence[MemoryPool]) -> None:
     """Log a warning if the context is larger than that of the training, or smaller without an option."""
     if options.n_ctx > n_ctx_train > 0:  # It is 0 in a damaged header.
         text = "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these"
         log.warning(text, options.n_ctx, n_ctx_train)
     elif not options.n_ctx and n_ctx < n_ctx_train:
         text = "the context has %d tokens, to save memory; the model can use %d: --ctx %d takes %s"
-        n_bytes = sum(memory.n_bytes(n_ctx_train) for memory in memories)
+        n_bytes = sum(pool.n_bytes(n_ctx_train) for pool in pools)
         log.warning(text, n_ctx, n_ctx_train, n_ctx_train, gigabytes(n_bytes))

@@ -112,7 +112,10 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
 
 def memory_for_models() -> str:
-    """The free bytes of the GPUs, or of the machine without one, and where they are."""
+    """A line for the process that runs this and reads what it prints: the free bytes, a space, and where they are.
+
+    They are those of the GPUs, or of the machine without one.
+    """
     gpus = used_gpus(LoadOptions())
     where = f"on {', '.join(gpu.name for gpu in gpus)}" if gpus else "on this machine"
     return f"{sum(gpu.n_free for gpu in gpus) or free_memory() or 0} {where}"

@@ -18,9 +18,9 @@ import numpy as np
 from ...core.errors import ContextLengthExceeded, OutOfResources
 from ...models.memory import gigabytes
 from ..values import EngineError, ModelFacts, check_tokens
-from .context_size import LARGEST_SHARE, ContextMemory
+from .context_size import LARGEST_SHARE, MemoryPool
 from .library import BatchRows, L, LlamaModel, last_errors
-from .rpc import Watchdog
+from .rpc import NewWatchdog
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -30,9 +30,9 @@ _MAX_INPUT = 8192
 # The context is made smaller if it does not fit into memory, down to this number of tokens.
 _MIN_INPUT = 256
 # Rows of a step of a model that generates text: 150 MB of logits with a vocabulary of 150,000 tokens.
-_STEP = 256
+_N_ROWS = 256
 # Steps with more rows use flash attention. Without it, the memory for attention grows with the square of the rows.
-_MAX_EXACT_STEP = 2048
+_MAX_EXACT_ROWS = 2048
 # Limit of inputs of a step. In a recurrent model, each input needs the memory of a whole state.
 _N_INPUTS, _N_RECURRENT_INPUTS = 64, 8
 
@@ -48,12 +48,12 @@ class LlamaEmbedding:
         model: LlamaModel,
         facts: ModelFacts,
         n_threads: int,
-        watchdog: Watchdog,
-        memories: Callable[[Any], Sequence[ContextMemory]] = lambda params: (),
+        new_watchdog: NewWatchdog,
+        pools: Callable[[Any], Sequence[MemoryPool]] = lambda params: (),
     ):
-        """Create the context. What computes on workers runs within `watchdog()`.
+        """Create the context. What computes on workers runs within `new_watchdog()`.
 
-        `memories` returns what a context with these parameters takes, and what is free now. Raises OutOfResources if
+        `pools` returns what a context with these parameters takes, and what is free now. Raises OutOfResources if
         not even a context of `_MIN_INPUT` tokens fits.
         """
         is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
@@ -62,10 +62,10 @@ class LlamaEmbedding:
         while True:
             params = _params(model, facts, n_ctx, is_whole, n_threads)
             # llama.cpp would take memory that the system does not have, and the system would end the process.
-            shortage = _shortage(params.n_ctx, memories(params))
+            shortage = _shortage(params.n_ctx, pools(params))
             context = None
             if not shortage:
-                with watchdog():
+                with new_watchdog():
                     context = L.llama_init_from_model(model.pointer, params)
             if context is not None:
                 break
@@ -75,10 +75,10 @@ class LlamaEmbedding:
             n_ctx = max(n_ctx // 2, _MIN_INPUT)
         log.info("created a context for embeddings: at most %d tokens per input", n_ctx)
         self._n_ctx, self._n_vocab = n_ctx, facts.n_vocab
-        self._n_step: int = params.n_batch
+        self._n_rows: int = params.n_batch  # The limit of a step.
         self._n_inputs: int = params.n_seq_max
         self._model = model  # The context needs it.
-        self._watchdog = watchdog
+        self._new_watchdog = new_watchdog
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
@@ -100,9 +100,9 @@ class LlamaEmbedding:
         if self._memory:
             L.llama_memory_clear(self._memory, False)  # A call that failed has left cells.
         vectors: dict[int, Any] = {}
-        for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
+        for step in steps([len(tokens) for tokens in inputs], self._n_rows, self._n_inputs):
             check()
-            with self._watchdog():
+            with self._new_watchdog():
                 self._compute(inputs, step, vectors)
         return [array("f", vectors[i].tolist()) for i in range(len(inputs))]
 
@@ -139,30 +139,30 @@ class LlamaEmbedding:
         return np.ctypeslib.as_array(pointer, shape)
 
 
-def _shortage(n_cells: int, memories: Sequence[ContextMemory]) -> str:
+def _shortage(n_cells: int, pools: Sequence[MemoryPool]) -> str:
     """Why a context of so many cells does not fit into memory; "" if it does."""
-    for memory in memories:
-        if memory.n_free is not None and memory.n_bytes(n_cells) > memory.n_free * LARGEST_SHARE:
-            n_bytes, where = gigabytes(memory.n_bytes(n_cells)), f" on {memory.gpus}" if memory.gpus else ""
-            return f"one of {n_cells} tokens takes {n_bytes}, and {gigabytes(memory.n_free)} are free{where}"
+    for pool in pools:
+        if pool.n_free is not None and pool.n_bytes(n_cells) > pool.n_free * LARGEST_SHARE:
+            n_bytes, where = gigabytes(pool.n_bytes(n_cells)), f" on {pool.gpus}" if pool.gpus else ""
+            return f"one of {n_cells} tokens takes {n_bytes}, and {gigabytes(pool.n_free)} are free{where}"
     return ""
 
 
 def _params(model: LlamaModel, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
     is_recurrent = L.llama_model_is_recurrent(model.pointer) or L.llama_model_is_hybrid(model.pointer)
     n_inputs = _N_RECURRENT_INPUTS if is_recurrent else _N_INPUTS
-    n_step = max(n_ctx, n_inputs) if is_whole else _STEP
+    n_rows = max(n_ctx, n_inputs) if is_whole else _N_ROWS
     pooling = facts.pooling if is_whole or facts.pooling == "rank" else "none"
     params = L.llama_context_default_params()
     # The last step of a long input also has other inputs, which need cells beside those of the long input.
-    params.n_ctx = n_ctx if is_whole else n_ctx + n_step
+    params.n_ctx = n_ctx if is_whole else n_ctx + n_rows
     # Without causal attention llama.cpp aborts if an input is not in one ubatch.
-    params.n_batch = params.n_ubatch = params.n_outputs_max = n_step
+    params.n_batch = params.n_ubatch = params.n_outputs_max = n_rows
     params.n_seq_max = n_inputs
     params.n_threads = params.n_threads_batch = n_threads
     params.embeddings = True
     params.pooling_type = getattr(L, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
-    if n_step <= _MAX_EXACT_STEP:
+    if n_rows <= _MAX_EXACT_ROWS:
         # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
         # differ by 1e-3. Without it they are equal.
         params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -171,19 +171,19 @@ def _params(model: LlamaModel, facts: ModelFacts, n_ctx: int, is_whole: bool, n_
     return params
 
 
-def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
-    """Divide inputs of these lengths into steps of at most so many tokens and inputs, in order.
+def steps(lengths: Sequence[int], n_rows: int, n_inputs: int) -> Iterator[list[Piece]]:
+    """Divide inputs of these lengths into steps of at most `n_rows` tokens and `n_inputs` inputs, in order.
 
     Only an input that is longer than a step is split.
     """
     step: list[Piece] = []
-    n_left = n_step
+    n_left = n_rows
     for index, length in enumerate(lengths):
         start = 0
         while start < length:
             if len(step) == n_inputs or (step and length - start > n_left):
                 yield step
-                step, n_left = [], n_step
+                step, n_left = [], n_rows
             stop = min(length, start + n_left)
             step.append((index, start, stop))
             n_left -= stop - start

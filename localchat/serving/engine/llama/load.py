@@ -21,11 +21,11 @@ from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ...models.adapters import adapter_problem
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
+from .context_factory import ContextFactory
 from .devices import built_for, devices, free_memory, mapped_memory, supports_gpu, used_gpus
 from .library import L, LlamaModel, last_errors, layer_devices
-from .loaded_model import LoadedModel
 from .placement import projector_bytes, set_placement, weight_bytes, with_gpu_layers
-from .rpc import Watchdog, add_workers, watchdog
+from .rpc import NewWatchdog, add_workers, watchdog
 from .threads import default_threads
 from .vocabulary import Vocabulary
 
@@ -52,45 +52,44 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
         add_workers(options.workers)
     new_watchdog = partial(watchdog, options.rpc_timeout) if options.workers else contextlib.nullcontext
     with new_watchdog():
-        return _load(path, options, progress, new_watchdog)
+        return _load_within_watchdog(path, options, progress, new_watchdog)
 
 
-def _load(
-    path: str, options: LoadOptions, progress: Callable[[float], None] | None, new_watchdog: Watchdog
+def _load_within_watchdog(
+    path: str, options: LoadOptions, progress: Callable[[float], None] | None, new_watchdog: NewWatchdog
 ) -> LlamaBackend:
     """See `load_backend`. Runs within a watchdog; `new_watchdog` makes further ones, for the steps of the engine."""
-    free = free_memory()
-    if free is not None:
-        free = max(free - options.others.n_mapped, 0)
+    # The weights of other models that are mapped from files count as free memory.
+    n_free = _less(free_memory(), options.others.n_mapped)
     gpus = used_gpus(options)
-    options = with_gpu_layers(path, options, free, gpus)
+    options = with_gpu_layers(path, options, n_free, gpus)
     model = _load_model(path, options, progress)
-    loaded = LoadedModel(model.pointer, options, gpus)
-    _check(loaded, path)
-    projector = _load_projector(model, loaded) if options.mmproj else None
+    factory = ContextFactory(model.pointer, options, gpus)
+    _check_model(factory, path)
+    projector = _load_projector(model, factory) if options.mmproj else None
     pointers, adapters = _load_adapters(model, path, options)
     n_adapter_bytes = sum(weight_bytes(adapter.path) for adapter in adapters)
     n_projector_bytes = projector_bytes(options.mmproj) if options.mmproj else 0
-    if free is not None:
-        free = max(free - n_adapter_bytes - (0 if loaded.uses_gpus else n_projector_bytes), 0)
-    memories = loaded.cache_memories(free)
-    context, n_ctx, limits = loaded.new_context(memories)
+    # The factory subtracts the weights of the model, since it knows which of them are on the machine.
+    n_free_for_model = _less(n_free, n_adapter_bytes + (0 if factory.uses_gpus else n_projector_bytes))
+    pools = factory.cache_pools(n_free_for_model)
+    context, n_ctx, limits = factory.new_context(pools)
     if projector is not None:
         projector.limit_pass(L.llama_n_ubatch(context))
-    n_context_bytes = sum(memory.n_bytes(limits.n_cells) for memory in memories)
+    n_context_bytes = sum(pool.n_bytes(limits.n_cells) for pool in pools)
     vocabulary = Vocabulary(model)  # after what may be refused, since reading it takes longer
     facts = _read_facts(
-        loaded,
+        factory,
         vocabulary,
         n_ctx=n_ctx,
         n_cells=limits.n_cells,
         # With everything on GPUs threads have no effect.
-        n_threads=1 if loaded.is_on_gpus and not options.cpu_moe else L.llama_n_threads(context),
+        n_threads=1 if factory.is_on_gpus and not options.cpu_moe else L.llama_n_threads(context),
         n_context_bytes=n_context_bytes + n_adapter_bytes + n_projector_bytes,
         modalities=projector.modalities if projector else (),
         adapters=adapters,
     )
-    adapts_threads = not loaded.n_on_gpus
+    adapts_threads = not factory.n_on_gpus
     return LlamaBackend(
         model,
         context,
@@ -100,19 +99,24 @@ def _load(
         projector,
         pointers,
         adapts_threads=adapts_threads,
-        watchdog=new_watchdog,
-        vector_memories=loaded.vector_memories,
+        new_watchdog=new_watchdog,
+        vector_pools=factory.vector_pools,
     )
 
 
-def _check(loaded: LoadedModel, path: str) -> None:
-    pointer = loaded.pointer
+def _less(n_free: int | None, n_bytes: int) -> int | None:
+    """What is left of free memory; None if that is not known."""
+    return None if n_free is None else max(n_free - n_bytes, 0)
+
+
+def _check_model(factory: ContextFactory, path: str) -> None:
+    pointer = factory.pointer
     is_encoder = L.llama_model_has_encoder(pointer) or not L.llama_model_has_decoder(pointer)
     if is_encoder or L.llama_model_is_diffusion(pointer):
         raise EngineError(f"{path!r} is not a model that generates text token by token: use a chat model")
-    n_most = L.llama_max_parallel_sequences() // loaded.n_ids - 1  # One slot is for idle prefixes.
-    if loaded.options.n_parallel > n_most:
-        message = f"--parallel {loaded.options.n_parallel} is more than llama.cpp can run at once"
+    n_most = L.llama_max_parallel_sequences() // factory.n_ids - 1  # One slot is for idle prefixes.
+    if factory.options.n_parallel > n_most:
+        message = f"--parallel {factory.options.n_parallel} is more than llama.cpp can run at once"
         raise EngineError(f"{message}: the limit of this model is {n_most}")
 
 
@@ -136,13 +140,13 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     return LlamaModel(pointer, referenced)
 
 
-def _load_projector(model: LlamaModel, loaded: LoadedModel) -> LlamaProjector:
+def _load_projector(model: LlamaModel, factory: ContextFactory) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
-    has_gpu = any(not gpu.is_remote for gpu in loaded.gpus)
-    n_threads, use_gpu = loaded.options.n_threads or default_threads(), loaded.uses_gpus and has_gpu
-    projector = LlamaProjector(str(loaded.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
-    loaded.widen_pass(projector.max_cells_in_one_pass)
+    has_gpu = any(not gpu.is_remote for gpu in factory.gpus)
+    n_threads, use_gpu = factory.options.n_threads or default_threads(), factory.uses_gpus and has_gpu
+    projector = LlamaProjector(str(factory.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
+    factory.widen_pass(projector.max_cells_in_one_pass)
     return projector
 
 
@@ -166,37 +170,37 @@ def _load_adapters(model: LlamaModel, path: str, options: LoadOptions) -> tuple[
     return pointers, tuple(adapters)
 
 
-def _workers(loaded: LoadedModel) -> tuple[tuple[str, int], ...]:
+def _workers(factory: ContextFactory) -> tuple[tuple[str, int], ...]:
     """The workers, each with the number of layers on its devices."""
-    endpoints = {gpu.name: gpu.description for gpu in loaded.gpus if gpu.is_remote}
-    layer_endpoints = [endpoints.get(layer_devices.get(i, "")) for i in range(loaded.n_layers)]
+    endpoints = {gpu.name: gpu.description for gpu in factory.gpus if gpu.is_remote}
+    layer_endpoints = [endpoints.get(layer_devices.get(i, "")) for i in range(factory.n_layers)]
     return tuple((endpoint, layer_endpoints.count(endpoint)) for endpoint in dict.fromkeys(endpoints.values()))
 
 
-def _device(loaded: LoadedModel) -> str:
+def _device(factory: ContextFactory) -> str:
     """The device that computes the layers, in words."""
-    names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in loaded.gpus)
+    names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in factory.gpus)
     cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
-    if loaded.is_on_gpus:
-        return f"{names}, all {loaded.n_layers} layers"
-    if loaded.n_on_gpus:
-        return f"{names}, {loaded.n_on_gpus} of {loaded.n_layers} layers; {cpu} for the others"
+    if factory.is_on_gpus:
+        return f"{names}, all {factory.n_layers} layers"
+    if factory.n_on_gpus:
+        return f"{names}, {factory.n_on_gpus} of {factory.n_layers} layers; {cpu} for the others"
     return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for {built_for()}"
 
 
-def _read_facts(loaded: LoadedModel, vocabulary: Vocabulary, **others: Any) -> ModelFacts:
-    metadata = _read_metadata(loaded.pointer)
+def _read_facts(factory: ContextFactory, vocabulary: Vocabulary, **others: Any) -> ModelFacts:
+    metadata = _read_metadata(factory.pointer)
     prefix, suffix, middle, file, repository = (
         getattr(L, f"llama_vocab_fim_{name}")(vocabulary.pointer) for name in ("pre", "suf", "mid", "sep", "rep")
     )
     return ModelFacts(
         # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
-        description=_read_text(partial(L.llama_model_desc, loaded.pointer)).replace(" ?B", ""),
-        n_params=L.llama_model_n_params(loaded.pointer),
-        n_bytes=loaded.n_bytes,
+        description=_read_text(partial(L.llama_model_desc, factory.pointer)).replace(" ?B", ""),
+        n_params=L.llama_model_n_params(factory.pointer),
+        n_bytes=factory.n_bytes,
         n_vocab=vocabulary.n_tokens,
-        n_ctx_train=loaded.n_ctx_train,
-        n_parallel=loaded.options.n_parallel,
+        n_ctx_train=factory.n_ctx_train,
+        n_parallel=factory.options.n_parallel,
         chat_template=metadata.get("tokenizer.chat_template"),
         bos=vocabulary.bos,
         eos=vocabulary.eos,
@@ -207,10 +211,10 @@ def _read_facts(loaded: LoadedModel, vocabulary: Vocabulary, **others: Any) -> M
         fim_tokens=None if min(prefix, suffix, middle) < 0 else (prefix, suffix, middle),
         fim_file=None if file < 0 else file,
         fim_repository=None if repository < 0 else repository,
-        device=_device(loaded),
-        workers=_workers(loaded),
+        device=_device(factory),
+        workers=_workers(factory),
         n_free_bytes=free_memory(),
-        n_mapped_bytes=min(mapped_memory(), loaded.n_bytes),
+        n_mapped_bytes=min(mapped_memory(), factory.n_bytes),
         **others,
     )
 

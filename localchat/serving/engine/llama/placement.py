@@ -45,8 +45,8 @@ def with_gpu_layers(path: str, options: LoadOptions, free: int | None, gpus: Seq
     n_on_gpus = options.n_gpu_layers
     if n_on_gpus is None:
         n_on_gpus = _fitting_layers(header, n_bytes, options, gpus)
-    if not options.cpu_moe:
-        share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / _n_layers(header), 1)
+    if not options.cpu_moe:  # With it, the header does not tell how many bytes are on the GPUs.
+        share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / _layers_with_output(header), 1)
         n_free_on_gpus = sum(gpu.n_free for gpu in gpus)
         if n_free_on_gpus:
             _check(n_bytes * share, n_free_on_gpus, f" on {_names(gpus)}{beside}", "use --gpu-layers auto")
@@ -68,7 +68,7 @@ def _fitting_layers(header: Mapping[str, Any], n_bytes: int, options: LoadOption
     n_free = sum(gpu.n_free for gpu in gpus)
     if not (n_bytes and n_free) or options.cpu_moe:  # Some drivers do not report their memory.
         return -1
-    n_layers = _n_layers(header)
+    n_layers = _layers_with_output(header)
     n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
     n_layer_bytes = (n_bytes / n_layers + n_tokens * _cache_bytes(header)) / GPU_SHARE
     n_fitting = int(n_free / n_layer_bytes)
@@ -81,7 +81,7 @@ def _names(gpus: Sequence[Device]) -> str:
     return ", ".join(gpu.name for gpu in gpus)
 
 
-def _n_layers(header: Mapping[str, Any]) -> int:
+def _layers_with_output(header: Mapping[str, Any]) -> int:
     """The number of layers by the header of a file, with the output layer."""
     return max(_number(header, "block_count", 1), 1) + 1
 

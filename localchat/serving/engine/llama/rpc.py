@@ -15,7 +15,7 @@ from .devices import devices, ggml
 
 # How long a worker that has responded to the hello may take for the next connection.
 _CONNECT_S = 5
-Watchdog = Callable[[], "contextlib.AbstractContextManager[None]"]
+NewWatchdog = Callable[[], "contextlib.AbstractContextManager[None]"]
 """Makes a context that ends this process if its block takes too long; see `watchdog`."""
 # One call of workers at a time: a process has one timer, and ggml-rpc keeps the last graph of a device without a lock.
 _calls = threading.Lock()

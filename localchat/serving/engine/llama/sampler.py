@@ -111,22 +111,24 @@ class Sampler:
     def __init__(self, request: SequenceRequest, vocabulary: Vocabulary, n_ctx: int):
         """The prompt of the request has token ids alone.
 
-        Raises what `Masks.matcher` raises, and EngineError if llama.cpp refuses a sampling step.
+        Raises what `Grammars.matcher` raises, and EngineError if llama.cpp refuses a sampling step.
         """
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _with_limited_windows(request.sampling, n_ctx)
-        # Tokens that must not be among the next `_n_withholding`, and tokens that must never be sampled.
-        self._n_withholding = params.min_tokens
-        self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
+        # How many tokens `min_tokens` still requires, and the tokens that end an output, which it forbids until then.
+        self._n_required = params.min_tokens
+        self._too_early = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
+        # The tokens that are never sampled.
         self._forbidden = sorted(ends) if params.ignore_eos else []
-        self._find_biased()
+        # The tokens that the chain forbids, and all those whose logits it changes at every step.
+        self._banned, self._biased = self._biased_tokens()
         self._reasoning: ReasoningTracker | None = None
         if budget := request.reasoning_budget:
             texts = (vocabulary.tokenize(text, parse_special=is_markup) for text, is_markup in budget.closing)
             self._reasoning = ReasoningTracker(budget, [token for tokens in texts for token in tokens])
         constraint, visible = request.constraint, request.visible_tokens
-        self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
+        self._grammar = vocabulary.grammars.matcher(constraint, visible) if constraint else None
         # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
         self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities, which
@@ -180,10 +182,10 @@ class Sampler:
             self._grammar.accept(token)
         if self._reasoning is not None:
             self._reasoning.feed(self._vocabulary.all_pieces[token])
-        if self._withheld:
-            self._n_withholding -= 1
-            if not self._n_withholding:
-                self._stop_withholding()
+        if self._too_early:
+            self._n_required -= 1
+            if not self._n_required:
+                self._end_min_tokens()
 
     def _sample(self, context: Any, row: int, logits: Any) -> int:
         if self._chain is None:
@@ -234,16 +236,17 @@ class Sampler:
         likeliest = [(int(id), math.log(p)) for id, _, p in candidates[:n_top] if p > 0]
         return math.log(probability), likeliest
 
-    def _find_biased(self) -> None:
-        biases = self._sampling.logit_bias
-        # The tokens that the chain forbids, and those whose logits it changes at every step. Penalties change others.
-        self._banned = {*self._withheld, *self._forbidden, *(id for id, bias in biases if bias == -math.inf)}
-        self._biased = self._banned.union(id for id, _ in biases)
+    def _biased_tokens(self) -> tuple[set[int], set[int]]:
+        """The tokens that are forbidden, and all those with biases. Penalties change the logits of further ones."""
+        biases = cast("Sequence[tuple[int, float]]", self._sampling.logit_bias)
+        banned = {*self._too_early, *self._forbidden, *(id for id, bias in biases if bias == -math.inf)}
+        return banned, banned.union(id for id, _ in biases)
 
     def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         weakref.finalize(self, L.llama_sampler_free, self._chain)
-        self._withhold()
+        # The first sampler of the chain: `_end_min_tokens` removes it.
+        self._add_biases([(id, -math.inf) for id in self._too_early])
         self._add_biases([(id, -math.inf) for id in self._forbidden])
         self._add_biases(self._sampling.logit_bias)
         for name, *arguments in steps:
@@ -257,15 +260,11 @@ class Sampler:
             if token >= 0:  # The cells of images and sounds are no tokens.
                 self._accept_in_chain(token)
 
-    def _withhold(self) -> None:
-        """Forbid the tokens that must not be among the next ones, by the first sampler of the chain."""
-        self._add_biases([(id, -math.inf) for id in self._withheld])
-
-    def _stop_withholding(self) -> None:
-        """Remove what `_withhold` added."""
+    def _end_min_tokens(self) -> None:
+        """Allow the tokens that end the output."""
         L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
-        self._withheld = []
-        self._find_biased()
+        self._too_early = []
+        self._banned, self._biased = self._biased_tokens()
 
     def _accept_in_chain(self, token: int) -> None:
         if self._chain is not None:

@@ -11,9 +11,10 @@ from pathlib import Path
 # Where Linux describes the processors.
 _SYSTEM = Path("/sys/devices")
 # The threads are too many if they get less than this share of their time from the cores. Where nothing else runs they
-# get .95, also while they wait for each other; on 2 cores, one of them busy, .5. The steps of one decision take at
-# least so long: with .05 s, a process that computes for 30 ms three times in a second takes a thread away for ever.
+# get .95, also while they wait for each other; on 2 cores, one of them busy, .5.
 _LEAST_SHARE = 0.75
+# The steps of one decision take at least so long: with .05 s, a process that computes for 30 ms three times in a second
+# takes a thread away for ever.
 _MIN_S = 0.2
 # The wait before one more thread is tried. It doubles with each try that fails.
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.25, 8.0

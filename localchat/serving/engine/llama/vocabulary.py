@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..values import TokenTexts, text_too_long
+from .grammars import Grammars
 from .library import L, LlamaModel, call_for_each
-from .masks import Masks
 from .text_blocks import TextBlocks
 
 MAX_TOKENS = 2_000_000
@@ -42,7 +42,7 @@ class Vocabulary:
         self.all_pieces = self._read_pieces()
         hidden = frozenset(np.flatnonzero(self.is_control).tolist())
         self.texts = TokenTexts(self.all_pieces, hidden, self.eog_tokens)
-        self.masks = Masks(self)
+        self.grammars = Grammars(self)
         self._blocks = lru_cache(self._new_blocks)
 
     def tokenize(

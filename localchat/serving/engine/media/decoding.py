@@ -260,8 +260,7 @@ def _resampled(reader: _SoundReader, rate: int) -> Any:
     n_segment, n_margin = _SEGMENT_S * reader.rate, _MARGIN_S * reader.rate
     # The margin before a segment, the segment, and the margin after it. There is silence before and after the sound.
     window = np.zeros(n_margin + n_segment + n_margin, np.float32)
-    # The samples at the start of the window that are not read: first silence, later the last two margins of the window
-    # before.
+    # How many samples at the start of the window are there already: first silence, later the end of the window before.
     n_kept = n_margin
     segments: list[Any] = []
     while len(segments) * n_segment < reader.n_read or not segments:

@@ -1,6 +1,6 @@
 """Encodes images and sounds beside the engine thread, and keeps what may be needed again.
 
-An image or sound is a `PreparedMedia`, one for each content as long as the cache has it. When a request arrives, its
+An image or sound is a `PreparedMedium`, one for each content as long as the cache has it. When a request arrives, its
 media are decoded to count their cells. They are encoded when the scheduler asks for them; it does not if a cached
 prefix has them. The cache holds the media that were used last, within a limit of bytes.
 """
@@ -35,11 +35,11 @@ CACHE_BYTES = 256 << 20
 _NICE = 5
 
 
-class PreparedMedia:
+class PreparedMedium:
     """An image or a sound for the model: its file until it is encoded, and what stands for it in a prompt."""
 
     def __init__(self, file: MediaFile, key: bytes, items: Iterable[int | MediaChunk]) -> None:
-        """`key` is a digest of the content, `items` are what `LlamaProjector.count` returns."""
+        """`key` is a digest of the content, `items` are what `LlamaProjector.prompt_items` returns."""
         # Its tokens: those that the model wants around it, and a negative number for each cell of a chunk.
         self.tokens: list[int] = []
         self.chunks: list[MediaChunk] = []
@@ -62,8 +62,8 @@ class MediaEncoder:
     def __init__(
         self,
         projector: LlamaProjector,
-        is_needed: Callable[[PreparedMedia], bool],
-        on_end: Callable[[PreparedMedia, Exception | None], None],
+        is_needed: Callable[[PreparedMedium], bool],
+        on_end: Callable[[PreparedMedium, Exception | None], None],
         post: Callable[[Callable[[], None]], None],
         max_bytes: int = CACHE_BYTES,
     ) -> None:
@@ -77,13 +77,14 @@ class MediaEncoder:
         self._on_end = on_end
         self._post = post
         self._max_bytes = max_bytes
-        self._counting = threading.Lock()  # Each content is decoded and counted once. Guards `_is_closed`.
+        # One content is decoded and counted at a time, each once. This lock also guards `_is_closed`.
+        self._count_lock = threading.Lock()
         self._is_closed = False
         # The media from `encode` to `on_end`. Only the engine thread uses it.
-        self._requested: set[PreparedMedia] = set()
+        self._requested: set[PreparedMedium] = set()
         self._lock = threading.Lock()  # Guards `_cache`, `_queue` and `_thread`.
-        self._cache: OrderedDict[bytes, PreparedMedia] = OrderedDict()  # By content, the least recently used first.
-        self._queue: deque[PreparedMedia] = deque()
+        self._cache: OrderedDict[bytes, PreparedMedium] = OrderedDict()  # By content, the least recently used first.
+        self._queue: deque[PreparedMedium] = deque()
         # It ends when the queue is empty: OpenMP keeps a team of threads for each thread that has computed, and
         # shortens the waits of all teams if they have more threads than there are cores.
         self._thread: threading.Thread | None = None
@@ -95,18 +96,18 @@ class MediaEncoder:
             thread = self._thread
         if thread is not None:
             thread.join()
-        with self._counting:
+        with self._count_lock:
             self._is_closed = True
             self._projector.close()
 
-    def prepared(self, file: MediaFile, check: Callable[[], None] = lambda: None) -> PreparedMedia:
+    def prepared(self, file: MediaFile, check: Callable[[], None] = lambda: None) -> PreparedMedium:
         """The medium of this content; any thread. One call decodes at a time.
 
         `check` is called before the content is decoded, and may raise an error to end the call. Raises what the
-        projector's `count` raises, and EngineStopped after `close`.
+        projector's `prompt_items` raises, and EngineStopped after `close`.
         """
         key = hashlib.sha256(file.kind.encode() + file.data).digest()
-        with self._counting:
+        with self._count_lock:
             if self._is_closed:
                 raise EngineStopped
             with self._lock:
@@ -115,7 +116,7 @@ class MediaEncoder:
                     return self._cache[key]
             check()
             try:
-                medium = PreparedMedia(file, key, self._projector.count(file))
+                medium = PreparedMedium(file, key, self._projector.prompt_items(file))
             except BadRequest as error:
                 error.param = file.path
                 raise
@@ -124,7 +125,7 @@ class MediaEncoder:
                 self._evict()
         return medium
 
-    def encode(self, media: Iterable[PreparedMedia]) -> None:
+    def encode(self, media: Iterable[PreparedMedium]) -> None:
         """Encode media soon, each once. Runs on the engine thread."""
         missing = [medium for medium in media if any(chunk.rows is None for chunk in medium.chunks)]
         with self._lock:
@@ -142,7 +143,7 @@ class MediaEncoder:
                 while self._queue:
                     self._report(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
 
-    def _report(self, medium: PreparedMedia, error: Exception | None) -> None:
+    def _report(self, medium: PreparedMedium, error: Exception | None) -> None:
         """Have the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
 
         def end() -> None:
@@ -172,7 +173,7 @@ class MediaEncoder:
                 self._evict()
             self._report(medium, failure)
 
-    def _next(self) -> PreparedMedia | None:
+    def _next(self) -> PreparedMedium | None:
         """The next medium that a sequence still needs. None: the thread ends."""
         with self._lock:
             while self._queue:
@@ -183,7 +184,7 @@ class MediaEncoder:
             self._thread = None
             return None
 
-    def _encode(self, medium: PreparedMedia) -> None:
+    def _encode(self, medium: PreparedMedium) -> None:
         began_at = time.perf_counter()
         for chunk, rows in zip(medium.chunks, self._projector.encode(medium.file)):
             chunk.rows = rows

@@ -80,7 +80,7 @@ class LlamaProjector:
                 most = max([most, *(item.n_cells for item, _ in pairs if isinstance(item, MediaChunk))])
         return most
 
-    def count(self, file: MediaFile) -> list[int | MediaChunk]:
+    def prompt_items(self, file: MediaFile) -> list[int | MediaChunk]:
         """What stands for an image or a sound in a prompt. Any thread.
 
         These are tokens that the model wants around it, and its chunks, which are not encoded.
@@ -89,7 +89,7 @@ class LlamaProjector:
             BadRequest: The file cannot be decoded, or takes more tokens than one pass computes.
             NotSupported: The library that decodes it is not installed.
         """
-        with self._tokenized(self._bitmap(decode(file, self._sample_rate), is_counted=True)) as pairs:
+        with self._tokenized(self._bitmap(decode(file, self._sample_rate), without_content=True)) as pairs:
             items = [item for item, _ in pairs]
         for item in items:
             if isinstance(item, MediaChunk) and not item.is_causal and item.n_cells > self._max_pass:
@@ -107,13 +107,13 @@ class LlamaProjector:
         finally:
             self.is_encoding = False
 
-    def _bitmap(self, decoded: Decoded, is_counted: bool = False) -> Any:
-        """libmtmd's copy of an image or a sound; without its pixels or samples if they are only counted."""
+    def _bitmap(self, decoded: Decoded, without_content: bool = False) -> Any:
+        """libmtmd's copy of an image or a sound; without its content it has the size alone, for counting."""
         library, data = self._library, ctypes.c_char_p(decoded.data)
         if isinstance(decoded, Pixels):
-            pixels = None if is_counted else ctypes.cast(data, ctypes.POINTER(ctypes.c_uint8))
+            pixels = None if without_content else ctypes.cast(data, ctypes.POINTER(ctypes.c_uint8))
             return library.mtmd_bitmap_init(decoded.width, decoded.height, pixels)
-        samples = None if is_counted else ctypes.cast(data, ctypes.POINTER(ctypes.c_float))
+        samples = None if without_content else ctypes.cast(data, ctypes.POINTER(ctypes.c_float))
         return library.mtmd_bitmap_init_from_audio(decoded.count, samples)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A loaded model without a context: measures what a context takes of the memories, and creates one.
+"""Makes contexts of a loaded model: measures what a context takes of each memory pool, and creates one.
 
 `context_size.py` chooses the size.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from ..batch import CacheLimits
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions
-from .context_size import MIN_TOKENS, ContextMemory, context_size, warn_of_context
+from .context_size import MIN_TOKENS, MemoryPool, context_size, warn_of_context
 from .devices import Device, free_memory, mapped_memory, used_gpus
 from .library import L, last_errors
 from .threads import default_threads
@@ -31,8 +31,8 @@ _F16_RATIO: Mapping[str, float] = {"f16": 1, "q8_0": 64 / 34, "q4_0": 64 / 18}
 KV_TYPES: Mapping[str, int] = {"f16": L.GGML_TYPE_F16, "q8_0": L.GGML_TYPE_Q8_0, "q4_0": L.GGML_TYPE_Q4_0}
 
 
-class LoadedModel:
-    """The sizes and devices of a loaded model, of which contexts are made."""
+class ContextFactory:
+    """Makes contexts of a loaded model, by its sizes and its devices."""
 
     def __init__(self, pointer: Any, options: LoadOptions, gpus: Sequence[Device]):
         self.pointer = pointer
@@ -47,21 +47,21 @@ class LoadedModel:
         # sequence with the same cells prevents that.
         self.n_ids = 2 if self.has_window and self.can_truncate else 1
         # The number of llama.cpp's sequences (n_seq_max) in a context in which all share the cells. In one with streams
-        # it is the number of streams.
+        # it is the number of streams, which is smaller.
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
         self.n_unified_sequences = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
-        # The limit of rows with logits in a step (n_outputs_max), in both layouts. llama.cpp ends the process if it is
-        # below n_seq_max.
+        # The limit of rows with logits in a step (n_outputs_max). llama.cpp ends the process if it is below n_seq_max,
+        # so both layouts have the larger number.
         self.max_outputs = self.n_unified_sequences
         self.n_vocab: int = L.llama_vocab_n_tokens(L.llama_model_get_vocab(pointer))
         n_wanted = -1 if options.n_gpu_layers is None else options.n_gpu_layers
         self.uses_gpus = bool(self.gpus) and n_wanted != 0
-        # The layers without the output layer, those of them on the GPUs, and the share of these. The output layer is
-        # the first that llama.cpp has on a GPU.
-        self.n_layers = max(L.llama_model_n_layer(pointer), 1)
+        self.n_layers = max(L.llama_model_n_layer(pointer), 1)  # Without the output layer.
+        # How many of these layers are on the GPUs: one less than the options say, since the output layer is the first
+        # that llama.cpp has on a GPU.
         n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted - 1, self.n_layers)
         self.n_on_gpus = n_on_gpus if self.uses_gpus else 0
-        self.is_on_gpus = self.n_on_gpus == self.n_layers
+        self.is_on_gpus = self.n_on_gpus == self.n_layers  # Whether all of them are.
         self._gpu_share = self.n_on_gpus / self.n_layers
         # The limit of rows of one pass through the layers (n_ubatch).
         self.n_pass = _PASS
@@ -69,33 +69,33 @@ class LoadedModel:
         self._kv_bytes, self._state_bytes = 0, 0
 
     def widen_pass(self, n_rows: int) -> None:
-        """Let one pass compute so many rows, if that is more than before. Call this before `cache_memories`."""
+        """Let one pass compute so many rows, if that is more than before. Call this before `cache_pools`."""
         self.n_pass = max(self.n_pass, n_rows)
 
-    def cache_memories(self, free: int | None) -> list[ContextMemory]:
-        """The memory in which the KV cache is allocated: that of the machine, of the GPUs, or both.
+    def cache_pools(self, n_free_for_model: int | None) -> list[MemoryPool]:
+        """The pools in which the KV cache is allocated: that of the machine, of the GPUs, or both.
 
-        `free` are the bytes of the machine that were free before the model was loaded; None: not known.
+        `n_free_for_model` are the free bytes of the machine for the model and its context; None: not known.
         """
         kv_bytes, state_bytes = self._kv_bytes, self._state_bytes = self._measured_cache()
-        # The attention mask has 16 bits for each row and token, in each memory.
+        # The attention mask has 16 bits for each row and token, in each pool.
         mask_bytes = 2 * self.n_pass if kv_bytes else 0
         pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
         logits_bytes = self.max_outputs * self.n_vocab * 4
-        memories, share = [], self._gpu_share
+        pools, share = [], self._gpu_share
         if share < 1:
-            n_free = None if free is None else max(free - int(self.n_bytes * (1 - share)), 0)
+            n_free = None if n_free_for_model is None else max(n_free_for_model - int(self.n_bytes * (1 - share)), 0)
             fixed = pass_bytes + 2 * logits_bytes + self.n_unified_sequences * state_bytes * (1 - share)
-            memories.append(ContextMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
+            pools.append(MemoryPool(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
         if share:
             fixed = pass_bytes + logits_bytes + self.n_unified_sequences * state_bytes * share
-            memories.append(self._gpu_memory(kv_bytes * share + mask_bytes, fixed))
-        return memories
+            pools.append(self._gpu_pool(kv_bytes * share + mask_bytes, fixed))
+        return pools
 
-    def vector_memories(self, params: Any) -> list[ContextMemory]:
-        """The memory of a second context, for vectors, with these parameters of llama.cpp.
+    def vector_pools(self, params: Any) -> list[MemoryPool]:
+        """The pools of a second context, for vectors, with these parameters of llama.cpp.
 
-        It is created while the model is in use, so the free memory is that of this moment. Call `cache_memories`
+        It is created while the model is in use, so the free memory is that of this moment. Call `cache_pools`
         before.
         """
         n_rows = params.n_ubatch
@@ -112,18 +112,18 @@ class LoadedModel:
         free, share = free_memory(), self._gpu_share
         if free is not None:  # The system counts the weights that are mapped from files as free.
             free = max(free - self.options.others.n_mapped - mapped_memory(), 0)
-        memories = [ContextMemory(free, 0, output_bytes)]
+        pools = [MemoryPool(free, 0, output_bytes)]
         if share < 1:
             fixed = output_bytes + pass_bytes + state_bytes * (1 - share)
-            memories = [ContextMemory(free, kv_bytes * (1 - share) + scores_bytes, fixed)]
+            pools = [MemoryPool(free, kv_bytes * (1 - share) + scores_bytes, fixed)]
         if share:
-            memories.append(self._gpu_memory(kv_bytes * share + scores_bytes, pass_bytes + state_bytes * share))
-        return memories
+            pools.append(self._gpu_pool(kv_bytes * share + scores_bytes, pass_bytes + state_bytes * share))
+        return pools
 
-    def _gpu_memory(self, per_token: float, fixed: float) -> ContextMemory:
+    def _gpu_pool(self, per_token: float, fixed: float) -> MemoryPool:
         """The memory of the GPUs, as free as it is now: the weights and the kernels are loaded."""
         n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None  # Some drivers report 0.
-        return ContextMemory(n_free, per_token, fixed, ", ".join(gpu.name for gpu in self.gpus))
+        return MemoryPool(n_free, per_token, fixed, ", ".join(gpu.name for gpu in self.gpus))
 
     def _measured_cache(self) -> tuple[int, int]:
         """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
@@ -146,12 +146,12 @@ class LoadedModel:
         token_bytes = sizes[1] - sizes[0]
         return token_bytes, sizes[0] - token_bytes
 
-    def new_context(self, memories: list[ContextMemory]) -> tuple[Any, int, CacheLimits]:
+    def new_context(self, pools: list[MemoryPool]) -> tuple[Any, int, CacheLimits]:
         """A context of the user's size or of a size that memory allows, its limit of one request, and its limits."""
         options = self.options
         # On a GPU memory is scarce, and a copied prefix would cross the bus.
         may_have_streams = self.can_truncate and not (self.gpus or self.has_window)
-        n_ctx, n_cells, n_streams = context_size(options, memories, self.n_ctx_train, self.n_bytes, may_have_streams)
+        n_ctx, n_cells, n_streams = context_size(options, pools, self.n_ctx_train, self.n_bytes, may_have_streams)
         n_least = options.n_ctx or MIN_TOKENS
         while not (context := L.llama_init_from_model(self.pointer, self._context_params(n_cells, n_streams))):
             n_streams = 0
@@ -161,7 +161,7 @@ class LoadedModel:
                 )
             n_cells = max(n_cells // 2, n_least)
         n_ctx = min(n_ctx, L.llama_n_ctx_seq(context))
-        warn_of_context(n_ctx, options, self.n_ctx_train, memories)
+        warn_of_context(n_ctx, options, self.n_ctx_train, pools)
         return context, n_ctx, self._cache_limits(context, not n_streams)
 
     def _context_params(self, n_cells: int, n_streams: int) -> Any:

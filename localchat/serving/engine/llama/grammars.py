@@ -1,4 +1,4 @@
-"""Token masks: which tokens the grammar of a request allows next. llguidance follows the grammar.
+"""Grammars: which tokens the grammar of a request allows next. llguidance follows the grammar.
 
 The grammar constrains the visible text, so a control token is allowed only if it ends the text or is visible.
 """
@@ -29,8 +29,8 @@ _STOP = re.compile(r"^Stop: (\w+)$", re.MULTILINE)
 _TOO_COMPLEX = ("LexerTooComplex", "ParserTooComplex")
 
 
-class Masks:
-    """Makes the matchers of requests, and is the tokenizer that llguidance calls. Any thread may use it.
+class Grammars:
+    """Compiles the grammars of requests, and is the tokenizer that llguidance calls. Any thread may use it.
 
     A request waits in `matcher` while its grammar is compiled: its error comes before the prompt is computed.
     """
@@ -42,21 +42,21 @@ class Masks:
         # The vocabulary as llguidance reads it. End-of-generation tokens have no text for a grammar.
         self.tokens, self.special_token_ids = vocabulary.all_pieces, sorted(vocabulary.eog_tokens)
         self.eos_token_id = next(iter(self.special_token_ids), None)
-        # For each thread: which tokens are shown in the output that it works on.
+        # For each thread: which tokens are visible in the output that it works on.
         self._local = threading.local()
         self._lock = threading.Lock()
         self._tokenizer: Any = None
         self._compiled = lru_cache(_MAX_GRAMMARS)(self._compile)
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text that a grammar forces, with control tokens for its markers if the output shows these.
+        """The tokens of a text that a grammar forces, with control tokens for its markers if these are visible.
 
-        llguidance calls this, on a thread that has set `_local.is_shown`.
+        llguidance calls this, on a thread that has set `_local.is_visible`.
         """
-        is_shown: Any = getattr(self._local, "is_shown", None)
-        tokens = [] if is_shown is None else self._vocabulary.tokenize_bytes(text, False, True)
+        is_visible: Any = getattr(self._local, "is_visible", None)
+        tokens = [] if is_visible is None else self._vocabulary.tokenize_bytes(text, False, True)
         # The text of an end-of-generation token is text, unless the grammar names the token itself.
-        if tokens and is_shown[tokens].all() and not set(tokens).intersection(self.special_token_ids):
+        if tokens and is_visible[tokens].all() and not set(tokens).intersection(self.special_token_ids):
             return tokens
         return self._vocabulary.tokenize_bytes(text, False, False)
 
@@ -74,23 +74,23 @@ class Masks:
                 self._tokenizer = LLTokenizer(TokenizerWrapper(self), n_vocab=n_vocab, eos_token=ends)
 
     def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
-        """A matcher at the start of an output.
+        """A matcher at the start of an output, in which the control tokens `visible` belong to the text.
 
         Raises BadRequest if the grammar is malformed, needs text that the model has no tokens for, or takes too much
         work.
         """
         self.prepare()
-        shown = frozenset(visible)
-        is_shown = ~self._vocabulary.is_control
-        is_shown[[*shown, *self.special_token_ids]] = True
-        self._local.is_shown = is_shown
-        base = self._compiled(constraint, shown)
+        tokens = frozenset(visible)
+        is_visible = ~self._vocabulary.is_control
+        is_visible[[*tokens, *self.special_token_ids]] = True
+        self._local.is_visible = is_visible
+        base = self._compiled(constraint, tokens)
         with self._lock:
             copy = base.deep_copy()
-        return Matcher(copy, is_shown, self._local, constraint.origin)
+        return Matcher(copy, is_visible, self._local, constraint.origin)
 
-    def _compile(self, constraint: Constraint, shown: frozenset[int]) -> Any:
-        """The cached matcher of a grammar. It depends on `shown`, which decides the tokens of forced text."""
+    def _compile(self, constraint: Constraint, visible: frozenset[int]) -> Any:
+        """The cached matcher of a grammar. It depends on `visible`, which decides the tokens of forced text."""
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
@@ -106,9 +106,9 @@ class Matcher:
     One thread at a time. All methods raise BadRequest if the work is too much.
     """
 
-    def __init__(self, matcher: Any, is_shown: Any, local: Any, origin: str) -> None:
+    def __init__(self, matcher: Any, is_visible: Any, local: Any, origin: str) -> None:
         self._matcher = matcher
-        self._is_shown = is_shown
+        self._is_visible = is_visible
         self._local = local
         self._origin = origin
         # The last mask; None: not computed since the last token.
@@ -117,7 +117,7 @@ class Matcher:
     def accept(self, token: int) -> None:
         """Advance by the token that was sampled."""
         self._allowed = None
-        if not self._shown_matcher().consume_token(token):
+        if not self._matcher_on_this_thread().consume_token(token):
             raise invalid_grammar(_reason(self._matcher), self._origin)
 
     def allowed_tokens(self) -> Any:
@@ -129,23 +129,23 @@ class Matcher:
 
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""
-        tokens: list[int] = self._shown_matcher().compute_ff_tokens()
-        n_shown = next((i for i, token in enumerate(tokens) if not self._is_shown[token]), len(tokens))
-        return tokens[:n_shown]
+        tokens: list[int] = self._matcher_on_this_thread().compute_ff_tokens()
+        n_visible = next((i for i, token in enumerate(tokens) if not self._is_visible[token]), len(tokens))
+        return tokens[:n_visible]
 
     def mask(self) -> Any:
         """Whether each token may come next [vocabulary]."""
         if self._allowed is None:
-            bits = np.frombuffer(self._shown_matcher().compute_bitmask(), np.uint8)
+            bits = np.frombuffer(self._matcher_on_this_thread().compute_bitmask(), np.uint8)
             if self._matcher.is_error():
                 raise invalid_grammar(_reason(self._matcher), self._origin)
-            mask = np.unpackbits(bits, bitorder="little", count=len(self._is_shown)).view(bool)
-            self._allowed = mask & self._is_shown
+            mask = np.unpackbits(bits, bitorder="little", count=len(self._is_visible)).view(bool)
+            self._allowed = mask & self._is_visible
         return self._allowed
 
-    def _shown_matcher(self) -> Any:
-        """The matcher. First sets which tokens this output shows, for the tokenizer that it calls on this thread."""
-        self._local.is_shown = self._is_shown
+    def _matcher_on_this_thread(self) -> Any:
+        """The matcher, which may now call its tokenizer on this thread: that knows which tokens are visible."""
+        self._local.is_visible = self._is_visible
         return self._matcher
 
 
