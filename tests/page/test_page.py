@@ -185,7 +185,7 @@ def test_the_list_is_searched_renamed_deleted_exported_and_imported(browser):
         for text in ("bees", "wasps"):
             page.do("#new")
             chat(page, text, "An answer about bees")
-        page.do(("#search", "wasps"), ("#list li", 1), "#new", ("#list li", 2))
+        page.do(("#search", "wasps"), ("#list li", 1), "#new", ("#list li", 2), "#list [title=wasps]")
         page.do("#list [aria-label='Rename wasps']", ("#list input", "Insects\n"))
         page.wait_for_text("#title", "Insects")
         for button, titles in (("[aria-label='Export bees']", {"bees"}), ("#export", {"bees", "Insects"})):
