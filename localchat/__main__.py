@@ -61,6 +61,8 @@ def _run(parser: ArgumentParser, arguments: Namespace) -> int:
         if arguments.mcp or arguments.mcp_config or arguments.tools:
             from .terminal.toolset import Toolset
 
+            if not (arguments.mcp or arguments.mcp_config):
+                parser.error("--tools lists the tools of servers: name one with --mcp or --mcp-config")
             toolset = stack.enter_context(Toolset(arguments))
             if arguments.tools:
                 print(toolset.description())

@@ -52,11 +52,12 @@ if TYPE_CHECKING:
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines.
 
-    These get the driver that waits for the network: a Driver blocks, an AsyncDriver waits in an event loop.
+    These get the driver that waits for the network: a Driver blocks, an AsyncDriver waits in an event loop. Attributes
+    with an underscore, here and of streams, are used by other modules of the package, not by programs.
     """
 
     def __init_subclass__(cls) -> None:
-        """Add the options to the docstrings of the methods, which `help` shows."""
+        """Add the options of `OPTIONS_OF` to the docstrings of the methods with these names, which `help` shows."""
         for name, known in OPTIONS_OF.items():
             method = vars(cls).get(name)
             if method and method.__doc__:  # Python was not started with -OO.
@@ -77,7 +78,8 @@ class BaseClient:
     def with_options(self, **options: Unpack[ClientOptions]) -> Self:
         """A client with other values for some arguments of `Client`. It shares the connections if it can.
 
-        `headers` are added to those of this client. None for an option is the same as leaving it out.
+        `headers` are added to those of this client. The key and the headers of this client are also sent to another
+        `base_url`. None for an option is the same as leaving it out.
         """
         check_options(options, "Client")
         client = type(self).__new__(type(self))
@@ -87,7 +89,7 @@ class BaseClient:
             client._options["headers"] = {**self._settings.headers, **client._options["headers"]}
         old = self._settings
         client._settings = new = Settings(**client._options, environment=old.environment)
-        new.share(old)
+        new.adopt_from(old)
         if (new.address, new.proxy, new.verify) != (old.address, old.proxy, old.verify):
             client._pool = Pool()
         return client
@@ -110,16 +112,17 @@ class BaseClient:
 
     async def _reply(self, driver: AnyDriver, request: CompletionRequest) -> Reply[Any]:
         """The complete reply. If its text does not match `response_format`, repeat the request with text and errors."""
-        for _ in range(request.retries_on_mismatch):
+        n_left = request.retries_on_mismatch
+        while True:
             try:
                 return await BaseStream[Any](self._call(driver, request), request)._finish()
             except DoesNotFit as error:
-                if error.partial is not None and error.partial.refusal:  # The model would decline again.
+                n_left -= 1
+                if n_left < 0 or (error.partial is not None and error.partial.refusal):  # It would decline again.
                     raise
                 output = [] if error.partial is None else [error.partial.message]
                 correction = {"role": "user", "content": f"{error}. Answer again, with the corrected JSON alone."}
                 request.prompt = [*request.prompt, *output, correction]
-        return await BaseStream[Any](self._call(driver, request), request)._finish()
 
     async def _list_models(self, driver: AnyDriver) -> list[Model]:
         arguments = RequestArguments(self._settings, {}, "request")

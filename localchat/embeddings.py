@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from .errors import ProtocolError
+from .errors import ProtocolError, excerpt
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
 from .request.arguments import RequestArguments
@@ -54,7 +56,7 @@ def _checked_texts(texts: object) -> list[Any]:
         return [texts]
     listed = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, (bytes, bytearray)) else [None]
     for text in listed:
-        is_tokens = isinstance(text, (list, tuple)) and all(isinstance(token, int) for token in text)
+        is_tokens = isinstance(text, (list, tuple)) and all(type(token) is int for token in text)
         if not isinstance(text, str) and not is_tokens:
             raise TypeError(f"embed takes a text or a list of texts or of lists of tokens, not {texts!r:.100}")
     return listed
@@ -88,9 +90,10 @@ def _vector(value: Any, base64: bool) -> list[float]:
         except (ValueError, struct.error) as error:
             raise ProtocolError(f"an embedding is not base64 of 32-bit floats: {error}") from error
     if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
-        raise ProtocolError(f"an embedding is a list of numbers, not {type(value).__name__} of something else")
+        shown = excerpt(json.dumps(value), 80)
+        raise ProtocolError(f"an embedding is no list of numbers: {shown}")
     try:
-        is_finite = abs(float(sum(value))) < float("inf")
+        is_finite = all(map(math.isfinite, value))
     except OverflowError:  # An integer that is larger than any float.
         is_finite = False
     if not is_finite:

@@ -172,12 +172,7 @@ class ToolCall(Record):
     raw: Any = field(default=None, compare=False, repr=False)
 
     @property
-    def status(self) -> Literal["succeeded", "failed"]:
-        """Whether the arguments could be parsed."""
-        return "succeeded" if self.error is None else "failed"
-
-    @property
-    def member(self) -> dict[str, Any]:
+    def request_item(self) -> dict[str, Any]:
         """The call as an element of `tool_calls` in the assistant's message of the next request."""
         text = self.arguments_json if self.arguments and self.error is None else "{}"
         others = self.extra.get("function")
@@ -304,7 +299,7 @@ class Choice(Record):
         if self.audio is not None and self.audio.id is not None:
             message["audio"] = {"id": self.audio.id}
         if self.tool_calls:
-            message["tool_calls"] = [call.member for call in self.tool_calls]
+            message["tool_calls"] = [call.request_item for call in self.tool_calls]
         return message
 
 

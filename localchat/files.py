@@ -1,4 +1,4 @@
-"""Files that are always whole, private, and where they were meant to be; and those of conversations."""
+"""Write files as a whole, readable by their owner only; and the files of conversations."""
 
 from __future__ import annotations
 

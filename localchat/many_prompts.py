@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import LocalChatError
 from .events import Reply
-from .request.arguments import reusable
+from .request.arguments import with_lists
 from .request.completion import CompletionRequest
 from .request.models import default_model
 from .request.options import check_count, check_options
@@ -19,6 +19,8 @@ from .transport.sockets import Driver, run_blocking
 
 if TYPE_CHECKING:
     from .transport.operations import AnyDriver
+
+DEFAULT_CONCURRENCY = 8
 
 
 class ManyPrompts:
@@ -29,16 +31,17 @@ class ManyPrompts:
         if isinstance(prompts, (str, bytes, Mapping)):
             raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
         self._client = client
-        self._options = reusable(options)
+        self._options = with_lists(options)
         self.prompts = list(prompts)
-        self.concurrency = self._options.pop("concurrency", 8)
+        self.concurrency = self._options.pop("concurrency", DEFAULT_CONCURRENCY)
         check_count("concurrency", self.concurrency)
         self._on_progress = self._options.pop("on_progress", None)
         if self._on_progress is not None and not callable(self._on_progress):
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        self._request = CompletionRequest(client._settings, "", self._options, "map")  # Raises for wrong options.
+        # Never sent: it checks the options, of which those of each request are a part.
+        self._template = CompletionRequest(client._settings, "", self._options, "map")
         self._n_done = 0
 
     def map(self) -> list[Reply[Any]]:
@@ -91,9 +94,9 @@ class ManyPrompts:
 
     async def _find_model(self, driver: AnyDriver) -> None:
         """Find the model of the server once for all prompts. If that fails, the request of each prompt tries again."""
-        if self.prompts and not self._request.decides_model:
+        if self.prompts and not self._template.decides_model:
             with contextlib.suppress(LocalChatError):
-                await default_model(self._client._call(driver, self._request))
+                await default_model(self._client._call(driver, self._template))
 
     async def _reply(self, driver: AnyDriver, prompt: Prompt) -> Reply[Any]:
         try:

@@ -157,7 +157,7 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
     loader, start_log = Loader(options), StartLog(options)
     service = Service(file, options, catalog=catalog, load=loader.load, load_log=start_log)
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(loader):
-        service.load(service.default)
+        service.request_load(service.default)
         # These imports take as long as the engine process takes to load a small model.
         from .serving.http.http_server import ChatServer
 

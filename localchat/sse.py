@@ -124,11 +124,8 @@ class SSEDecoder:
             return
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
-        if self._in_json or (name != b"data" and self._takes_json and line.startswith((b"{", b"["))):
-            is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
-            if self._data and (is_field or not self._in_json):
-                self._dispatch()
-            self._in_json = not is_field
+        if self._takes_json:
+            self._find_json(name, line)
         if self._in_json:
             self._take_data(line)
         elif name == b"data":
@@ -167,6 +164,20 @@ class SSEDecoder:
         self._event = ""
         self._retry = None
         self._in_json = False
+
+    def _find_json(self, name: bytes, line: bytes) -> None:
+        """Find out whether a line belongs to JSON without `data:`. It ends the event before, and a field ends it."""
+        is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
+        if self._in_json and is_field:
+            self._end_data()
+            self._in_json = False
+        elif not self._in_json and not is_field and line.startswith((b"{", b"[")):
+            self._end_data()
+            self._in_json = True
+
+    def _end_data(self) -> None:
+        if self._data:
+            self._dispatch()
 
     def _take_ready(self) -> list[ServerSentEvent]:
         ready, self._ready = self._ready, []

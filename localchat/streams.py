@@ -67,11 +67,13 @@ class EventIterator(Generic[AnyEvent, Value]):
             if self._is_closed:
                 raise self._cancelled("closed")
             await self._advance()
-        except BaseException as error:
-            self._failure = error if isinstance(error, Exception) else self._cancelled("interrupted")
-            if self._failure is not error or not self._ready:
+        except Exception as error:
+            self._failure = error
+            if not self._ready:  # Otherwise `_next` returns the events that were made before the error, then raises it.
                 raise
-            # There are events that were made before the error: `_next` returns these, and then raises it.
+        except BaseException:  # Ctrl-C, or the task was cancelled.
+            self._failure = self._cancelled("interrupted")
+            raise
         finally:
             self._is_advancing = False
 
@@ -229,14 +231,14 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         super().__init__()
         self._call = call
         self._request = request
-        self._parser = ResponseParser()
+        self._parser = ResponseParser()  # That of an empty response, until the head of the response is received.
         self._has_head = False  # Whether the head of the response was received.
-        self._payloads: Iterator[list[StreamEvent]] = iter(())  # The events of each payload of the last read.
+        self._event_lists: Iterator[list[StreamEvent]] = iter(())  # The events of each payload of the last read.
         self._n_bytes = 0  # Of the body, in all reads.
         # `n_progress` of the parser at the last read: a larger one restarts the timeouts.
         self._n_progress = 0
         self._body_error: Exception | None = None  # The error that ended the body, if one did.
-        self._is_ending = False  # Whether `_payloads` has the last events.
+        self._is_ending = False  # Whether `_event_lists` has the last events.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -271,7 +273,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         try:
             if not self._has_head:
                 await self._send()
-            elif (events := next(self._payloads, None)) is not None:
+            elif (events := next(self._event_lists, None)) is not None:
                 self._ready.extend(events)
             elif self._is_ending:
                 self._has_last_event = True
@@ -296,7 +298,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         """Begin with the last events, which the parser makes without further bytes."""
         if self._parser.has_end_mark:
             await self._call.drain()  # So that the connection can be used again.
-        self._payloads = self._parser.finish(self._body_error)
+        self._event_lists = self._parser.finish(self._body_error)
         self._is_ending = True
 
     def _fail(self, error: BaseException) -> None:
@@ -319,13 +321,13 @@ class BaseStream(EventIterator[StreamEvent, Value]):
             return request.expected.read(reply)
 
         return ResponseParser(
-            self._call.headers.get("content-type", ""),
-            request.n_choices,
-            request.think_tags,
-            request.tool_names,
-            secrets.mask_json,
-            secrets.mask,
-            read_value,
+            content_type=self._call.headers.get("content-type", ""),
+            n_choices=request.n_choices,
+            think_tags=request.think_tags,
+            tool_names=request.tool_names,
+            mask_payload=secrets.mask_json,
+            mask=secrets.mask,
+            read_value=read_value,
         )
 
     async def _read(self) -> None:
@@ -346,7 +348,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
             if not isinstance(error, IncompleteStream) and not parser.has_known_reasons:
                 raise
             self._body_error, is_end = error, True
-        self._payloads = parser.feed(data, is_end)
+        self._event_lists = parser.feed(data, is_end)
 
 
 class Stream(BaseStream[Value], BlockingEventIterator[StreamEvent, Value]):

@@ -10,6 +10,7 @@ It is a real server on this machine, so the tests run everything that the progra
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -142,7 +143,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(_JsonResponse(200, {"object": "list", "data": [{"id": "fake", "object": "model"}]}, {}))
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        body = None
+        with contextlib.suppress(ValueError):
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        if not isinstance(body, dict):
+            self._send(_JsonResponse(400, {"error": {"message": "the body is no JSON object"}}, {}))
+            return
         headers = {name.lower(): value for name, value in self.headers.items()}
         response = self.server.fake._next_response(FakeRequest(self.path, headers, body))
         if isinstance(response, _JsonResponse):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
 from ..files import read_messages, write_messages
-from ..request.arguments import reusable
+from ..request.arguments import with_lists
 from ..request.options import set_options
 from ..request.prompts import Prompt, as_messages, n_system
 from .tool_run import AsyncToolRun, ToolRun
@@ -44,7 +44,7 @@ class _BaseConversation:
         self.messages = as_messages(list(messages or ()))
         self.set_system(system)
         self._client = client
-        self._options = reusable({"tools": tools, **options})
+        self._options = with_lists({"tools": tools, **options})
         self.stream("")  # Raises for wrong options, and sends nothing.
 
     def set_system(self, text: str | None) -> None:

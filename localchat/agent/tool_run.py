@@ -115,6 +115,12 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
     async def _advance(self) -> None:
+        """Do the next step of the cycle.
+
+        Read the files of images and sounds, once. Then in each round: begin the round; take the events of its stream,
+        of which `message_stop` adds the reply; at the end of the stream let its calls run, or end the run; take the
+        results, after which the next round begins.
+        """
         if self._media:
             await self._read_media()
         elif self._stream is None:
@@ -204,10 +210,10 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         refuse_awaitable(approval, "await on_call")
         if approval is True:
             return prepared
-        return prepared.refused(approval if isinstance(approval, str) and approval else _NOT_APPROVED)
+        return prepared.without_function(approval if isinstance(approval, str) and approval else _NOT_APPROVED)
 
     async def _run(self, prepared: PreparedCall) -> ToolResult:
-        prepared = prepared.refused("the run was closed") if self._is_closed else prepared
+        prepared = prepared.without_function("the run was closed") if self._is_closed else prepared
         return await run_call(prepared, self._raise_errors, self._is_async)
 
     # The three ways to run the calls of a round. Each yields the results in the order of the calls.

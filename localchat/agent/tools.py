@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Union
 
 from ..errors import DoesNotFit
@@ -36,19 +36,28 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]  # The JSON Schema of the arguments.
     function: Callable[..., Any]
-    # The target, (schema/targets.py) that validates and converts the arguments. None: `parameters` is.
+    # The target (schema/targets.py) that validates and converts the arguments: that of `Tool.of` is the function. None:
+    # `parameters`.
     target: Any = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a name that servers refuse."""
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name or self.function!r} is no name for a tool: use Tool.of(function, name=...)")
 
     @classmethod
     def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
-        """The tool for a function. Raises TypeError or ValueError if its name or its parameters cannot be sent."""
+        """The tool for a function, or a tool with another name or description.
+
+        Raises TypeError or ValueError if the name or the parameters cannot be sent.
+        """
         if isinstance(function, Tool):
-            return function
+            if not (name or description):
+                return function
+            return replace(function, name=name or function.name, description=description or function.description)
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"a tool is a function, not {function!r}")
         name = name or getattr(function, "__name__", "")
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name or function!r} is no name for a tool: use Tool.of(function, name=...)")
         description = description or read_function(function)[0]
         return cls(name, description, json_schema(function), function, function)
 
@@ -115,7 +124,7 @@ class PreparedCall(NamedTuple):
     function: Callable[[], Any] | None  # The function with the converted arguments; None if it must not run.
     reason: str = ""  # Why it must not run, for the model.
 
-    def refused(self, reason: str) -> PreparedCall:
+    def without_function(self, reason: str) -> PreparedCall:
         """The same call without its function."""
         return PreparedCall(self.call, None, reason)
 
@@ -158,14 +167,9 @@ async def run_call(prepared: PreparedCall, raise_errors: bool, is_async: bool) -
     """Run a call. `is_async`: an event loop runs it, so coroutine functions are awaited, and others run in threads."""
     call, function, reason = prepared
     if function is None:
-        return ToolResult(call, f"Error: {reason}", reason)
+        return _failed(call, reason)
     try:
-        in_other_thread = is_async and not inspect.iscoroutinefunction(function)
-        value = await call_in_thread(_call_function, function) if in_other_thread else _call_function(function)
-        if is_async and inspect.isawaitable(value):
-            value = await value
-        if is_async and isinstance(value, AsyncIterator):
-            value = [item async for item in value]
+        value = await _value_of(function, is_async)
         refuse_awaitable(value, f"run coroutine functions: {call.name}")
         if isinstance(value, ToolOutput):
             return ToolResult(call, value.text, value.text if value.is_error else None, value)
@@ -174,8 +178,23 @@ async def run_call(prepared: PreparedCall, raise_errors: bool, is_async: bool) -
         if raise_errors:
             raise
         log.warning("tool %s failed", call.name, exc_info=error)
-        reason = _shortened(f"{type(error).__name__}: {error}")
-        return ToolResult(call, f"Error: {reason}", reason)
+        return _failed(call, _shortened(f"{type(error).__name__}: {error}"))
+
+
+def _failed(call: ToolCall, reason: str) -> ToolResult:
+    """The result of a call that failed or did not run."""
+    return ToolResult(call, f"Error: {reason}", reason)
+
+
+async def _value_of(function: Callable[[], Any], is_async: bool) -> Any:
+    """The value of a function; of a generator, its items."""
+    if not is_async:
+        return _call_function(function)
+    is_coroutine_function = inspect.iscoroutinefunction(function)
+    value = _call_function(function) if is_coroutine_function else await call_in_thread(_call_function, function)
+    if inspect.isawaitable(value):
+        value = await value
+    return [item async for item in value] if isinstance(value, AsyncIterator) else value
 
 
 async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

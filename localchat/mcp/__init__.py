@@ -5,6 +5,17 @@ from localchat.mcp import MCPServer
 
 with MCPServer("npx", "-y", "@modelcontextprotocol/server-filesystem", ".") as files:
     print(Client().run("What is in this folder?", tools=files.tools()))
+
+From the outside in:
+
+server.py, aio.py               MCPServer and AsyncMCPServer: list and call tools
+config.py                       the servers of a file, and their tools together
+negotiation.py, revisions.py    the beginning of a connection; the revisions of the protocol
+session.py                      Session: the requests that wait for responses, and what the server sends
+features.py                     the functions of the program for requests of the server
+process.py, http.py             the transports: a process, or a URL; their threads do the I/O
+messages.py, headers.py         messages as text; the headers that repeat a part of them
+results.py, names.py            the results of tools for a model; names of servers and tools
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..agent.tools import Tool
 from ..transport.aio_sockets import in_thread
 from ..transport.timeouts import Timeout
+from .features import ClientFeatures
 from .messages import Json
 from .results import MCPResult
 from .server import BaseMCPServer
@@ -54,10 +55,10 @@ class AsyncMCPServer(BaseMCPServer):
     _runs_coroutines = True
 
     async def __aenter__(self) -> Self:
+        loop, features = asyncio.get_running_loop(), self._features
+        in_loop = {method: _in_loop(loop, features.functions[method]) for method in features.coroutine_functions}
+        self._features = ClientFeatures({**features.functions, **in_loop})
         session = self._begin()
-        loop, functions = asyncio.get_running_loop(), self._features.functions
-        for method in self._features.coroutine_functions:
-            functions[method] = _in_loop(loop, functions[method])
         try:
             await self._start(AsyncWaiter(), session)
         except BaseException:

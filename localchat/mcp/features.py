@@ -59,7 +59,10 @@ class ClientFeatures:
         if not isinstance(result, dict):
             raise TypeError(f"the function for {method} returns a dict, not {result!r:.100}")
         if method == "elicitation/create" and result.get("action") == "accept":
-            return {**result, "content": {**_defaults(params.get("requestedSchema")), **(result.get("content") or {})}}
+            content = result.get("content") or {}
+            if not isinstance(content, dict):
+                raise TypeError(f"the content of {method} is a dict, not {content!r:.100}")
+            return {**result, "content": {**_defaults(params.get("requestedSchema")), **content}}
         return result
 
 

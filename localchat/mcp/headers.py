@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..schema.keywords import parts_of
+from ..transport.http1 import TOKEN
 from .messages import Json
 
 # The requests whose headers have a name, and the parameter that it comes from.
 _NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 _ANNOTATION = "x-mcp-header"
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile(r"([!-~]([ -~]*[!-~])?)?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=", re.DOTALL)
 
@@ -46,14 +47,14 @@ def check_marks(schema: Mapping[str, Any]) -> None:
     names = []
     for name, path, property_schema in marked:
         where = f"{_ANNOTATION} of {'.'.join(path)}"
-        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        if not isinstance(name, str) or not TOKEN.fullmatch(name):
             raise ValueError(f"{where} is no name of a header: {name!r}")
         if property_schema.get("type") not in ("string", "integer", "boolean"):
             raise ValueError(f"{where} marks a value of the type {property_schema.get('type')!r}")
         names.append(name.lower())
     if len(set(names)) < len(names):
         raise ValueError(f"two properties have one {_ANNOTATION}: {', '.join(names)}")
-    if _count(schema) > len(marked):
+    if sum(_ANNOTATION in part for part in parts_of(schema)) > len(marked):
         raise ValueError(f"{_ANNOTATION} stands at a place that is not reached by properties alone")
 
 
@@ -65,16 +66,6 @@ def _marked(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str
             if _ANNOTATION in value:
                 yield value[_ANNOTATION], (*path, key), value
             yield from _marked(value, (*path, key))
-
-
-def _count(value: Any, is_names: bool = False) -> int:
-    """How many schemas within a schema are marked. `is_names`: the keys are names of properties, not keywords."""
-    if isinstance(value, list):
-        return sum(map(_count, value))
-    if not isinstance(value, Mapping):
-        return 0
-    nested = sum(_count(item, not is_names and key in ("properties", "$defs")) for key, item in value.items())
-    return nested + (_ANNOTATION in value and not is_names)
 
 
 def _encoded(text: str) -> str:

@@ -132,7 +132,7 @@ class HTTPTransport:
         """Send a message, and receive what comes back. Runs in a thread."""
         try:
             run_blocking(self._post(outgoing, driver))
-            if "method" in outgoing.message and "id" in outgoing.message:
+            if outgoing.is_request:
                 outgoing.settle(self._error("the response has no result"))
             else:
                 outgoing.settle({})
@@ -170,7 +170,9 @@ class HTTPTransport:
         error.__cause__ = cause
         return error
 
-    # Requests. The coroutines run in threads.
+    # Requests. The coroutines run in threads, and call each other in this order: `_post`, then `_send_message` for a
+    # request, then `_receive` for the response, with `_receive_json` or `_receive_events`, and `_follow` for the rest
+    # of a stream that ended too early.
 
     def _call(
         self,
@@ -198,20 +200,24 @@ class HTTPTransport:
         revision = message.get("params", {}).get("_meta", {}).get(VERSION_KEY)
         if revision is not None:
             headers = {"MCP-Protocol-Version": revision, **message_headers(message), **outgoing.headers}
-            await self._exchange(driver, outgoing, headers, is_resumable=False)
+            call = await self._send_message(driver, message, headers)
         elif message.get("method") == "initialize":
             self._initialize_message = message
-            await self._exchange(driver, outgoing, {})
+            call = await self._send_message(driver, message, {})
         else:
-            session_id = self._session_id
-            try:
-                call = await self._send_post(driver, outgoing.message, self._state_headers())
-            except StatusError as error:
-                if error.status != 404 or session_id is None:
-                    raise
-                await self._renew_session(driver, session_id)
-                call = await self._send_post(driver, outgoing.message, self._state_headers())
-            await self._receive(driver, call, outgoing)
+            call = await self._send_in_session(driver, message)
+        await self._receive(driver, call, outgoing, is_resumable=revision is None)
+
+    async def _send_in_session(self, driver: Driver, message: Json) -> Call:
+        """Like `_send_message`, in the session of a server before revision 2026-07-28."""
+        session_id = self._session_id
+        try:
+            return await self._send_message(driver, message, self._state_headers())
+        except StatusError as error:
+            if error.status != 404 or session_id is None:
+                raise
+            await self._renew_session(driver, session_id)
+            return await self._send_message(driver, message, self._state_headers())
 
     async def _renew_session(self, driver: Driver, ended_id: str) -> None:
         """Begin a new session in place of one that has ended, unless another thread has done that."""
@@ -220,12 +226,14 @@ class HTTPTransport:
                 return
             log.info("%s: the server ended the session; a new one begins", self._name)
             outgoing = Outgoing(self._initialize_message, {})
-            await self._exchange(driver, outgoing, {})
+            call = await self._send_message(driver, outgoing.message, {})
+            await self._receive(driver, call, outgoing)
             outgoing.settle(self._error("the response to initialize has no result"))
             result = outgoing.outcome
             if not isinstance(result, dict) or result.get("protocolVersion") != self.revision:
                 raise ProtocolError("the new session has another revision of the protocol")
-            await self._exchange(driver, Outgoing(_INITIALIZED_NOTIFICATION, {}), self._state_headers())
+            call = await self._send_message(driver, _INITIALIZED_NOTIFICATION, self._state_headers())
+            call.release()
         self._session.n_tool_changes += 1
         if self._listener is not None:
             self._listener.cancel()
@@ -240,14 +248,7 @@ class HTTPTransport:
             raise ProtocolError("the id of the session has characters that a header cannot have")
         self._session_id = session_id or None
 
-    async def _exchange(
-        self, driver: Driver, outgoing: Outgoing, headers: Mapping[str, str], is_resumable: bool = True
-    ) -> None:
-        """Send a message and receive the response to it."""
-        call = await self._send_post(driver, outgoing.message, headers)
-        await self._receive(driver, call, outgoing, is_resumable)
-
-    async def _send_post(self, driver: Driver, message: Json, headers: Mapping[str, str]) -> Call:
+    async def _send_message(self, driver: Driver, message: Json, headers: Mapping[str, str]) -> Call:
         """Send a message and receive the head of the response. The caller releases the call."""
         call = self._call(driver, headers, is_repeatable=message.get("method") != "tools/call")
         try:
@@ -262,12 +263,12 @@ class HTTPTransport:
     async def _receive(self, driver: Driver, call: Call, outgoing: Outgoing, is_resumable: bool = True) -> None:
         """Receive the response to a message, if it has one."""
         try:
-            if "method" not in outgoing.message or "id" not in outgoing.message:
+            if not outgoing.is_request:
                 return
             if not _is_stream(call):
                 await self._receive_json(call, outgoing)
                 return
-            stream = _EventStream()
+            stream = _EventStream(has_begun=True)
             try:
                 await self._receive_events(call, stream, outgoing)
             except IncompleteStream:
@@ -348,7 +349,7 @@ class HTTPTransport:
 class _EventStream:
     """A stream of events, which several connections may bring one after another."""
 
-    has_begun: bool = True  # Whether a connection has brought a part of it.
+    has_begun: bool  # Whether a connection has brought a part of it.
     is_connected: bool = False  # Whether a connection brings it now; only for the messages that belong to no request.
     n_events: int = 0
     last_id: str = ""  # The id of its last event; empty if events have none.

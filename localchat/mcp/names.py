@@ -8,6 +8,12 @@ from pathlib import Path
 
 # Programs that run other programs: the name of a server has also the name of the other one.
 _LAUNCHERS = {"npx", "uvx", "bunx", "pipx", "node", "deno", "bun", "python", "python3", "uv", "docker", "podman"}
+# Their options whose value is the next argument, and no program.
+_OPTIONS_WITH_VALUES = {
+    *("--directory", "--project", "--from", "--with", "--with-editable", "--python", "-p", "--package", "--index-url"),
+    *("-e", "--env", "--env-file", "-v", "--volume", "--mount", "--name", "--network", "--net", "-w", "--workdir"),
+    *("-u", "--user", "--entrypoint", "--platform"),
+}
 _PACKAGE = re.compile(r"[\w.@:/\\+-]+")
 
 # What a model may call a tool; see agent.tools.
@@ -38,6 +44,10 @@ def url_name(url: str) -> str:
 def command_name(words: Sequence[str]) -> str:
     """The name of a program; after that of a launcher, the last part of the first argument that is no option."""
     name = Path(words[0]).name
-    others = [word for word in words[1:] if not word.startswith("-") and word not in ("run", "exec", "x", "tool")]
+    others = [
+        word
+        for before, word in zip(words, words[1:])
+        if not word.startswith("-") and word not in ("run", "exec", "x", "tool") and before not in _OPTIONS_WITH_VALUES
+    ]
     is_launcher = name.partition(".")[0].lower() in _LAUNCHERS
     return f"{name} {Path(others[0]).name}" if is_launcher and others and _PACKAGE.fullmatch(others[0]) else name

@@ -51,9 +51,10 @@ class Negotiation:
                 return await self._discover(waiter, revisions.MODERN[-1], self._discover_timeout)
             except MCPError:
                 return await self._initialize(waiter, revisions.LEGACY[-1])
-            except TimedOut as error:  # Some servers before 2026-07-28 ignore requests that they do not know.
+            except TimedOut as error:
                 if error.kind == "connect":
                     raise
+                # Some servers before 2026-07-28 ignore requests that they do not know: `initialize` comes below.
         try:
             return await self._initialize(waiter, revisions.LEGACY[-1])
         except MCPError as error:
@@ -113,7 +114,12 @@ class Negotiation:
 
 def request_meta(revision: str, features: ClientFeatures) -> Json:
     """The field `_meta` of a request since revision 2026-07-28."""
-    return revisions.request_meta(revision, _CLIENT_INFO, features.capabilities, _log_level())
+    return {
+        revisions.VERSION_KEY: revision,
+        f"{revisions.PREFIX}clientInfo": _CLIENT_INFO,
+        f"{revisions.PREFIX}clientCapabilities": features.capabilities,
+        f"{revisions.PREFIX}logLevel": _log_level(),
+    }
 
 
 def _log_level() -> str:

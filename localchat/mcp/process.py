@@ -21,7 +21,7 @@ _MAX_STDERR_LINE = 10_000
 _MAX_SHOWN_BYTES = 1000  # Of what is no text.
 
 # The limits of the three steps that end a process, in seconds: closing its stdin, SIGTERM, SIGKILL.
-CLOSE_S, TERMINATE_S, KILL_S = 2.0, 2.0, 1.0
+_CLOSE_S, _TERMINATE_S, _KILL_S = 2.0, 2.0, 1.0
 # After the end of its output, a process has this time to exit before the error reports that it did not.
 _EXIT_S = 0.5
 _POLL_S = 0.01
@@ -127,7 +127,7 @@ class ProcessTransport:
         self._outbox.put(encode(outgoing.message))
         if self._outbox.qsize() > _MAX_UNREAD:
             self._session.end(self._error(f"it has not read {_MAX_UNREAD} messages"))
-        if "method" not in outgoing.message or "id" not in outgoing.message:
+        if not outgoing.is_request:
             outgoing.settle({})
 
     def listen(self) -> None:
@@ -150,7 +150,8 @@ class ProcessTransport:
                 view = memoryview(data)
                 while view:
                     view = view[stdin.write(view) :]
-        if not self._stdout_ended.wait(_EXIT_S):  # Responses may still be read, and the end of stdout tells more.
+        # The process has closed its stdin. Responses may still be read, and the end of stdout tells more.
+        if not self._stdout_ended.wait(_EXIT_S):
             self._session.end(self._error(self._reason_of_end("it closed its stdin")))
             self._stop()
 
@@ -236,11 +237,11 @@ class ProcessTransport:
             if self._has_stopped:
                 return
             self._outbox.put(None)
-            self._wait(CLOSE_S)
+            self._wait(_CLOSE_S)
             if self._is_alive():
-                self._signal(signal.SIGTERM, TERMINATE_S)
+                self._signal(signal.SIGTERM, _TERMINATE_S)
             if self._is_alive():
-                self._signal(getattr(signal, "SIGKILL", signal.SIGTERM), KILL_S)
+                self._signal(getattr(signal, "SIGKILL", signal.SIGTERM), _KILL_S)
             self._has_stopped = True
 
     def _wait(self, seconds: float) -> int | None:

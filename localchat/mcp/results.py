@@ -43,7 +43,8 @@ def _part(item: Json, accepted_media: Collection[str]) -> Json:
     """An item of the content as a part of a message; a note in place of what the model cannot get."""
     kind = item.get("type")
     if kind == "text":
-        return _text(str(item.get("text", "")))
+        text = item.get("text")
+        return _text(text if isinstance(text, str) else "")
     if kind in ("image", "audio"):
         return _media_part(str(kind), item.get("data"), item.get("mimeType"), accepted_media)
     if kind == "resource_link":
@@ -66,7 +67,8 @@ def _resource_part(resource: Json, accepted_media: Collection[str]) -> Json:
 
 
 def _media_part(kind: str, data: Any, mime_type: Any, accepted_media: Collection[str]) -> Json:
-    what = f"{'an image' if kind == 'image' else 'a sound'} ({mime_type})"
+    type_shown = f" ({mime_type})" if isinstance(mime_type, str) else ""
+    what = f"{'an image' if kind == 'image' else 'a sound'}{type_shown}"
     if kind not in accepted_media:
         return _text(f"[{what}, which is left out: the model takes none]")
     try:

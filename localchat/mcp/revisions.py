@@ -1,4 +1,4 @@
-"""The revisions of the protocol, and the metadata that each request has since 2026-07-28. No I/O."""
+"""The revisions of the protocol, and what a server says of itself. No I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FIRST_MODERN = "2026-07-28"
 LEGACY = tuple(revision for revision in REVISIONS if revision < _FIRST_MODERN)
 MODERN = tuple(revision for revision in REVISIONS if revision >= _FIRST_MODERN)
 
-_PREFIX = "io.modelcontextprotocol/"
-VERSION_KEY = f"{_PREFIX}protocolVersion"
+PREFIX = "io.modelcontextprotocol/"  # Of the fields of the protocol in the metadata of a request.
+VERSION_KEY = f"{PREFIX}protocolVersion"
 
-# The errors of a server since 2026-07-28: headers that do not match, a missing capability, an unsupported revision.
+# The errors of a server since 2026-07-28: headers that do not match, and an unsupported revision.
 HEADER_MISMATCH, UNSUPPORTED_REVISION = -32020, -32022
 
 
@@ -54,13 +54,3 @@ class ServerDescription:
             capabilities if isinstance(capabilities, dict) else {},
             instructions if isinstance(instructions, str) else "",
         )
-
-
-def request_meta(revision: str, client_info: Json, capabilities: Json, log_level: str) -> Json:
-    """The field `_meta` of a request since 2026-07-28."""
-    return {
-        VERSION_KEY: revision,
-        f"{_PREFIX}clientInfo": client_info,
-        f"{_PREFIX}clientCapabilities": capabilities,
-        f"{_PREFIX}logLevel": log_level,
-    }

@@ -155,7 +155,11 @@ class BaseMCPServer:
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Json:
-        """The result of a request. If the server requests input first, the functions of the program give it."""
+        """The result of a request.
+
+        Since revision 2026-07-28 a result may be a request for input: the functions of the program give the input, and
+        the request is sent again with it.
+        """
         session = self._ready_session()
         limits = self._timeout if timeout is None else Timeout.of(timeout)
         total = total or TotalDeadline(limits.total)  # That of all rounds.
@@ -261,7 +265,10 @@ class BaseMCPServer:
 
     @property
     def _is_stateless_http(self) -> bool:
-        """Whether requests have headers with arguments of a call, and are cancelled by closing their connections."""
+        """Whether the server is at a URL and has a revision since 2026-07-28.
+
+        Then calls repeat arguments in headers, and a request is cancelled by closing its connection.
+        """
         return revisions.is_modern(self.revision) and isinstance(self._transport, HTTPTransport)
 
     async def _tools(self, waiter: AnyWaiter, names: Iterable[str], prefix: str) -> list[Tool]:

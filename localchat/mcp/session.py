@@ -58,7 +58,7 @@ class Progress(NamedTuple):
 
 
 class AnyWaiter(Protocol):
-    """Lets a thread or a task wait for the threads of a transport."""
+    """Lets a thread or a task wait for the threads of a transport: a Waiter or an AsyncWaiter (aio.py)."""
 
     def wake(self) -> None:
         """End the current wait, or else the next one. Called by any thread."""
@@ -71,29 +71,29 @@ class AnyWaiter(Protocol):
 
 
 class Waiter:
-    """Lets a thread wait for the threads of a transport."""
+    """Lets a thread wait for the threads of a transport; see AnyWaiter."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def wake(self) -> None:
-        """End the current wait, or else the next one. Called by any thread."""
         self._event.set()
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait until `wake` is called, at most for these seconds."""
         end = math.inf if seconds is None else time.monotonic() + seconds
         while not self._event.wait(min(_STEP_S, max(end - time.monotonic(), 0))) and time.monotonic() < end:
             pass
         self._event.clear()
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """The result of a function that blocks."""
         return function()
 
 
 class Outgoing:
-    """A message to the server, and its outcome. Any thread may call the methods."""
+    """A message to the server, and its outcome. Any thread may call the methods.
+
+    The outcome of a request is its result or an error; that of any other message is {} when it is delivered.
+    """
 
     def __init__(self, message: Json, headers: Mapping[str, str], wake: Callable[[], object] = lambda: None) -> None:
         self.message = message
@@ -101,7 +101,13 @@ class Outgoing:
         self.stop: Callable[[], object] = lambda: None  # Ends the transfer. The transport sets it.
         self.progress: deque[Progress] = deque()  # The reports that no thread has read.
         self._wake = wake
-        self._outcomes: deque[Any] = deque()  # Results or exceptions, of which the first one counts.
+        # Results or exceptions, of which the first one counts: two threads may add one at once.
+        self._outcomes: deque[Any] = deque()
+
+    @property
+    def is_request(self) -> bool:
+        """Whether the server sends a response to the message. It sends none to notifications and responses."""
+        return "method" in self.message and "id" in self.message
 
     @property
     def is_settled(self) -> bool:
@@ -174,7 +180,7 @@ class Session:
         self._pending: dict[Any, Outgoing] = {}
         self._end_error: LocalChatError | None = None
         # The requests of the server whose functions run, by their ids, without those that it has cancelled.
-        self._answered: dict[Any, Json] = {}
+        self._being_answered: dict[Any, Json] = {}
         self._function_slots = threading.BoundedSemaphore(_MAX_FUNCTIONS)
         self._lock = threading.Lock()
 
@@ -321,7 +327,7 @@ class Session:
             log.log(level, "%s: %s", self.name, self.shown(str(params.get("data"))))
         elif method == "notifications/cancelled":
             if type(params.get("requestId")) in (int, str):
-                self._answered.pop(params["requestId"], None)
+                self._being_answered.pop(params["requestId"], None)
         elif method == "notifications/tools/list_changed":
             self.n_tool_changes += 1
 
@@ -330,7 +336,7 @@ class Session:
         method = request["method"]
         if method in self._features.functions:
             if self._function_slots.acquire(blocking=False):
-                self._answered[request["id"]] = request
+                self._being_answered[request["id"]] = request
                 start_thread(lambda: self._run_function(request))
             else:
                 error = {"code": INTERNAL_ERROR, "message": f"{_MAX_FUNCTIONS} requests are in progress"}
@@ -347,7 +353,7 @@ class Session:
             outcome = self._answer(request)
         finally:
             self._function_slots.release()
-        if self._answered.pop(request["id"], None) is not None:
+        if self._being_answered.pop(request["id"], None) is not None:
             self._respond(request, outcome)
 
     def _answer(self, request: Json) -> Json:

@@ -15,7 +15,7 @@ from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageE
 from .choice import OpenChoice
 from .payloads import Json, as_integer, dump, find_usage, non_blank
 from .reported_errors import is_plain_payload, may_report_error, parse_error, read_report
-from .text import ThinkSplitter
+from .text import check_think_tags
 
 
 class Accumulator:
@@ -42,7 +42,7 @@ class Accumulator:
         self._think_tags = think_tags
         self._tool_names = tool_names
         self._mask = mask
-        ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
+        check_think_tags(think_tags)  # Now, and not in the middle of a stream.
         # The choices by the index that the server sent.
         self._choices: dict[int, OpenChoice] = {}
         self._has_started = False

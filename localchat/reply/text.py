@@ -10,6 +10,12 @@ _TAGS = {"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</tho
 _MAX_LEADING_BLANKS = 256  # A tag after more blanks than this is text.
 
 
+def check_think_tags(mode: object) -> None:
+    """Raise ValueError for an option `think_tags` that is no mode of a ThinkSplitter."""
+    if mode not in ("auto", "prefilled", "off"):
+        raise ValueError(f"think_tags must be one of auto, prefilled, off, not {mode!r}")
+
+
 class ThinkSplitter:
     """Separates `<think>...</think>` at the start of the content from the rest, however the text is cut into pieces.
 
@@ -18,8 +24,7 @@ class ThinkSplitter:
     """
 
     def __init__(self, mode: str = "auto") -> None:
-        if mode not in ("auto", "prefilled", "off"):
-            raise ValueError(f"think_tags must be one of auto, prefilled, off, not {mode!r}")
+        check_think_tags(mode)
         self._prefilled = mode == "prefilled"
         # "start", "reasoning", "after reasoning" (blanks after the closing tag), or "text", which no tag can follow.
         self.state = "text" if mode == "off" else "start"

@@ -12,8 +12,8 @@ from .models import default_model
 from .options import check_options, set_options
 
 
-def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of several requests: a generator, which the first request would use up, becomes a list."""
+def with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for several requests: a generator, which the first request would use up, becomes a list."""
     return {name: list(value) if isinstance(value, Iterator) else value for name, value in set_options(options).items()}
 
 
@@ -43,7 +43,10 @@ class RequestArguments:
         self._model: str | None = fields.pop("model", None)
 
     async def model(self, call: Call) -> str | None:
-        """The model of the options, of the client, or the only one of the server."""
+        """The model of the options, of the client, or the only one of the server.
+
+        None if `extra_body` says so, or if the server has no list of models.
+        """
         if not self.decides_model:
             return await default_model(call)
         model: str | None = self.extra_body.get("model", self._model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableError
 from ..reply.payloads import Json
@@ -15,6 +15,9 @@ from ..transport.call import Call
 from ..transport.settings import Settings
 from .arguments import RequestArguments
 from .prompts import as_messages, take_media
+
+if TYPE_CHECKING:
+    from ..schema.response_format import ExpectedValue
 
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
@@ -35,13 +38,15 @@ class CompletionRequest(RequestArguments):
         self.prompt: Any = self._read_prompt(prompt, method)
         if self._is_chat and "messages" in self.extra_body:
             raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
+        # Its fields are treated like options from here on: n, tools, response_format. Those above do not look into it.
         fields.update(self.extra_body)
         self.n_choices = self._count_choices()
         self._tools = _definitions(fields.pop("tools", None) or ())
-        functions = (tool.get("function") for tool in self._tools)
+        legacy = fields.get("functions")
+        functions = [*(tool.get("function") for tool in self._tools), *(legacy if isinstance(legacy, list) else ())]
         self.tool_names = {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
-        # The value that the completion has to contain (response_format.ExpectedValue), None for any text.
-        self.expected: Any = None
+        # The value that the completion has to contain, None for any text.
+        self.expected: ExpectedValue | None = None
         response_format = fields.get("response_format")
         if response_format is not None and not _is_wire_format(response_format):
             from ..schema.response_format import ExpectedValue  # Few programs need it.

@@ -11,6 +11,7 @@ import base64
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
+from urllib.parse import unquote, unquote_to_bytes
 
 from ..errors import excerpt
 from .prompts import Prompt, as_messages
@@ -51,7 +52,7 @@ def audio_part(source: Source) -> dict[str, Any]:
     if isinstance(source, str) and is_url(source):
         if not source.lower().startswith("data:"):
             raise ValueError(f"audio cannot be sent by URL: fetch {excerpt(source)} and pass its bytes")
-        source = base64.b64decode(source.partition(",")[2])
+        source = _data_of(source)
     data = _read(source)
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
@@ -79,6 +80,14 @@ def _listed(sources: Any) -> Iterable[Source]:
 
 def is_url(source: str) -> bool:
     return source.lower().startswith(("http://", "https://", "data:"))
+
+
+def _data_of(url: str) -> bytes:
+    """The bytes of a data: URL. Raises ValueError if they are not base64."""
+    head, _, data = url.partition(",")
+    if not head.lower().endswith(";base64"):
+        return unquote_to_bytes(data)
+    return base64.b64decode("".join(unquote(data).split()), validate=True)
 
 
 def _read(source: Any) -> bytes:

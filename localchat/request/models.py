@@ -15,9 +15,9 @@ _META_LENGTH_FIELDS = "n_ctx n_ctx_train"
 _SHOWN_NAMES = 20  # How many names an error lists.
 
 NO_LIST_STATUSES = (404, 405, 501)  # The statuses of servers that have no list of models.
-# The errors of a request for the list that say nothing about other requests: a call without a model, and the chat on
-# the terminal, then work without the list.
-NO_LIST_ERRORS = (IncompleteStream, ProtocolError, StatusError, StreamError)
+# The errors of a request for the list, without which a call without a model and the chat on the terminal can work: they
+# say nothing about other requests.
+LIST_ERRORS = (IncompleteStream, ProtocolError, StatusError, StreamError)
 
 
 class Model(str):
@@ -64,7 +64,7 @@ async def default_model(call: Call) -> str | None:
     if settings.model is None and learned.model is None and learned.may_list_models:
         try:
             learned.model = choose_model(await fetch_models(call))
-        except NO_LIST_ERRORS as error:
+        except LIST_ERRORS as error:
             is_missing = isinstance(error, ProtocolError) or getattr(error, "status", 0) in NO_LIST_STATUSES
             learned.may_list_models = not is_missing
     return settings.model or learned.model

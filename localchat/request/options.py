@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import LocalChatError
 from ..reply.payloads import Json
+from ..reply.text import check_think_tags
 from ..transport.timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -320,7 +321,6 @@ _TYPES: dict[str, Any] = {
 }
 # The least values of options that are whole numbers.
 _LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1, "retries_on_mismatch": 0}
-_THINK_TAGS = ("auto", "prefilled", "off")
 
 
 def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,8 +360,8 @@ def _check_value(name: str, value: object) -> None:
         raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
     if name in _LEAST:
         check_count(name, value, _LEAST[name])
-    if name == "think_tags" and value not in _THINK_TAGS:
-        raise ValueError(f"think_tags must be one of {', '.join(_THINK_TAGS)}, not {value!r}")
+    if name == "think_tags":
+        check_think_tags(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} is {value}, which is not a finite number")
 

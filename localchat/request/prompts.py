@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
@@ -27,16 +28,20 @@ def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any
 
 
 def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The number of system messages with which a conversation begins, 0 or 1."""
+    """The number of system messages with which a conversation begins, 0 or 1: `messages[:n]` are these."""
     return int(bool(messages) and messages[0].get("role") == "system")
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove images and sounds from the options and return those that are not empty.
+    """Remove images and sounds from the options and return those that are not empty. Raises TypeError for others.
 
     `audio` that is a mapping stays: it is OpenAI's field for spoken output.
     """
     media = {"images": options.pop("images", None)}
     if not isinstance(options.get("audio"), Mapping):
         media["audio"] = options.pop("audio", None)
-    return {name: sources for name, sources in media.items() if sources is not None and sources not in ([], ())}
+    media = {name: sources for name, sources in media.items() if sources is not None and sources not in ([], ())}
+    for name, sources in media.items():
+        if not isinstance(sources, (Iterable, os.PathLike)):
+            raise TypeError(f"{name} is a list of files, bytes or URLs, not {sources!r:.100}")
+    return media

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..client import Client
 from ..errors import LocalChatError, ModelNotNamed, StatusError
-from ..request.models import NO_LIST_ERRORS, NO_LIST_STATUSES, Model, choose_model
+from ..request.models import LIST_ERRORS, NO_LIST_STATUSES, Model, choose_model
 from .console import OK, read_line, report
 from .printer import notice_of_waiting
 from .session import Session, state_file
@@ -110,7 +110,7 @@ def _read_message() -> str:
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     models: list[Model] = []
-    with contextlib.suppress(*NO_LIST_ERRORS), notice_of_waiting(client):  # The chat works without a list.
+    with contextlib.suppress(*LIST_ERRORS), notice_of_waiting(client):  # The chat works without a list.
         models = client.models()
     chosen = model or _only_model(models) or "the server's model"
     if model is None and models and _only_model(models) is None:
@@ -167,7 +167,7 @@ def _model(session: Session, name: str) -> None:
         with notice_of_waiting(session.client):
             listed = session.client.models()
         unlisted = "the server does not list it"
-    except NO_LIST_ERRORS as error:
+    except LIST_ERRORS as error:
         if isinstance(error, StatusError) and error.status not in NO_LIST_STATUSES:
             raise
         listed, unlisted = [], "the server has no list of models"

@@ -33,15 +33,25 @@ class Printer:
     Args:
         notice: The timer of `notice_of_waiting`, which the first output cancels.
         as_json: Print one line of JSON when the response is complete.
-        at_end: Print nothing before the response is complete and valid. `as_json` includes this.
+        at_end: Print nothing before the response is complete and valid. `as_json` and `has_value` include this.
+        has_value: The response has a value, which is printed.
         shows_reasoning: Print the reasoning.
     """
 
-    def __init__(self, notice: Timer, *, as_json: bool = False, at_end: bool = False, shows_reasoning: bool = False):
+    def __init__(
+        self,
+        notice: Timer,
+        *,
+        as_json: bool = False,
+        at_end: bool = False,
+        has_value: bool = False,
+        shows_reasoning: bool = False,
+    ) -> None:
         self._notice = notice
         self._as_json = as_json
         self._shows_reasoning = shows_reasoning
-        self._is_buffering = at_end or as_json
+        self._has_value = has_value
+        self._is_buffering = at_end or as_json or has_value
         self._buffer = ""  # The output while `_is_buffering` is set.
         self._in_line = False  # Whether the last line of the output is unfinished.
         self._in_reasoning = False  # The same for the reasoning on stderr.
@@ -86,9 +96,10 @@ class Printer:
     def _add(self, event: StreamEvent) -> None:
         if event.type == "warning":
             report(f"localchat: warning: {event.text}")
-        if event.type.endswith("_delta") and self._first_s is None:
+        is_output = event.type.endswith("_delta")
+        if is_output and self._first_s is None:
             self._first_s = time.monotonic()
-        if event.type.endswith("_delta") and (self._shows_reasoning or event.type != "reasoning_delta"):
+        if is_output and (self._shows_reasoning or event.type != "reasoning_delta"):
             self._notice.cancel()
         if event.choice_index != 0:
             return
@@ -106,8 +117,9 @@ class Printer:
         if not self._is_buffering:
             return
         text = self._buffer if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False)
-        self._is_buffering = self._in_line = False
-        self._write(json.dumps(_reply_fields(reply), ensure_ascii=False) if self._as_json else text)
+        self._is_buffering = self._in_line = False  # From here on, `_write` prints.
+        fields = _reply_fields(reply, self._has_value)
+        self._write(json.dumps(fields, ensure_ascii=False) if self._as_json else text)
 
     def _write(self, text: str) -> None:
         if not text:
@@ -144,8 +156,9 @@ def _has_styles() -> bool:
     return is_wanted and sys.stderr is not None and sys.stderr.isatty()
 
 
-def _reply_fields(reply: Reply[Any]) -> dict[str, Any]:
-    """The fields of a reply for `--json`, without empty ones. `text` is always there."""
+def _reply_fields(reply: Reply[Any], has_value: bool) -> dict[str, Any]:
+    """The fields of a reply for `--json`, without empty ones. `text` is always there, and `parsed` with a schema."""
+    always = ("text", "parsed") if has_value else ("text",)
     usage = reply.usage
     fields = {
         "model": reply.model,
@@ -157,4 +170,4 @@ def _reply_fields(reply: Reply[Any]) -> dict[str, Any]:
         "finish_reason": reply.finish_reason,
         "usage": usage and {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
     }
-    return {name: item for name, item in fields.items() if name == "text" or item not in (None, "", [])}
+    return {name: item for name, item in fields.items() if name in always or item not in (None, "", [])}

@@ -96,7 +96,8 @@ class Session:
             printer = Printer(
                 notice,
                 as_json=arguments.json,
-                at_end=arguments.no_stream or arguments.schema is not None,
+                at_end=arguments.no_stream,
+                has_value=arguments.schema is not None,
                 shows_reasoning=arguments.show_reasoning,
             )
             if self._toolset is None:
@@ -104,6 +105,8 @@ class Session:
                 self.messages = [*before, *prompt, kept_message(reply)]
             else:
                 tools, approve = self._toolset.tools(), self._toolset.approve
+                # A cut answer is shown and kept, as without tools.
+                options["allow_truncated"] = True
                 run = self.client.run_stream([*before, *prompt], tools, on_call=approve, **options)
                 reply = printer.show(run, self._toolset.show_result)
                 # What options of each request, such as `-o system=`, add to the prompt is not kept.

@@ -19,6 +19,7 @@ from ..errors import LocalChatError
 from ..events import ToolCall
 from ..mcp import MCPServer, merge_tools, read_servers
 from ..mcp.messages import escaped, visible
+from ..mcp.names import is_url
 from .console import delayed_notice, report, write_error
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Toolset:
         if arguments.mcp_config:
             self._servers += read_servers(arguments.mcp_config).values()
         self._runs_all = arguments.yes
-        # Each tool by the name that the model knows, as the server and its name there. Other servers may have another
-        # tool of that name later.
+        # The server of each tool and its name there, by the name that the model knows. Another server may have a tool
+        # of that name later.
         self._origins: dict[str, tuple[str, str]] = {}
         self._always_run: set[tuple[str, str]] = set()  # The tools whose calls need no approval.
         self._stack = contextlib.ExitStack()
@@ -142,7 +143,7 @@ class Toolset:
 
 def _words(text: str) -> list[str]:
     """The URL or the command and the arguments of `--mcp`. Raises ValueError."""
-    if text.lower().startswith(("http://", "https://")):
+    if is_url(text):
         return [text]
     try:
         words = shlex.split(text, posix=os.name != "nt")

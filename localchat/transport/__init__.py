@@ -10,5 +10,6 @@ From the outside in:
     settings.py                     the arguments of a client, and what it has learned of the server
     failures.py, secrets.py         errors with what to do about them, what is retried; texts without keys
 
-All code above the drivers consists of coroutines, which both clients share.
+All code above the drivers consists of coroutines, which both clients share. `run_blocking` (sockets.py) runs them for a
+blocking client, without an event loop.
 """

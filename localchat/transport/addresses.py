@@ -92,8 +92,8 @@ def _split(url: str, what: str) -> SplitResult:
 
 
 def _quoted(text: str) -> str:
-    """Quote blanks and control characters, which would end the request line. Quoted characters stay quoted."""
-    return quote(text, safe="/?%:@!$&'()*+,;=~")
+    """Quote blanks, control characters, which would end the request line, and a % that quotes nothing."""
+    return quote(re.sub("%(?![0-9A-Fa-f]{2})", "%25", text), safe="/?%:@!$&'()*+,;=~")
 
 
 _LOOPBACK = re.compile(r"(.*\.)?localhost|::1?|0\.0\.0\.0|127(\.\d{1,3}){1,3}")
@@ -117,12 +117,15 @@ class Proxy(NamedTuple):
 
 
 def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
-    """The proxy to use; None for this machine, for unix sockets, and for False. Raises ValueError for a wrong URL."""
-    if address.socket_path or is_loopback(address.host) or proxy is False:
+    """The proxy to use: the URL of the option, or that of the environment, which is not used for this machine.
+
+    None for unix sockets, for False, and if there is no proxy. Raises ValueError for a wrong URL.
+    """
+    if address.socket_path or proxy is False:
         return None
     if isinstance(proxy, str):
         return parse_proxy(proxy)
-    if not any(name.lower().endswith("_proxy") for name in os.environ):
+    if is_loopback(address.host) or not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     import urllib.request  # Late: 3 ms.
 
@@ -147,7 +150,7 @@ def _in_networks(host: str, no_proxy: str) -> bool:
 def parse_proxy(url: str) -> Proxy:
     """Parse the URL of a proxy; raise ValueError if it cannot be used."""
     parts = _split(url, "the proxy's URL")
-    host, port = str(parts.hostname), parts.port or 80
+    host, port = str(parts.hostname), parts.port or PORTS["http"]
     if parts.scheme != "http":
         other = f"{parts.scheme}://: proxy=False or no_proxy avoids it"
         raise ValueError(f"only http:// proxies are supported, not {other}")

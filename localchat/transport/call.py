@@ -111,7 +111,7 @@ class Call:
             self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._request_body), tries + 1)
             try:
                 with self._masked():
-                    await self._try()
+                    await self._send_once()
                 return
             except LocalChatError as error:
                 self._drop()
@@ -157,7 +157,10 @@ class Call:
         return parsed
 
     async def read(self) -> bytes:
-        """The next bytes of the body, perhaps none; `all_read` is set at the end. Its errors may have secrets."""
+        """The next bytes of the body, perhaps none; `all_read` is set at the end.
+
+        The caller masks the secrets in its errors: it is called for each piece.
+        """
         exchange, inflate = self._exchange, self._inflate
         data = b"" if exchange is None else await exchange.read()
         if inflate is None:
@@ -211,7 +214,7 @@ class Call:
         if n_bytes > limit:
             raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
 
-    async def _try(self) -> None:
+    async def _send_once(self) -> None:
         """Send the request once, and receive the head of the response."""
         # A server may close an idle connection while a request is sent, and nobody knows whether it has read it.
         idle = self._connection = self._pool.take() if self._options.is_repeatable else None

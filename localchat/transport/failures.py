@@ -34,7 +34,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(ValueError):
             seconds = float(headers.get(name, "").partition(",")[0]) * unit
-            return seconds if math.isfinite(seconds) else None
+            if math.isfinite(seconds):
+                return max(seconds, 0.0)
     if "retry-after" not in headers:
         return None
     from email.utils import mktime_tz, parsedate_tz  # Late: only a date needs it.

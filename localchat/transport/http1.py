@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import IncompleteStream, ProtocolError, excerpt
 
 # A token of RFC 9110: the name of a header.
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # The headers of the message's framing and of the connection, which only the client itself may send.
 _FRAMING_HEADERS = "content-length transfer-encoding connection keep-alive proxy-connection te trailer upgrade expect"
 
@@ -29,7 +29,7 @@ _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^
 
 def check_header(name: str, value: str) -> None:
     """Raise ValueError for a name or a value that HTTP does not allow, and for a header of the framing."""
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+    if not isinstance(name, str) or not TOKEN.fullmatch(name):
         raise ValueError(f"not a valid header name: {excerpt(str(name), 40)!r}")
     if name.lower() in _FRAMING_HEADERS.split():
         raise ValueError(f"the client sets the header {name} itself: leave it out")
@@ -104,7 +104,8 @@ class ResponseReader:
         status = int(match[2])
         if status >= 200:  # A 1xx response is followed by the final response.
             self.status = status
-            for line in filter(str.strip, lines):
+            fields = re.sub(r"\r?\n[ \t]+", " ", "\n".join(lines))  # A value may continue on an indented line.
+            for line in filter(str.strip, fields.split("\n")):
                 name, _, value = (part.strip() for part in line.partition(":"))
                 known = self.headers.get(name.lower())
                 self.headers[name.lower()] = f"{known}, {value}" if known else value
@@ -204,14 +205,14 @@ class Inflate:
 
         self._zlib: Any = zlib
         self._limit = limit
-        self._inflate: Any = None  # None before the first two bytes of a member, which are held until both are there.
+        self._member: Any = None  # The decompressor of a member, None before its first two bytes are there.
         self._incomplete = b""
         self._has_ended = False
 
     def feed(self, data: bytes) -> bytes:
         out, data, self._incomplete = b"", self._incomplete + data, b""
         while data:
-            if self._inflate is None:
+            if self._member is None:
                 if len(data) < 2:
                     self._incomplete = data
                     break
@@ -219,14 +220,14 @@ class Inflate:
                 has_header = data[:2] == b"\x1f\x8b" or (data[0] & 15 == 8 and (data[0] * 256 + data[1]) % 31 == 0)
                 if self._has_ended and not has_header:
                     break
-                self._inflate = self._zlib.decompressobj(wbits=47 if has_header else -15)
+                self._member = self._zlib.decompressobj(wbits=47 if has_header else -15)
             try:
-                out += self._inflate.decompress(data, self._limit + 1)
+                out += self._member.decompress(data, self._limit + 1)
             except self._zlib.error as error:
                 raise ProtocolError(f"the compressed response is damaged: {error}") from error
             data = b""
-            if self._inflate.eof:
-                data, self._inflate, self._has_ended = self._inflate.unused_data, None, True
+            if self._member.eof:
+                data, self._member, self._has_ended = self._member.unused_data, None, True
         return out
 
     @property
@@ -236,7 +237,7 @@ class Inflate:
         A single byte after a member is padding, unless it is the first one of a further gzip member.
         """
         is_padding = self._has_ended and self._incomplete != b"\x1f"
-        return self._inflate is None and (is_padding or not self._incomplete)
+        return self._member is None and (is_padding or not self._incomplete)
 
     def feed_end(self) -> None:
         """Report the end of the body, which raises IncompleteStream if it is not whole."""

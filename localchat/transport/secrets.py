@@ -147,7 +147,7 @@ def _any_form_of_char(char: str) -> str:
 
 
 def _cut_form(secret: str) -> str:
-    """A pattern of the beginning of a secret, of any length."""
+    """A pattern of the beginning of a secret, of any length: of `abcd` from `ab` on, it would be `ab(?:c(?:d)?)?`."""
     chars = [f"(?i:{_any_form_of_char(char)})" for char in secret[:_MAX_CUT_CHARS]]
     start, others = chars[:_LEAST_CUT_CHARS], chars[_LEAST_CUT_CHARS:]
     rest = r"\S*" if len(secret) > _MAX_CUT_CHARS else ""

@@ -67,7 +67,7 @@ class Settings:
         self.learned = ServerTraits()  # Changes with the responses; other clients may share it.
         check_headers(self.headers)
 
-    def share(self, other: Settings) -> None:
+    def adopt_from(self, other: Settings) -> None:
         """Share what another client has learned of the same server, and its TLS context."""
         if other.base_url == self.base_url:
             self.learned = other.learned

@@ -32,7 +32,7 @@ class Timeout:
     # From the request, or the last report of its progress, to the first output of the model: a server may load a model
     # and prefill a long prompt. An event without output, such as the role of the message, does not end it.
     first: float | None = 600.0
-    idle: float | None = 120.0  # Without any bytes, after the first output.
+    idle: float | None = 120.0  # Between two reads of bytes, after the first output.
     stall: float | None = 600.0  # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
     total: float | None = None  # For the whole call, with its retries.
 
@@ -94,7 +94,8 @@ class Deadlines:
     """The deadlines of the requests of one Call, as times of time.monotonic; None means no limit.
 
     A request has three phases, each with its timeout: "connect"; "first" until the first output of the model; "stall",
-    which begins anew with each event. `left` gives the time for the next operation: the timeout `idle` limits it too in
+    which begins anew with each event. Between two reads, while the program does other things, the phases stand still;
+    only the total goes on. `left` gives the time for the next operation: the timeout `idle` limits it too in
     the last phase, and the total timeout in all of them.
     """
 
@@ -104,7 +105,7 @@ class Deadlines:
         self._phase = "connect"
         self._phase_end: float | None = None
         self._finish_end: float | None = None  # The end that `end_within` sets.
-        # When the last read ended; 0 during a read. The time until the next read counts against the total only.
+        # When the last read ended; 0 during a read. The next call of `left` adds the time since then to the phase.
         self._paused_at = 0.0
 
     def begin(self, phase: str) -> None:

@@ -400,8 +400,16 @@ def test_proxy_is_used_for_other_machines_but_those_of_no_proxy(no_proxy, url, p
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
     assert find_proxy(url) == ("http://proxy:3128" if proxied else None)
-    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
-    assert find_proxy("http://h.example/v1", False) is None
+    assert find_proxy(url, "http://mine:2") == "http://mine:2"
+    assert find_proxy(url, False) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    {"/100%": "/100%25", "/a%20b": "/a%20b", "/a b%zz": "/a%20b%25zz", "x\r\n": "/v1/x%0D%0A"}.items(),
+)
+def test_path_is_quoted_where_it_has_to_be(path, target):
+    assert Settings(base_url="http://h.example/v1").address.target(path) == target
 
 
 def test_addresses_of_ipv6():

@@ -115,6 +115,8 @@ def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait(client_c
 
 DELAYS = {
     "milliseconds-first": ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+    "milliseconds-infinite": ({"retry-after-ms": "inf", "retry-after": "2"}, 2.0),
+    "negative": ({"retry-after": "-5"}, 0.0),
     "nonsense": ({"retry-after": "soon"}, None),
     "nan": ({"retry-after": "nan"}, None),
     "twice": ({"retry-after": "3, 3"}, 3.0),

@@ -83,6 +83,8 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("complete", (None,), {}, "complete takes text, .* not NoneType"),
     ("complete", (MESSAGE,), {}, "complete takes text, .* not dict"),
     ("chat", (), {}, "text or a list of messages, not NoneType"),
+    *((name, ("hi",), {"images": 5}, "images is a list of files") for name in ("chat", "stream", "run")),
+    ("chat", ("hi",), {"audio": 5}, "audio is a list of files"),
     ("chat", ("hi",), {"messages": [MESSAGE]}, "chat got a prompt and messages"),
     *((name, (WITH_SYSTEM,), {"system": "x"}, "the prompt has a system") for name in ("chat", "stream", "run")),
     ("map", ([WITH_SYSTEM],), {"system": "x"}, "the prompt has a system message"),

@@ -44,6 +44,15 @@ def test_response_at_every_cut_and_incomplete_before_its_end(raw, body, keeps_al
                 response.feed_end()
 
 
+@pytest.mark.parametrize("line_end", ["\r\n", "\n"], ids=["CRLF", "LF"])
+def test_header_may_continue_on_an_indented_line(line_end):
+    """The obsolete line folding of HTTP, of which no part may look like another header."""
+    response = ResponseReader()
+    lines = ["HTTP/1.1 200 OK", "X: a", " Content-Length: 5", "\tb", "Content-Length: 1", "", ""]
+    assert response.feed(line_end.join(lines).encode() + b"z") == b"z"
+    assert response.headers == {"x": "a Content-Length: 5 b", "content-length": "1"}
+
+
 NOT_HTTP = {
     "ssh": b"SSH-2.0",
     "http2": b"HTTP/2 200\r\n\r\n",

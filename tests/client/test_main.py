@@ -58,6 +58,8 @@ OTHERS = chunked(delta("stop", 1, reasoning="h", tool_calls=[CALL]), delta("stop
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FIELDS = '{"model": "m", "text": "Hello", "finish_reason": "stop", "usage": {"input_tokens": 3, "output_tokens": 2}}'
 
+NULL_FIELDS = '{"model": "m", "text": "null", "parsed": null, "finish_reason": "stop"}'
+
 
 def in_two(text: str, finish: str) -> bytes:
     return chunked(piece(text[:3]), piece(text[3:], finish), DONE)
@@ -69,7 +71,7 @@ WRONG_OPTIONS = {
     "api_key=sk-1": "no field",
     "extra_body=x": "extra_body is a Mapping, not a str",
 }
-WRONG_USAGES = ("", "--nonsense", "-o novalue hi", "--timeout 0", "--timeout nan", "--retries -1", "--json")
+WRONG_USAGES = ("", "--tools", "--nonsense", "-o novalue hi", "--timeout 0", "--timeout nan", "--retries -1", "--json")
 # The arguments and the response of the server, then stdout, a part of stderr, and the exit code.
 OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("hi", HELLO, "Hello\n", "", 0),
@@ -88,6 +90,7 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("hi", in_two("Hello", "length"), "Hello\n", "length", 3),
     ("--json hi", HELLO, f"{FIELDS}\n", "", 0),
     ("--schema s.json hi", in_two('{"a": 1}', "stop"), '{"a": 1}\n', "", 0),
+    ("--schema n.json --json hi", in_two("null", "stop"), f"{NULL_FIELDS}\n", "", 0),
     ("--schema s.json hi", in_two('{"a": "x"}', "stop"), "", "does not fit", 1),
     ("--schema s.json hi", in_two('{"a": 1', "length"), "", "no value for response_format: set max_tokens", 3),
     *((f"-o {option} hi", HELLO, "", words, 1) for option, words in WRONG_OPTIONS.items()),
@@ -99,6 +102,7 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
 def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path, monkeypatch, capsys):
     """In this process: most of the time of a program is its start."""
     (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    (tmp_path / "n.json").write_text('{"type": "null"}', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with always(raw) as server:
@@ -108,7 +112,7 @@ def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path, monke
     assert errors in shown.err
     assert bool(shown.err) == bool(errors or code)
     assert shown.err.startswith("localchat: ") or code != 1
-    if code != 2 and "--schema" in arguments:
+    if code != 2 and "s.json" in arguments:
         assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
 
 

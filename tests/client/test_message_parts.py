@@ -3,6 +3,7 @@
 import base64
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -46,10 +47,13 @@ def test_audio_comes_from_path_bytes_and_data_url(tmp_path: Path):
     path = tmp_path / "a.wav"
     path.write_bytes(WAV)
     encoded = base64.b64encode(WAV).decode()
-    for source in (path, WAV, f"data:audio/wav;base64,{encoded}"):
+    urls = [f"data:audio/wav;base64,{encoded}", f"data:audio/wav,{quote(WAV)}"]
+    for source in (path, WAV, *urls):
         assert audio_part(source) == {"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}
     with pytest.raises(FileNotFoundError):
         audio_part(tmp_path / "none.wav")
+    with pytest.raises(ValueError, match=r"base64|alphabet"):
+        audio_part("data:audio/wav;base64,AA!A")
     with pytest.raises(ValueError, match="pass its bytes"):
         audio_part("https://host/a.wav")
 

@@ -188,7 +188,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "index beyond": (body_of([1.0], [2.0], indexes=[0, 2]), "indexes 0 to 1, each once"),
     "too few": (body_of([1.0]), "1 embeddings for 2 texts"),
     "strings": (body_of(["1", "2"], ["1", "2"]), "list of numbers"),
-    "text": (body_of(PACKED, PACKED), "list of numbers, not str"),
+    "text": (body_of(PACKED, PACKED), 'no list of numbers: "'),
     "empty": (body_of([], []), "list of numbers"),
     "booleans": (body_of([True], [False]), "list of numbers"),
     "NaN": (body_of([1.0], [math.nan]), "NaN or infinity"),
@@ -200,6 +200,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_embeddings_that_are_not_valid_are_refused(body, words):
     with pytest.raises(ProtocolError, match=words):
         parse_embeddings(body, 2)
+
+
+def test_large_numbers_are_finite_also_if_their_sum_is_not():
+    assert parse_embeddings(body_of([1e308, 1e308]), 1) == [[1e308, 1e308]]
 
 
 def test_vectors_are_decoded_from_base64_if_requested():

@@ -92,6 +92,17 @@ def test_other_requests_and_other_clients(server: FakeServer, client_class: Any)
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
 
 
+@pytest.mark.parametrize("body", ["[1]", "{"])
+def test_body_that_is_no_object_is_refused(body: str, server: FakeServer):
+    server.reply("Hello")
+    with Client(server.url, max_retries=0) as client:
+        connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=60)
+        connection.request("POST", "/v1/chat/completions", body)
+        assert connection.getresponse().status == 400
+        connection.close()
+        assert client.chat("hi").text == "Hello"
+
+
 def test_server_of_one_test_ends_with_it():
     with FakeServer() as server:
         url = server.url

@@ -31,7 +31,7 @@ def assembled(*deltas: dict[str, Any], tool_names: Collection[str] = ()) -> tupl
     events += accumulator.finish(done=True)
     calls = accumulator.reply().tool_calls
     assert [event for event in events if event.type == "tool_call"] == list(calls)
-    sent_back = [json.loads(call.member["function"]["arguments"]) for call in calls]
+    sent_back = [json.loads(call.request_item["function"]["arguments"]) for call in calls]
     assert sent_back == [call.arguments or {} for call in calls]
     return calls
 

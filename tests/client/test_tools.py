@@ -120,8 +120,16 @@ def test_values_that_cannot_be_tools_are_refused():
     with pytest.raises(ValueError, match="one name: add, add"):
         Client().run_stream("hi", [add, add])
     assert Tool.of(add, name="x" * 64).name == "x" * 64
-    with pytest.raises(ValueError, match="no name for a tool"):
-        Tool.of(add, name="x" * 65)
+    for make in (lambda name: Tool.of(add, name=name), lambda name: Tool(name, "", {}, add)):
+        with pytest.raises(ValueError, match="no name for a tool"):
+            make("x" * 65)
+
+
+def test_tool_may_get_another_name_and_description():
+    tool = Tool.of(add)
+    other = Tool.of(tool, name="sum_of", description="Add.")
+    assert (other.name, other.description, other.function) == ("sum_of", "Add.", add)
+    assert Tool.of(tool, name="sum_of").description == tool.description
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ def test_calls_run_without_questions_for_scripts():
         assert results(fake) == ['{"sum": 3}']
 
 
+def test_answer_that_is_cut_is_shown_as_without_tools():
+    with FakeServer() as fake:
+        fake.reply("half of", finish_reason="length")
+        done = run(fake, *MCP, "hi")
+        assert (done.returncode, done.stdout) == (3, "half of\n")
+        assert done.stderr == "localchat: the server cut the answer: length\n"
+
+
 def test_calls_do_not_run_without_a_terminal():
     with FakeServer() as fake:
         fake.reply(calls=CALL)

@@ -13,6 +13,6 @@ def test_damaged_messages():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_starts_leave_no_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("localchat.mcp.process.CLOSE_S", 0.5)
-    monkeypatch.setattr("localchat.mcp.process.TERMINATE_S", 0.2)
+    monkeypatch.setattr("localchat.mcp.process._CLOSE_S", 0.5)
+    monkeypatch.setattr("localchat.mcp.process._TERMINATE_S", 0.2)
     assert "no process is left" in mcp.starts(8, 1)

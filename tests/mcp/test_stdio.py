@@ -246,7 +246,7 @@ time.sleep(1000)
 
 
 def test_server_that_closes_its_stdin_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("localchat.mcp.process.CLOSE_S", 0.1)
+    monkeypatch.setattr("localchat.mcp.process._CLOSE_S", 0.1)
     with (
         pytest.raises(MCPError, match="MCP server test: it closed its stdin"),
         MCPServer(sys.executable, "-c", CLOSES_STDIN, name="test") as server,
@@ -393,8 +393,8 @@ def is_running(process_id: int) -> bool:
 
 
 def test_process_and_its_children_are_ended_by_force(server_class: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("localchat.mcp.process.CLOSE_S", 0.1)
-    monkeypatch.setattr("localchat.mcp.process.TERMINATE_S", 0.1)
+    monkeypatch.setattr("localchat.mcp.process._CLOSE_S", 0.1)
+    monkeypatch.setattr("localchat.mcp.process._TERMINATE_S", 0.1)
     with server_class(*command("stubborn")) as server:
         ids = json.loads(server.call("misbehave", {"how": "stubborn"}).text)
         assert all(map(is_running, ids))
@@ -539,6 +539,9 @@ def test_wrong_arguments_are_refused(words: Any, options: Any, reason: str):
         ("npx", "-y", "@modelcontextprotocol/server-filesystem", "."): "npx server-filesystem",
         ("/usr/bin/python3", "-m", "server"): "python3 server",
         ("uv", "run", "server.py"): "uv server.py",
+        ("uv", "--directory", "/path", "run", "server.py"): "uv server.py",
+        ("uvx", "--from", "git+https://host/x", "tool-name"): "uvx tool-name",
+        ("docker", "run", "-i", "--rm", "-e", "KEY", "mcp/fetch"): "docker fetch",
         ("my-server", "sk-key"): "my-server",
         ("https://host:81/mcp?key=a",): "host:81",
     }.items(),

@@ -79,6 +79,7 @@ def test_media_are_parts_where_the_model_takes_them(media: Any, kinds: list[str]
         ({"content": [{"type": "image", "data": 5}]}, "which is left out: "),
         ({"content": [{"type": "image", "data": "AAAA"}]}, "this is no image of a known format"),
         ({"content": [{"type": "text"}]}, ""),
+        ({"content": [{"type": "text", "text": None}, {"type": "text", "text": "a"}]}, "\na"),
         ({"content": [{"type": "resource"}]}, "[content of the type 'resource', which is left out]"),
     ],
 )
@@ -86,6 +87,7 @@ def test_odd_results_are_read(result: Any, text: str):
     with MCPServer(*command(), media=["image"]) as server:
         read = server.call("return", {"result": result})
     assert text in read.text
+    assert "None" not in read.text
     assert read.raw == result
 
 

@@ -61,7 +61,7 @@ def check_whole(dialect: Dialect, dice: random.Random) -> None:
     if calls:
         # After text, a call needs an opener, the marker at the end of the text, or a header.
         formats = [format for format in dialect.calls if format.opener or dialect.text_end]
-        formats = [format for format in formats if format.has_first_header or not format.header[0]]
+        formats = [format for format in formats if format.begins_with_header or not format.header]
         written = [{"name": called, "arguments": arguments} for called, arguments in calls]
         text += dialect.text_end + dice.choice(formats).written(written)
     if reasoning:

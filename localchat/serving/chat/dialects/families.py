@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .call_format import BREAK, ArgumentFormat, CallFormat, ObjectKeys
+from .call_format import BREAK, ArgumentFormat, CallFormat, CallHeader, CallId, ObjectKeys
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import THINK, Dialect, ReasoningTags, TextStart
 
@@ -148,13 +148,14 @@ _MUSE = CallFormat(
     after_arguments="</atem:invoke>",
     call_end="</atem:function_calls>",
     separator=f"<|eom|>{START}assistant",
-    header=(" to=", MESSAGE),
+    header=CallHeader(" to=", MESSAGE),
     explicit_opener="",
 )
 _FINAL = CHANNEL + "final" + MESSAGE
 
 
-# If a template has the texts of several families, it belongs to the first one.
+# If a template has the texts of several families, it belongs to the first one. So "harmony" precedes "muse", and
+# "qwen-coder" and "seed" precede "functionary-3.1". No known template has the texts of two others.
 _FAMILIES = (
     # <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>
     Dialect(
@@ -298,9 +299,8 @@ _FAMILIES = (
             _list(
                 "<|START_ACTION|>",
                 "<|END_ACTION|>",
-                keys=ObjectKeys("tool_name", "parameters", id="tool_call_id"),
-                id_is_first=True,
-                id_is_number=True,
+                keys=ObjectKeys("tool_name", "parameters"),
+                id=CallId("tool_call_id", "first", is_number=True),
             ),
         ),
         section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
@@ -354,9 +354,7 @@ _FAMILIES = (
                 begin="<|tool_calls_section_begin|>",
                 call_begin="<|tool_call_begin|>",
                 before_name="functions.",
-                before_id=":",
-                id_is_number=True,
-                full_id="functions.{name}:{id}",
+                id=CallId(":", is_number=True, template="functions.{name}:{id}"),
                 before_arguments="<|tool_call_argument_begin|>",
                 call_end="<|tool_call_end|>",
                 end="<|tool_calls_section_end|>",
@@ -371,7 +369,7 @@ _FAMILIES = (
     # <|close|>tools<|sep|>
     Dialect(
         "kimi-k3",
-        _sections(replace(_KIMI_K3, before_id='" index="', id_is_number=True)),
+        _sections(replace(_KIMI_K3, id=CallId('" index="', is_number=True))),
         detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
         also_read=_sections(_KIMI_K3),
         section_markers=("<|open|>response<|sep|>",),
@@ -441,10 +439,10 @@ _FAMILIES = (
     Dialect(
         "mistral",
         (
-            replace(_MISTRAL, before_id="[CALL_ID]", template_text="[CALL_ID]"),
+            replace(_MISTRAL, id=CallId("[CALL_ID]"), template_text="[CALL_ID]"),
             _MISTRAL,
             # The id comes after the arguments, which are therefore not streamed: the template wants this id back.
-            _list("[TOOL_CALLS]", keys=ObjectKeys(id="id"), id_is_last=True),
+            _list("[TOOL_CALLS]", id=CallId("id", "last")),
         ),
         # Some models leave out [ARGS].
         also_read=(replace(_MISTRAL, before_arguments="", template_text=""),),
@@ -467,7 +465,7 @@ _FAMILIES = (
                 call_end="",
                 end="</atem:function_calls>",
                 separator="",
-                header=("", ""),
+                header=None,
                 explicit_opener=None,
             )
         ),
@@ -510,8 +508,7 @@ _FAMILIES = (
         _sections(
             CallFormat(
                 begin="<|tool_calls|>",
-                before_id="<|tool_call:begin|>",
-                id_is_first=True,
+                id=CallId("<|tool_call:begin|>", "first"),
                 before_name="<|tool_call:name|>",
                 before_arguments="<|tool_call:args|>",
                 after_arguments="<|tool_call:end|>",
