@@ -77,8 +77,8 @@ class Running:
     def pass_time(self, seconds: float) -> None:
         """Advance the clock of the service. Threads that wait read it again."""
         self.skew_s[0] += seconds
-        with self.service._changed:
-            self.service._changed.notify_all()
+        with self.service._lock:
+            self.service._lock.notify_all()
 
     def get(self, path: str) -> tuple[int, Any]:
         return ask(self.http_server.server_port, path)

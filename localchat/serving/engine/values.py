@@ -229,6 +229,7 @@ class ModelFacts:
     n_free_bytes: int | None = None  # The memory that is free after the model was loaded; None if it is not known.
     n_mapped_bytes: int = 0  # The weights that are mapped from files, which the system counts as free memory.
     modalities: tuple[str, ...] = ()  # What the model takes besides text, by its projector: "image", "audio".
+    projector: str = ""  # The file of its projector; "" without one.
     workers: tuple[tuple[str, int], ...] = ()  # The address of each worker, and how many layers it computes.
     adapters: tuple[Adapter, ...] = ()  # The adapters of the model. Those with a `problem` cannot be used.
 

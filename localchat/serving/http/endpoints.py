@@ -92,8 +92,8 @@ class Endpoints:
             "/lora-adapters": {"GET": status.adapters},
             "/metrics": {"GET": status.metrics},
             "/models": {"GET": models.list},
-            "/models/load": {"POST": partial(models.change, service.load)},
-            "/models/unload": {"POST": partial(models.change, service.unload)},
+            "/models/load": {"POST": partial(models.change, service.request_load)},
+            "/models/unload": {"POST": partial(models.change, service.request_unload)},
             "/models/": {"GET": models.get},
             "/chat/completions": {"POST": text(parse_chat, chat.ChatEncoder)},
             "/chat/completions/input_tokens": {"POST": count(parse_chat, **openai_count)},
@@ -248,7 +248,7 @@ class Endpoints:
         """Carry out a request that asks for no text. Unloading concerns no other model, and loads none."""
         served = self._service.find(request.model)
         if request.keep_alive == 0:
-            self._service.unload(served)
+            self._service.request_unload(served)
         else:
             self._call_with_model(exchange, request, lambda model: model, mailbox)
         encoder = encoder_type(ResponseHead("", int(time.time()), served.file.name), request, Usage)

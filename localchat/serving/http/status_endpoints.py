@@ -41,7 +41,7 @@ class StatusEndpoints:
             exchange.send("text/html; charset=utf-8", page.encode(), headers)
             return
         try:
-            model = self.service.model()
+            model = self.service.loaded_model()
             facts = model.engine.facts
             state = f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens)."
         except errors.ApiError as error:
@@ -54,7 +54,7 @@ class StatusEndpoints:
 
     def props(self, exchange: Exchange) -> None:
         """The settings, with llama.cpp's field names. The path of the model file is left out."""
-        model = self.service.model(exchange.query.get("model", ""))
+        model = self.service.loaded_model(exchange.query.get("model", ""))
         facts = model.engine.facts
         sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
         body = {
@@ -69,7 +69,7 @@ class StatusEndpoints:
 
     def adapters(self, exchange: Exchange) -> None:
         """The adapters, with llama.cpp's field names. Their ids are those of the field `lora`."""
-        adapters = self.service.model(exchange.query.get("model", "")).engine.facts.adapters
+        adapters = self.service.loaded_model(exchange.query.get("model", "")).engine.facts.adapters
         exchange.send_json(
             200,
             [
@@ -80,7 +80,7 @@ class StatusEndpoints:
 
     def slots(self, exchange: Exchange) -> None:
         """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""
-        engine = self.service.model(exchange.query.get("model", "")).engine
+        engine = self.service.loaded_model(exchange.query.get("model", "")).engine
         n_slots = engine.facts.n_parallel
         slots: list[dict[str, Any]] = []
         for sequence in engine.stats().running[:n_slots]:

@@ -17,7 +17,6 @@ from ..core.errors import InferenceError
 from ..core.server_options import Options
 from ..models.memory import gigabytes
 from ..models.model_file import DEMO_PATH, ModelFile, printable_name
-from .loader import load_options
 from .stderr_log import report, report_failure
 
 if TYPE_CHECKING:
@@ -35,26 +34,26 @@ _PAUSE_S = 10.0  # Seconds between two lines about the progress of a load.
 class LoadLog:
     """Lines in the log about the model that loads.
 
-    The thread of the models calls the methods without a lock; any thread may call `progress`.
+    The thread of the models calls the methods without a lock; any thread may call `on_progress`.
     """
 
     def __init__(self) -> None:
         self._began_at = self._logged_at = 0.0
 
-    def begun(self) -> None:
+    def on_begin(self) -> None:
         self._began_at = self._logged_at = time.monotonic()
 
-    def progress(self, file: ModelFile, share: float) -> None:
+    def on_progress(self, file: ModelFile, share: float) -> None:
         """The loaded share is now this, from 0 to 1."""
         if time.monotonic() - self._logged_at > _PAUSE_S:
             self._logged_at = time.monotonic()
             log.info("loading %s: %d %% after %.0f s", file.name, share * 100, self._seconds)
 
-    def loaded(self, file: ModelFile, model: Model) -> None:
+    def on_loaded(self, file: ModelFile, model: Model) -> None:
         """The model is READY."""
         log.info("the model %s is ready, in %.1f s", file.name, self._seconds)
 
-    def failed(self, file: ModelFile, error: InferenceError) -> None:
+    def on_failure(self, file: ModelFile, error: InferenceError) -> None:
         """The model is FAILED."""
         log.error("cannot load %s: %s", printable_name(str(file.path)), error)
 
@@ -82,34 +81,36 @@ class StartLog(LoadLog):
         # Set when the port is open. The model may be loaded before that.
         self._is_open = threading.Event()
         self._url = ""
+        self._has_several_models = False  # A command of the client has to name one, once two are loaded.
         self._shut_down: Callable[[], None] = lambda: None
 
-    def open(self, url: str, shut_down: Callable[[], None]) -> None:
+    def open(self, url: str, shut_down: Callable[[], None], *, has_several_models: bool = False) -> None:
         """The server is open for clients at this URL. `shut_down` ends it."""
         self._url = url
+        self._has_several_models = has_several_models
         self._shut_down = shut_down
         self._is_open.set()
 
-    def progress(self, file: ModelFile, share: float) -> None:
+    def on_progress(self, file: ModelFile, share: float) -> None:
         if not (self._is_starting and self._has_bar):
-            super().progress(file, share)
+            super().on_progress(file, share)
         elif (percent := int(share * 100)) != self._shown_percent:
             self._shown_percent = percent
             bar = ("#" * round(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
             _write(f"\rloading {file.name} [{bar}] {percent:3} %" if percent else _CLEAR)
 
-    def loaded(self, file: ModelFile, model: Model) -> None:
+    def on_loaded(self, file: ModelFile, model: Model) -> None:
         if not self._is_starting:
-            super().loaded(file, model)
+            super().on_loaded(file, model)
             return
         self._end_start()
         # The existing objects live as long as the process. A collection of all of them would delay all requests.
         gc.freeze()
         self._report(file, model)
 
-    def failed(self, file: ModelFile, error: InferenceError) -> None:
+    def on_failure(self, file: ModelFile, error: InferenceError) -> None:
         if not self._is_starting:
-            super().failed(file, error)
+            super().on_failure(file, error)
             return
         self._end_start()
         self.has_failed = True
@@ -132,7 +133,7 @@ class StartLog(LoadLog):
         if file.path == DEMO_PATH:
             report("         a tiny one for a first try; docs/models.md lists others: make run GET=Qwen/Qwen3-4B-GGUF")
         if facts.modalities:
-            report(f"takes    {', '.join(('text', *facts.modalities))}, by {load_options(file, self._options).mmproj}")
+            report(f"takes    {', '.join(('text', *facts.modalities))}, by {facts.projector}")
         if not model.has_template:
             report("template none in the file: chats use ChatML; a mapping file names another (docs/models.md)")
         report(f"context  {facts.n_ctx} tokens for each request, {cells}")
@@ -148,14 +149,15 @@ class StartLog(LoadLog):
         if self._url.startswith("http"):
             if self._options.has_page:
                 report(f"browser  {self._url.removesuffix('/v1')}")
-            report(f'terminal {self._client_command} "What is your name?"')
+            report(f'terminal {self._client_command(file)} "What is your name?"')
 
-    @property
-    def _client_command(self) -> str:
-        """The command that sends a prompt to this server."""
+    def _client_command(self, file: ModelFile) -> str:
+        """The command that sends a prompt to this model."""
         words = [_shown_path(sys.executable or "python"), "-m", "localchat"]
         if self._url != DEFAULT_URL:
             words += ["--base-url", self._url]
+        if self._has_several_models:
+            words += ["--model", file.name]
         if self._options.api_keys:
             words += ["--api-key", "KEY"]
         return shlex.join(words)

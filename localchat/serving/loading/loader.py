@@ -110,7 +110,10 @@ class Loader:
 
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
-    """How the engine process loads a model. Settings of a mapping file apply where an option has its default."""
+    """How the engine process loads a model.
+
+    Settings of a mapping file apply where an option has its default, also if the command line says so.
+    """
     values = {f.name: getattr(options, f.name) for f in fields(ModelOptions)}
     for setting, f in SETTINGS.items():
         if values[f.name] == f.default:

@@ -20,8 +20,8 @@ from ..engine.values import EngineStopped
 from ..models.memory import NotEnoughMemory, OtherModels
 from ..models.model_file import ModelFile, summary_of
 from . import unloading
-from .changes import Changes
 from .load_log import LoadLog
+from .models_lock import ModelsLock
 from .served_model import ServedModel, State
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ModelThread:
 
     def __init__(
         self,
-        changed: Changes,
+        lock: ModelsLock,
         loaded: Callable[[], list[ServedModel]],
         load: LoadModel,
         options: ServiceOptions,
@@ -52,7 +52,7 @@ class ModelThread:
     ) -> None:
         """`loaded` returns the loaded models."""
         self.is_stopped = False
-        self._changed = changed
+        self._lock = lock
         self._loaded = loaded
         self._load_model = load
         self._options = options
@@ -72,13 +72,13 @@ class ModelThread:
             self._thread = thread
         served.queue(self._clock())
         self._queue.append(served)
-        self._changed.notify_all()
+        self._lock.notify_all()
 
     def stop(self) -> None:
         """Load and unload no more. Does not wait."""
-        with self._changed:
+        with self._lock:
             self.is_stopped = True
-            self._changed.notify_all()
+            self._lock.notify_all()
 
     def join(self) -> None:
         if self._thread is not None:
@@ -92,12 +92,12 @@ class ModelThread:
                 self._step()
             except BaseException:  # Requests wait for this thread.
                 log.exception("loading or unloading a model failed")
-                with self._changed:
-                    self._changed.wait(_PAUSE_S)
+                with self._lock:
+                    self._lock.wait(_PAUSE_S)
 
     def _step(self) -> None:
         """Unload a model that has expired, or load the next one of the queue; wait while there is neither."""
-        with self._changed:
+        with self._lock:
             now = self._clock()
             expiring = unloading.next_to_expire(self._loaded(), now)
             left_s = math.inf if expiring is None else unloading.time_left_s(expiring, now)
@@ -109,12 +109,12 @@ class ModelThread:
                 served.begin_load()
                 work = partial(self._load, served)
             else:
-                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                self._lock.wait(min(left_s, threading.TIMEOUT_MAX))
                 return
         work()
 
     def _load(self, served: ServedModel) -> None:
-        self._log.begun()
+        self._log.on_begin()
         model: Model | None = None
         error: BaseException | None = None
         try:
@@ -124,7 +124,7 @@ class ModelThread:
         except BaseException as reason:  # Also a panic of a library in Rust: requests wait for this load.
             log.debug("loading failed", exc_info=True)
             error = reason
-        with self._changed:
+        with self._lock:
             if model is not None:
                 served.finish_load(model, self._clock(), self._options.idle_unload)
             elif error is not None:
@@ -132,17 +132,17 @@ class ModelThread:
             else:
                 served.abandon_load()
             failure = served.failure
-            self._changed.notify_all()
+            self._lock.notify_all()
         if model is not None:
-            self._log.loaded(served.file, model)
+            self._log.on_loaded(served.file, model)
             self._wait_for_first_use(served)
         elif failure is not None:
-            self._log.failed(served.file, failure.error)
+            self._log.on_failure(served.file, failure.error)
 
     def _wait_for_first_use(self, served: ServedModel) -> None:
         """Let the requests that waited for a model begin. Otherwise models could take each other's place for ever."""
-        with self._changed:
-            self._changed.wait_for(
+        with self._lock:
+            self._lock.wait_for(
                 lambda: not served.n_waiting or served.state is not State.READY or self.is_stopped, FIRST_USE_S
             )
 
@@ -160,7 +160,7 @@ class ModelThread:
 
         def on_progress(share: float) -> None:
             served.progress = share
-            self._log.progress(served.file, share)
+            self._log.on_progress(served.file, share)
 
         while self._is_needed(served):
             if not unloading.has_place(self._loaded(), self._options.max_models):
@@ -180,45 +180,48 @@ class ModelThread:
         The caller tries the load again in any case.
         """
         try:
-            idle = self._drain_for(new, only_idle=only_idle)
+            idle = self._drain_idle(new, waits=not only_idle)
             if idle is not None:
                 self._unload(idle, f"{new.file.name} takes its place")
         finally:
             self._resume_drained()
 
-    def _drain_for(self, new: ServedModel, *, only_idle: bool) -> ServedModel | None:
-        """Drain a loaded model that no request uses, and return it. Waits for one unless `only_idle`.
+    def _drain_idle(self, new: ServedModel, *, waits: bool) -> ServedModel | None:
+        """Drain the loaded model that is to be unloaded for a new one, and return it. No request uses it.
 
-        Returns None if nothing is to be unloaded: the new model is not needed any more, a loaded one has crashed, which
-        makes room, too, or all are in use, with `only_idle`. If all have been in use for long, one of them is drained,
-        so that no further request uses it.
+        With `waits`, wait until there is one. Returns None without it, and if nothing need be unloaded any more: the
+        new model is not needed, or a loaded one has crashed, which makes room, too.
         """
-        began_at, n_loaded = self._clock(), len(self._loaded())
-        with self._changed:
-            while self._is_needed(new):
-                loaded = self._loaded()
-                if len(loaded) < n_loaded:
-                    return None
+        with self._lock:
+            began_at, n_loaded = self._clock(), len(self._loaded())
+            while self._is_needed(new) and len(loaded := self._loaded()) >= n_loaded:
                 idle = unloading.least_recent_idle(loaded)
                 if idle is not None:
                     if idle.state is State.READY:
                         idle.drain()
                     return idle
-                if only_idle:
+                if not waits:
                     return None
-                left_s = unloading.grace_left_s(loaded, self._clock() - began_at)
-                if left_s <= 0:
-                    unloading.next_to_drain(loaded).drain()
-                self._changed.wait(left_s if 0 < left_s < math.inf else None)
+                self._wait_for_idle(loaded, began_at)
         return None
 
+    def _wait_for_idle(self, loaded: list[ServedModel], began_at: float) -> None:
+        """Wait for a change of the models, which are all in use since `began_at`. Called under the lock.
+
+        After a while, drain one of them, so that no further request uses it.
+        """
+        left_s = unloading.drains_in_s(loaded, self._clock() - began_at)
+        if left_s <= 0:
+            unloading.next_to_drain(loaded).drain()
+        self._lock.wait(left_s if 0 < left_s < math.inf else None)
+
     def _resume_drained(self) -> None:
-        """A model that was drained while all were in use is not needed if another one became idle before it."""
-        with self._changed:
+        """Resume the models that are DRAINING: another one has become idle before them, so they are not unloaded."""
+        with self._lock:
             for served in self._loaded():
                 if served.state is State.DRAINING:
                     served.resume()
-                    self._changed.notify_all()
+                    self._lock.notify_all()
 
     def _unload(self, served: ServedModel, reason: str) -> None:
         """Unload a model that is DRAINING and that no request uses. Its memory is free when this returns."""
@@ -228,8 +231,8 @@ class ModelThread:
             model.engine.close()
             log.info("the model %s has been unloaded: %s", served.file.name, reason)
         finally:
-            with self._changed:
+            with self._lock:
                 served.finish_unload()
                 if self._is_needed(served):
                     self.enqueue(served)
-                self._changed.notify_all()
+                self._lock.notify_all()

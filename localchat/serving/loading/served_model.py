@@ -69,8 +69,8 @@ class ServedModel:
         self.queued_at = 0.0
         self.progress = 0.0  # The loaded share, from 0 to 1.
         self._stamp = 0  # The modification time of the file when it was queued.
-        # Whether it is to be loaded even if no request waits for it. In DRAINING: to be loaded again.
-        self.is_ordered = False
+        # Whether it is loaded even if no request waits for it, as by POST /models/load. In DRAINING: loaded again.
+        self.load_requested = False
 
         # --- from QUEUED to DRAINING ---
         self.unload_requested = False  # Whether it is to be unloaded as soon as no request uses it.
@@ -84,14 +84,14 @@ class ServedModel:
         self.failure: Failure | None = None
 
     @property
-    def is_loading(self) -> bool:
+    def is_underway(self) -> bool:
         """Whether it will be loaded without a further request."""
         return self.state in (State.QUEUED, State.LOADING)
 
     @property
     def is_needed(self) -> bool:
-        """Whether a request needs the load that is queued or running, or it was ordered without one."""
-        return self.is_ordered or self.n_waiting > 0
+        """Whether a request waits for the load that is queued or running, or the load itself was requested."""
+        return self.load_requested or self.n_waiting > 0
 
     @property
     def n_bytes(self) -> int:
@@ -123,7 +123,7 @@ class ServedModel:
         self.state = State.READY
         self.was_loaded = True
         self.model = model
-        self.is_ordered = False
+        self.load_requested = False
         self.failure = None
         self.keep_for(now, idle_unload_s)
 
@@ -131,7 +131,7 @@ class ServedModel:
         """The load has failed. The error of a machine without memory, files or threads gets status 503."""
         self._leave(State.LOADING)
         self.state = State.FAILED
-        self.is_ordered = False
+        self.load_requested = False
         n_tries = self.failure.n_tries + 1 if self.failure else 1
         cause = out_of_resources(error) or error
         is_transient = getattr(cause, "is_transient", False) and n_tries < MAX_TRIES
@@ -164,7 +164,7 @@ class ServedModel:
         """It is not unloaded after all."""
         self._leave(State.DRAINING)
         self.state = State.READY
-        self.is_ordered = False
+        self.load_requested = False
 
     def finish_unload(self) -> None:
         """Its process has ended."""

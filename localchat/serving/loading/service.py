@@ -17,9 +17,9 @@ from ..core.mailbox import Mailbox
 from ..core.model_options import ServiceOptions
 from ..models.catalog import Catalog
 from ..models.model_file import ModelFile, ModelFileError
-from .changes import Changes
 from .load_log import LoadLog
 from .model_thread import LoadModel, ModelThread
+from .models_lock import ModelsLock
 from .served_model import ServedModel, State
 
 if TYPE_CHECKING:
@@ -46,15 +46,14 @@ class Service:
     ) -> None:
         """`file` is the default model, `catalog` has all that requests may name; None: the default one alone."""
         self.default = ServedModel(file)
-        self.waits = options.waits
+        self.requests_wait = options.waits  # Whether requests wait for a model that is not loaded.
         self.clock = clock
         self._options = options
         self._catalog = catalog
-        # The lock of the models and of the queue of the thread, which also tells those that wait of changes.
-        self._changed = Changes()
+        self._lock = ModelsLock()  # Guards the models and the queue of the thread.
         # By the name, the file and the settings, so that a name may mean another file later. The default is under None.
         self._models: dict[object, ServedModel] = {None: self.default}
-        self._model_thread = ModelThread(self._changed, self.loaded, load, options, load_log or LoadLog(), clock)
+        self._model_thread = ModelThread(self._lock, self.loaded, load, options, load_log or LoadLog(), clock)
 
     @property
     def is_stopped(self) -> bool:
@@ -116,21 +115,21 @@ class Service:
         default = self.default.file  # The catalog may list it under another name.
         if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
-        with self._changed:
+        with self._lock:
             key = file.name, file.path, repr(file.settings), file.adapters
             served = self._models.setdefault(key, ServedModel(file))
             served.file = file
             for other in self.loaded():
                 if other is not served and other.file.name == file.name:  # The name means another file now.
-                    self.unload(other)
+                    self.request_unload(other)
             return served
 
     def loaded(self) -> list[ServedModel]:
         """The models that are READY or DRAINING."""
-        with self._changed:
+        with self._lock:
             return [served for served in self._models.values() if served.model is not None]
 
-    def model(self, name: str = "") -> Model:
+    def loaded_model(self, name: str = "") -> Model:
         """The loaded model of this name, for a request that shows its state and must not load it.
 
         Without a name: the default model if it is loaded, otherwise the loaded model that was used last. Raises what
@@ -148,7 +147,7 @@ class Service:
 
     def check_default(self) -> None:
         """Raise ModelLoading until the default model has been loaded once, InferenceError if a later load failed."""
-        with self._changed:
+        with self._lock:
             self._check_failure(self.default)
             if not self.default.was_loaded:
                 raise self._not_loaded(self.default)
@@ -161,7 +160,7 @@ class Service:
             self.check_default()
         except errors.ApiError:
             return False
-        return self.waits or not self.default.is_loading
+        return self.requests_wait or not self.default.is_underway
 
     @contextlib.contextmanager
     def using(
@@ -179,52 +178,52 @@ class Service:
         try:
             yield model
         finally:
-            with self._changed:
+            with self._lock:
                 served.n_users -= 1
                 served.keep_for(self.clock(), self._options.idle_unload if keep_alive_s is None else keep_alive_s)
-                self._changed.notify_all()
+                self._lock.notify_all()
 
     def _wait_until_ready(self, served: ServedModel, mailbox: Mailbox) -> Model:
         """Wait until the model is READY, and count one more user of it."""
-        with self._changed:
+        with self._lock:
             served.n_waiting += 1
         try:
             began_at = self.clock()
-            with self._changed.announced_to(mailbox):
+            with self._lock.announced_to(mailbox):
                 while True:
-                    with self._changed:
-                        self._queue_unless_ready(served, is_ordered=not self.waits, waits_since=began_at)
+                    with self._lock:
+                        self._queue_unless_ready(served, by_itself=not self.requests_wait, waits_since=began_at)
                         if served.state is State.READY:
                             assert served.model is not None
                             served.n_users += 1
                             return served.model
-                        if not self.waits:
+                        if not self.requests_wait:
                             raise self._not_loaded(served)
-                    mailbox.take(self._changed)
+                    mailbox.take(self._lock)
         finally:
-            with self._changed:
+            with self._lock:
                 served.n_waiting -= 1
-                self._changed.notify_all()
+                self._lock.notify_all()
 
-    def load(self, served: ServedModel) -> None:
+    def request_load(self, served: ServedModel) -> None:
         """Load a model as soon as its turn comes, unless it is loaded. Does not wait.
 
         Raises InferenceError if a recent try has failed.
         """
-        with self._changed:
-            self._queue_unless_ready(served, is_ordered=True)
+        with self._lock:
+            self._queue_unless_ready(served, by_itself=True)
             served.unload_requested = False
 
-    def unload(self, served: ServedModel) -> None:
+    def request_unload(self, served: ServedModel) -> None:
         """Unload a model, also one that loads, as soon as no request uses it. Does not wait."""
-        with self._changed:
+        with self._lock:
             served.unload_requested = True
-            self._changed.notify_all()
+            self._lock.notify_all()
 
-    def _queue_unless_ready(self, served: ServedModel, *, is_ordered: bool, waits_since: float | None = None) -> None:
+    def _queue_unless_ready(self, served: ServedModel, *, by_itself: bool, waits_since: float | None = None) -> None:
         """Queue a model that is UNLOADED or FAILED. Called under the lock.
 
-        With `is_ordered` it is loaded even if no request waits for it. A model that is DRAINING is queued by the
+        With `by_itself` it is loaded even if no request waits for it. A model that is DRAINING is queued by the
         thread once it is unloaded. Raises what `_check_failure` raises.
         """
         if self.is_stopped:
@@ -234,7 +233,7 @@ class Service:
         if served.state is State.READY:
             return
         self._check_failure(served, waits_since)
-        served.is_ordered = served.is_ordered or is_ordered
+        served.load_requested = served.load_requested or by_itself
         if served.state in (State.UNLOADED, State.FAILED):
             self._model_thread.enqueue(served)
 
@@ -254,7 +253,7 @@ class Service:
     def _not_loaded(self, served: ServedModel) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
         text, left_s = f"the model {served.file.name!r} is not loaded", 0.0
-        if served.is_loading:
+        if served.is_underway:
             text = f"the model is loading ({served.progress:.0%}): try again soon"
             passed_s = self.clock() - served.queued_at
             left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s

@@ -53,11 +53,11 @@ def least_recent_idle(loaded: Sequence[ServedModel]) -> ServedModel | None:
     return min(idle, key=lambda served: served.used_at, default=None)
 
 
-def grace_left_s(loaded: Sequence[ServedModel], waited_s: float) -> float:
-    """When a model must be drained if all are in use, and another one has waited for `waited_s`.
+def drains_in_s(loaded: Sequence[ServedModel], waited_s: float) -> float:
+    """The seconds until one of the models is drained, if all are in use and another one has waited for `waited_s`.
 
-    The first that becomes idle makes room, but all could stay in use for ever. So one is drained after a while, or at
-    once if there is only one. Infinity: one is drained already.
+    The first that becomes idle makes room, but all could stay in use for ever. So one is drained after a while. A model
+    that is alone is drained at once: no other one can become idle before it. Infinity: one is drained already.
     """
     if not loaded or any(served.state is State.DRAINING for served in loaded):
         return math.inf

@@ -311,7 +311,7 @@ def test_model_is_there_before_it_is_reported_to_be_ready(monkeypatch: pytest.Mo
     options, start_log = Options(n_parallel=2, n_ctx=256), load_log.StartLog(Options())
     service = Service(ModelFile(DEMO_PATH, "demo"), load=Loader(options).load, load_log=start_log)
     with contextlib.closing(service):
-        service.load(service.default)
+        service.request_load(service.default)
         wait_for(lambda: service.default.state is State.READY)
         assert not at_report
         start_log.open("http://localhost", lambda: None)
@@ -416,7 +416,7 @@ def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeyp
         os.kill(pid_of(service), signal.SIGKILL)
         with stream_of(port) as response:
             assert response.readline() == b": \n"
-            service.waits = False
+            service.requests_wait = False
             assert chat_at(port)[0] == 503
             # The metrics of an engine that loads again are not waited for.
             assert "localchat_up 0" in ask(port, "/metrics")[1]

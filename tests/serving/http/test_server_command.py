@@ -255,7 +255,7 @@ def test_bar_is_cleared_before_other_lines(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", "xterm")
     file, start_log = ModelFile(DEMO_PATH, "demo"), StartLog(Options())
     for share in (0, 0.001, 0.5, 0.5, 0, 1):
-        start_log.progress(file, share)
+        start_log.on_progress(file, share)
     bars = [f"\rloading demo [{bar}] {percent:3} %" for bar, percent in (("#" * 15 + "." * 15, 50), ("#" * 30, 100))]
     assert terminal.getvalue() == f"{bars[0]}\r\x1b[K{bars[1]}"
 
@@ -267,10 +267,10 @@ def test_progress_of_a_load_is_logged_every_ten_seconds(monkeypatch: pytest.Monk
     monkeypatch.setattr(load_log, "time", SimpleNamespace(monotonic=lambda: now))
     file, log = ModelFile(DEMO_PATH, "demo"), load_log.LoadLog()
     for _ in range(2):
-        log.begun()
+        log.on_begin()
         for share, seconds in ((0.1, 9), (0.2, 2), (0.3, 9), (0.4, 2)):
             now += seconds
-            log.progress(file, share)
+            log.on_progress(file, share)
         now += 1000
     lines = ["loading demo: 20 % after 11 s", "loading demo: 40 % after 22 s"]
     assert caplog.messages == 2 * lines
@@ -284,24 +284,38 @@ def test_first_model_that_fails_ends_the_server_and_a_later_one_is_a_line_of_the
     file, start_log = ModelFile(DEMO_PATH, "demo"), StartLog(Options())
     start_log.open("http://localhost", lambda: ended.append(True))
     for _ in range(2):
-        start_log.begun()
-        start_log.progress(file, 0.5)
-        start_log.failed(file, EngineError("it is broken"))
+        start_log.on_begin()
+        start_log.on_progress(file, 0.5)
+        start_log.on_failure(file, EngineError("it is broken"))
     assert (ended, start_log.has_failed) == ([True], True)
     assert sys.stderr.getvalue().count("\rloading demo [") == 1
     reason = f"cannot load {DEMO_PATH}: it is broken"
     assert caplog.messages == [f"localchat.server: {reason}", reason]
 
 
-@pytest.mark.parametrize("template", [None, "{{ messages }}"])
-def test_start_says_that_a_file_has_no_chat_template(template: str | None, monkeypatch):
+def lines_of_start(monkeypatch: pytest.MonkeyPatch, backend: FakeBackend, *, has_several_models: bool) -> list[str]:
+    """What a server says when its first model is loaded."""
     lines: list[str] = []
     monkeypatch.setattr(load_log, "report", lines.append)
     start_log = StartLog(Options())
-    start_log.begun()
-    start_log.open("http://localhost", lambda: None)
-    with stepped(FakeBackend(chat_template=template)) as engine:
-        start_log.loaded(ModelFile(DEMO_PATH, "demo"), Model("Fake", client_of(engine)))
+    start_log.on_begin()
+    start_log.open("http://localhost", lambda: None, has_several_models=has_several_models)
+    with stepped(backend) as engine:
+        start_log.on_loaded(ModelFile(DEMO_PATH, "demo"), Model("Fake", client_of(engine)))
+    return lines
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_command_of_the_start_names_the_model_if_there_are_several(several: bool, monkeypatch):
+    """The client would refuse to choose once two models are loaded."""
+    command = lines_of_start(monkeypatch, FakeBackend(), has_several_models=several)[-1]
+    model = " --model demo" if several else ""
+    assert command.endswith(f' -m localchat --base-url http://localhost{model} "What is your name?"')
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages }}"])
+def test_start_says_that_a_file_has_no_chat_template(template: str | None, monkeypatch):
+    lines = lines_of_start(monkeypatch, FakeBackend(chat_template=template), has_several_models=False)
     assert [line for line in lines if line.startswith("template")] == (
         []
         if template

@@ -152,7 +152,7 @@ def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, pa
 def test_loading_is_503_then_the_model_serves(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving(is_ready=False, settings=Options(port=0, waits=False)) as running:
-        running.server.service.load(running.server.service.default)
+        running.server.service.request_load(running.server.service.default)
         for path, fields in (("/health", None), ("/props", None), (CHAT, {"messages": HI})):
             response, body = exchange(running.address, path, fields)
             assert (response.status, body["error"]["code"]) == (503, "model_loading")
@@ -176,7 +176,7 @@ def test_request_while_the_model_loads_gets_retry_after(progress: float, seconds
     service.default.queue(100.0)
     service.default.progress = progress
     with pytest.raises(ModelLoading) as loading:
-        service.model()
+        service.loaded_model()
     assert loading.value.headers() == ModelLoading("", seconds).headers()
 
 

@@ -157,7 +157,7 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
 def test_home_names_the_state_and_the_list_of_endpoints():
     for is_ready, state in ((True, "the model Fake is ready"), (False, "the model is loading (0%)")):
         with serving(is_ready=is_ready) as running:
-            running.server.service.load(running.server.service.default)
+            running.server.service.request_load(running.server.service.default)
             _, text = running.request("GET", "/", headers={"Accept": "*/*"})
             _, index = running.request("GET", "/v1/")
         assert text.startswith(f"localchat: {state}")

@@ -88,13 +88,13 @@ def test_model_that_was_loaded_before_is_like_a_new_one_in_every_state(state: St
     """Whatever a request, an unload or a failure has left behind."""
     again = after(*PATHS[State.FAILED], *PATHS[State.READY])
     again.keep_for(500, 5)
-    again.unload_requested = again.is_ordered = True
+    again.unload_requested = again.load_requested = True
     again.progress = 0.7
     for name in (*unload, *PATHS[state]):
         TRANSITIONS[name](again)
     first = after(*PATHS[state])
     # What is loaded again after an unload, since somebody wants it, is wanted until it is loaded.
-    first.is_ordered = again.is_ordered and state in (State.QUEUED, State.LOADING)
+    first.load_requested = again.load_requested and state in (State.QUEUED, State.LOADING)
     # The time of the last request counts only while a model is loaded.
     is_loaded = again.model is not None
     different = set() if is_loaded else {"used_at", "expires_at"}

@@ -151,9 +151,9 @@ def test_without_waiting_a_request_gets_503_while_its_model_loads(server):
 
 @started_with({"waits": False})
 def test_server_that_refuses_requests_while_its_model_loads_again_is_not_up(server):
-    server.service.load(server.service.default)
+    server.service.request_load(server.service.default)
     server.wait("demo", "loaded")
-    server.service.unload(server.service.default)
+    server.service.request_unload(server.service.default)
     server.wait("demo", "unloaded")
     assert "localchat_up 1" in server.get("/metrics")[1]
     server.loads.gate = threading.Semaphore(0)
@@ -387,7 +387,7 @@ def test_settings_without_a_name_are_those_of_the_default_model_or_of_the_last_o
     assert server.statuses("two", "demo", "one") == [200] * 3
     wait_for(lambda: not server.service.find("one").n_users)
     assert server.get("/props")[1]["model_alias"] == "demo"
-    server.service.unload(server.service.default)
+    server.service.request_unload(server.service.default)
     server.wait("demo", "unloaded")
     assert server.get("/props")[1]["model_alias"] == "one"
 
@@ -612,9 +612,9 @@ def test_any_order_of_uses_loads_unloads_crashes_and_failures_leaves_each_model_
                         if action < 0.05:
                             model.engine.crash()
                 elif action < 0.75:
-                    server.service.load(served)
+                    server.service.request_load(served)
                 elif action < 0.9:
-                    server.service.unload(served)
+                    server.service.request_unload(served)
                 elif action < 0.95:
                     server.loads.error = random_.choice([None, None, EngineDied("killed")])
                     server.pass_time(100)  # A failure is tried again after a minute.

@@ -80,9 +80,9 @@ def test_least_recently_used_idle_model_makes_room():
 
 def test_of_models_in_use_the_least_recently_used_one_is_drained_after_a_while():
     newer, older = loaded("a", used_at=5, n_users=1), loaded("b", used_at=4, n_users=2)
-    assert [unloading.grace_left_s([newer, older], waited_s) for waited_s in (0, GRACE_S)] == [GRACE_S, 0]
+    assert [unloading.drains_in_s([newer, older], waited_s) for waited_s in (0, GRACE_S)] == [GRACE_S, 0]
     assert unloading.next_to_drain([newer, older]) is older
-    assert unloading.grace_left_s([newer], 0) == 0  # No other one could become idle.
-    assert unloading.grace_left_s([], 60) == math.inf
+    assert unloading.drains_in_s([newer], 0) == 0  # No other one could become idle.
+    assert unloading.drains_in_s([], 60) == math.inf
     older.drain()
-    assert unloading.grace_left_s([newer, older], 60) == math.inf  # One is enough.
+    assert unloading.drains_in_s([newer, older], 60) == math.inf  # One is enough.

@@ -87,6 +87,7 @@ def _load_within_watchdog(
         n_threads=1 if factory.is_on_gpus and not options.cpu_moe else L.llama_n_threads(context),
         n_context_bytes=n_context_bytes + n_adapter_bytes + n_projector_bytes,
         modalities=projector.modalities if projector else (),
+        projector=options.mmproj or "",
         adapters=adapters,
     )
     adapts_threads = not factory.n_on_gpus

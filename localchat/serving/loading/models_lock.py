@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..core.mailbox import Mailbox
 
 
-class Changes(threading.Condition):
+class ModelsLock(threading.Condition):
     """Guards the states of all models, and is notified of each change.
 
     The thread that loads models waits for a change here. The thread of a request waits in its mailbox, since it has to
