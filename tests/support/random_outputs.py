@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from localchat.serving.chat.dialects import DIALECTS, Dialect
-from localchat.serving.chat.dialects.parser import FormatText, merged
+from localchat.serving.chat.dialects.parser import merged
+from localchat.serving.chat.dialects.raw_text import FormatText
 from localchat.serving.core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 from .dialect_outputs import ALL, TOOLS, WITHOUT_REASONING, parse

@@ -94,10 +94,11 @@ def _listed_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[No
     yield from cursor.read_end(*format.ends)
 
 
-def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
-    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
+def read_unmarked_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
+    """Read an output that is nothing but the JSON of a call, `{"name": ..., "arguments": {...}}`, or has it in a fence.
 
-    The call is emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`.
+    Small models of all families write calls like this at times. The call is emitted at the end of the output. Raises
+    Mismatch at any other text than the markers `ends`.
     """
     yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")

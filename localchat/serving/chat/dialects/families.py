@@ -169,7 +169,7 @@ _FAMILIES = (
         "deepseek",
         (*_sections(_DEEPSEEK_R1), *_sections(_DEEPSEEK)),
         detected_by=(("<｜tool▁call▁begin｜>",),),
-        also_dropped=("<｜tool▁calls▁end｜>",),
+        closing_markers=("<｜tool▁calls▁end｜>",),
     ),
     # all
     # Some text>>>f
@@ -181,7 +181,7 @@ _FAMILIES = (
         (CallFormat(before_arguments="\n", separator=">>>"),),
         detected_by=((">>>all",), (">>>", "all\\n")),
         also_read=(CallFormat(before_name=">>>", before_arguments="\n"),),
-        section_markers=(">>>all\n",),
+        opening_markers=(">>>all\n",),
         text_start=TextStart("all\n", "all\n"),
         text_end=">>>",
         recipient_mark=">>>",
@@ -199,7 +199,7 @@ _FAMILIES = (
         ),
         calls_start="",
         reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
-        also_dropped=("<|channel>",),  # Some models double it.
+        closing_markers=("<|channel>",),  # The beginning of the start tag, which some models double.
         reasons_anywhere=True,
     ),
     # GLM 4.5 to 4.7, Ling 3, Spark 2.5, Laguna: key and value tags.
@@ -229,7 +229,7 @@ _FAMILIES = (
         ),
         detected_by=((START, CHANNEL, MESSAGE),),
         reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
-        also_dropped=("<|end|>", "<|call|>", "<|return|>"),
+        closing_markers=("<|end|>", "<|call|>", "<|return|>"),
         text_start=TextStart(_FINAL, START + "assistant" + _FINAL),
         text_end=f"<|end|>{START}assistant",
     ),
@@ -303,8 +303,8 @@ _FAMILIES = (
                 id=CallId("tool_call_id", "first", is_number=True),
             ),
         ),
-        section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
-        also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
+        opening_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+        closing_markers=("<|END_RESPONSE|>", "<|END_TEXT|>"),
         reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ),
     # Action:
@@ -327,8 +327,8 @@ _FAMILIES = (
             CallFormat(begin="<tool_calls>\n", keys=_NAME_AND_ARGUMENTS, separator="\n", end="\n</tool_calls>"),
         ),
         detected_by=(("<tool_calls>", "</tool_calls>"),),
-        section_markers=("[BEGIN FINAL RESPONSE]",),
-        also_dropped=("[END FINAL RESPONSE]",),
+        opening_markers=("[BEGIN FINAL RESPONSE]",),
+        closing_markers=("[END FINAL RESPONSE]",),
     ),
     # functools[{"name": "f", "arguments": {"a": 1}}]
     Dialect("firefunction", (_list("functools", explicit_opener="functools["),)),
@@ -360,7 +360,7 @@ _FAMILIES = (
                 end="<|tool_calls_section_end|>",
             )
         ),
-        also_dropped=("<|tool_calls_section_end|>",),
+        closing_markers=("<|tool_calls_section_end|>",),
     ),
     # <|open|>tools<|sep|>
     # <|open|>call tool="f" index="0"<|sep|>
@@ -372,8 +372,8 @@ _FAMILIES = (
         _sections(replace(_KIMI_K3, id=CallId('" index="', is_number=True))),
         detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
         also_read=_sections(_KIMI_K3),
-        section_markers=("<|open|>response<|sep|>",),
-        also_dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+        opening_markers=("<|open|>response<|sep|>",),
+        closing_markers=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
         text_start=TextStart("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
         reasoning=ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ),
@@ -470,7 +470,7 @@ _FAMILIES = (
             )
         ),
         reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
-        also_dropped=("<|eom|>", "<|eot|>"),
+        closing_markers=("<|eom|>", "<|eot|>"),
         text_start=TextStart(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
         text_end=f"<|eom|>{START}assistant",
     ),
@@ -517,8 +517,8 @@ _FAMILIES = (
         ),
         detected_by=(("<|tool_call:begin|>",),),
         calls_start="<|begin|>assistant",
-        section_markers=("<|begin|>assistant", "<|content|>"),
-        also_dropped=("<|end|>", "<|calls|>"),
+        opening_markers=("<|begin|>assistant", "<|content|>"),
+        closing_markers=("<|end|>", "<|calls|>"),
         text_start=TextStart("<|content|>", "<|begin|>assistant<|content|>"),
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
     ),
